@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
-from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, measured_runs, to_frame
 
 from repdyn.figures.comparison import means_over_layers, profiles
-from repdyn.figures.drawing import save
 from repdyn.figures.panes import panes_of
 from repdyn.figures.run import (
     MAX_STEPS,
@@ -346,9 +344,3 @@ def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
         figure.get_suptitle().replace("\n", " ")
     )
     assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")
-
-
-def test_characters_that_the_font_lacks_are_written_as_numbers(tmp_path, recwarn):
-    (figure := Figure()).suptitle("na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{CJK UNIFIED IDEOGRAPH-7801}")
-    save({"one": figure}, tmp_path / ".." / tmp_path.name, formats=[".png"])  # a folder above, as ../store is
-    assert (figure.get_suptitle(), len(recwarn)) == ("na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \\u7801", 0)

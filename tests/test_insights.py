@@ -107,13 +107,6 @@ def test_a_layer_that_collapsed_is_named_before_its_missing_values():
     assert "has no value any more: in layer 3, all 4096 vectors are equal." in found.statements[1].sentence
 
 
-@pytest.mark.parametrize(("until", "still"), [(240, "; what began at step 200 still holds"), (220, "")])
-def test_an_alert_that_lasts_is_no_blip(until, still):
-    reason = "batch 0: no earlier checkpoint"
-    found = with_layers(lambda step, *_: {"value": math.nan, "reason": reason} if 200 <= step < until else {})
-    assert found.reason == f"Alerts (no value) were raised at 1 of the last 12 measured steps{still}."
-
-
 def test_a_loss_that_diverged():
     values = [*np.linspace(5, 2, 12), *np.linspace(2, 4, 12)]
     found = described([*layers_at(curve(lambda step: 5.0)), *losses(values)])

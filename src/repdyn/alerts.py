@@ -425,27 +425,6 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
-_STATES = {"undefined": lambda values, _: np.isnan(values), "above": np.greater, "below": np.less}
-"""Conditions on a value that last, where the others hold at a change alone."""
-
-
-def lasting(alerts: Iterable[Alert], frame: pd.DataFrame, rules: Iterable[Rule]) -> list[Alert]:
-    """Return those of a run's alerts whose condition has held at each step since.
-
-    Arguments are those of :func:`find_alerts`, which found the alerts.
-    """
-    of_rule = {rule.name: rule for rule in rules}
-    by_key = {key: Course(key, cells) for key, cells in cells_by_key(frame).items()}
-    found = []
-    for alert in alerts:
-        rule, course = of_rule[alert.rule], by_key[alert.metric, alert.subset, alert.stack]
-        if rule.when in _STATES:
-            column = np.searchsorted(course.layers, -1 if alert.layer is None else alert.layer)
-            values = course.values[course.steps >= alert.step, column]
-            found += [alert] * bool(_STATES[rule.when](values, rule.bound).all())
-    return found
-
-
 def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
     event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
     most = ""

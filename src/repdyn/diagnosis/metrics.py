@@ -99,12 +99,6 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
         yield Insight("note", "coupling", sentence, *about, evidence, weight)
 
 
-def at_shared_steps(mean: pd.Series, loss: pd.Series) -> pd.DataFrame:
-    """Return a mean over layers and a loss, both by step, at the steps at which both are finite."""
-    both = pd.concat({"metric": mean, "loss": loss}, axis="columns", join="inner").sort_index()
-    return both.loc[np.isfinite(both.to_numpy(float)).all(axis=1)]
-
-
 def best_covered_mean(series: MetricSeries) -> LayerMean:
     """Return the mean over layers at the steps at which all of these layers have a value.
 
@@ -173,8 +167,10 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     name, losses = loss_of_run(frame)
     if losses.empty:
         return LossCorrelations(None, reason="no loss is stored with the measurements")
-    means = {key: best_covered_mean(one).mean for key, one in series.items()}
-    pairs = {key: at_shared_steps(mean, losses).to_numpy(float) for key, mean in means.items()}
+    pairs = {}
+    for key, one in series.items():
+        both = pd.concat([best_covered_mean(one).mean, losses], axis="columns", join="inner").sort_index()
+        pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)
     found = tuple(
         LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
         for key, both in pairs.items()

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pandas as pd
 
-from repdyn.alerts import RULES, Rule, lasting
+from repdyn.alerts import RULES, Rule
 from repdyn.diagnosis import metrics, training
 from repdyn.diagnosis.insight import SEVERITIES, Insight, LossCorrelations, RunInsights, Status, report_link
 from repdyn.metrics import DEFAULT_METRICS
@@ -64,11 +64,9 @@ class DescribedRun(MeasuredRun):
             return "watch", layers[0]
         if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
             steps = {alert.step for alert in recent}
-            held = min((alert.step for alert in lasting(recent, self.frame, self.rules)), default=None)
-            still = "" if held is None else f"; what began at step {held:,} still holds"
             of = f"{len(steps)} of the last {number - number // 2} measured steps"
             rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
-            return "watch", f"Alerts ({rules}) were raised at {of}{still}."
+            return "watch", f"Alerts ({rules}) were raised at {of}."
         if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
             return "watch", watched[0].sentence
         has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES

@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis as MatplotlibAxis
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
@@ -231,35 +229,8 @@ def save(
             with each():
                 if ".." in Path(name).parts or not paths[0].is_relative_to(folder):
                     raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
-                _escape(figure)
                 for path in paths:
                     options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
                     write_atomically(path, partial(figure.savefig, **options))
                     written.append(path)
     return written
-
-
-def _escape(figure: Figure) -> None:
-    """Write what cannot be drawn in the texts of a figure as escape sequences: control characters, which warnings would
-    print, and those that the font lacks."""
-    for text in figure.findobj(Text):
-        if isinstance(text, Text):
-            text.set_text(_drawable(text.get_text()))
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        formatter = axis.get_major_formatter()
-        if isinstance(formatter, FixedFormatter):
-            formatter.seq = [_drawable(label) for label in formatter.seq]
-
-
-@cache
-def _characters_of(font: str) -> frozenset[int]:
-    return frozenset(get_font(font).get_charmap())
-
-
-def _drawable(text: str) -> str:
-    if text.isascii():
-        return text
-    known = _characters_of(findfont(FontProperties()))
-    return "".join(
-        letter if ord(letter) in known else letter.encode("ascii", "backslashreplace").decode() for letter in text
-    )

@@ -23,7 +23,7 @@ from repdyn.store import Store
 from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
-from repdyn.tables.seeds import seed_table, with_seeds
+from repdyn.tables.seeds import with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
@@ -173,7 +173,7 @@ def _draw(
 
 
 def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
-    """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
+    """Print the table of a comparison and draw its figures."""
     print_comparison(data.runs, data.seeds, console=console)
     if missing := sorted(set(data.frames) - {run.name for run in data.runs}):
         print_line(console, f"warning: nothing measured of {', '.join(missing)}")
@@ -184,10 +184,6 @@ def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attemp
     from repdyn.figures.comparison import comparison_figures
 
     files = _save(comparison_figures(with_seeds(data.runs, data.seeds), attempt), folder, attempt)
-    if data.seeds:
-        table = folder / "seeds.csv"
-        write_atomically(table, lambda temporary: seed_table(data.seeds).to_csv(temporary, index=False))
-        files.append(table)
     print_line(console, f"comparison: {len(files)} files in {folder}")
     return files
 

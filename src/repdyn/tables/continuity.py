@@ -42,23 +42,18 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     return [tuple(steps) for steps in groups.values() if len(steps) > 1]
 
 
-def of_states(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of metrics that are computed from the vectors of a layer alone."""
-    known = ((name, metric_info(name)) for name in rows["metric"].unique())
-    own = [name for name, info in known if not info.captures and info.position == "layers"]
-    return rows.loc[rows["metric"].isin(own), ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason"]]
-
-
 def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable[int]]) -> dict[int, int]:
-    """Return the layers chosen from the rows of :func:`of_states` of the last step, each with the first of the steps up
-    to there, one after the other, at which it is chosen."""
+    """Return the layers chosen at the last step, each with the first of the steps up to there, one after the other, at
+    which it is chosen: from the rows of metrics that are computed from the vectors of a layer alone."""
     since: dict[int, int] = {}
     left: set[int] | None = None
-    of_row = rows["step"].to_numpy(int)
-    steps: list[int] = np.unique(of_row)[::-1].tolist()
+    known = {name: metric_info(name) for name in rows["metric"].unique()}
+    own = rows["metric"].isin([name for name, info in known.items() if not info.captures and info.position == "layers"])
+    columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason"]
+    steps: list[int] = np.unique(rows["step"].to_numpy(int))[::-1].tolist()
     for step in steps:
         # all others of a long run are copied in vain where none is chosen at the end
-        found = {*chosen(of_states(rows.loc[of_row == step]))}
+        found = {*chosen(rows.loc[own & (rows["step"] == step), columns])}
         left = found if left is None else left & found
         if not left:
             break

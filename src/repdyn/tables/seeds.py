@@ -162,26 +162,6 @@ def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list
     return in_comparison_order([*groups, *(run for run in runs if run.key not in grouped)])
 
 
-def seed_table(groups: Sequence[SeedGroup]) -> pd.DataFrame:
-    """Return the means over seeds as a table: a row for each metric, subset, common step and layer.
-
-    Columns:
-        seeds, stack, metric, subset, step; ``layer``, empty for the mean over layers; ``n_seeds``; ``mean``, ``std`` (n
-        - 1) over seeds, and ``low`` and ``high``, the ends of the 95% interval of the mean.
-    """
-    columns = ["seeds", "stack", "metric", "subset", "step", "layer", "n_seeds", "mean", "std", "low", "high"]
-    rows: list[tuple[object, ...]] = []
-    for group, series in ((one, series) for one in groups for series in one.series.values()):
-        cells = [(layer, series.by_seed[:, place], series.steps) for place, layer in enumerate(series.layers)]
-        means = series.means_by_seed
-        for layer, values, steps in [*cells, (None, means.to_numpy(float), means.columns.tolist())]:
-            found = (*mean_over_seeds(values), values.std(axis=0, ddof=1))
-            for step, mean, margin, std in zip(steps, *found, strict=True):
-                start = (group.name, group.stack, *series.key, step, layer, len(group.members))
-                rows.append((*start, mean, std, mean - margin, mean + margin))
-    return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
-
-
 def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], SeedSeries]:
     first, *others = (member.series for member in members)
     found = {}
