@@ -212,7 +212,6 @@ def test_invalid_rules(change, word):
         ("name: mine", "list of rules"),
         ("- falls", "got 'falls'"),
         ("- {name: a, when: falls, metric: two_nn}", "'metric': 'two_nn'"),
-        ("- {name: a, when: undefined, metrics: '*'}\n- {name: a, when: undefined, metrics: '*'}", "'a' twice"),
         ("- !!python/object:os.system x", "YAML"),
     ],
 )
@@ -240,8 +239,6 @@ def test_arguments_that_stand_for_rules(tmp_path):
     assert resolve_rules(list(RULES[1:])) == RULES[1:]
     with pytest.raises(ValueError, match=r"expected rules as repdyn\.alerts\.Rule, got 'two_nn'"):
         resolve_rules(["two_nn"])
-    with pytest.raises(ValueError, match="expected rules with distinct names, got 'no value' twice"):
-        resolve_rules([RULES[0], RULES[0]])
 
 
 def test_patterns_of_metrics():

@@ -11,15 +11,14 @@ from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, measured_runs, to_frame
 
 from repdyn.figures.comparison import means_over_layers, profiles
-from repdyn.figures.panes import panes_of
+from repdyn.figures.panes import LARGE, SMALL, panes_of
 from repdyn.figures.run import (
     MAX_STEPS,
     all_figures,
-    depth_overview,
     heads_heatmap,
     heatmap,
     mean_over_layers,
-    profile_over_depth,
+    over_depth,
     steps_overview,
 )
 from repdyn.tables.seeds import seed_groups, with_seeds
@@ -52,7 +51,7 @@ def legend_of(axes):
 
 def test_profile_draws_selected_steps_with_their_values(run):
     frame = run(n_blocks=4, steps=PYTHIA)
-    figure = profile_over_depth(of(frame), "anisotropy")
+    figure = over_depth(of(frame), ["anisotropy"], "Anisotropy", LARGE)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "all tokens",
         "without first positions and special tokens",
@@ -72,7 +71,7 @@ def test_profile_draws_selected_steps_with_their_values(run):
 
 def test_profile_band_is_the_interval(run):
     frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
-    axes = profile_over_depth(of(frame), "anisotropy").axes[0]
+    axes = over_depth(of(frame), ["anisotropy"], "Anisotropy", LARGE).axes[0]
     (band,) = [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
     corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
     ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
@@ -187,7 +186,7 @@ def title(axes):
 
 def test_over_depth_a_line_is_a_step(everything):
     frame = everything(metrics=("effective_rank", "alpha_req"))
-    figure = depth_overview(of(frame), "spectrum")
+    figure = over_depth(of(frame), of(frame).metrics("spectrum"), "Spectrum", SMALL)
     rank, alpha = figure.axes
     assert [title(axes) for axes in (rank, alpha)] == ["Effective rank", "Decay of the spectrum (alpha-ReQ)"]
     assert [axes.get_ylabel() for axes in (rank, alpha)] == ["directions", "exponent"]

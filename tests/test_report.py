@@ -129,7 +129,7 @@ def test_alerts_are_listed_and_marked(tmp_path):
     rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     text = Outline(page.text).text
-    assert "Alerts (1) dimension halved : step 8: two_nn (all) of layer 3" in text
+    assert "Alerts (1) Alert (dimension halved) at step 8: two_nn (all) of layer 3" in text
     series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]
     (mark,) = [trace for trace in series["heatmap"]["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"]) == (["8"], ["3"])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_families import make_everything
-from synthetic_runs import DENSE, fill, make_row, make_scalar, measured_runs, to_frame
+from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
 from repdyn.diagnosis import insight
 from repdyn.figures import charts
@@ -257,9 +257,10 @@ def test_differences(published, frame_of):
     ("given", "expected"),
     [
         (DENSE, "different sampling designs: independent (a), dense (b)"),
+        (NO_DESIGN, "different sampling designs: independent (a), not recorded (b)"),
         ({"own_window_excluded": False}, "own window's neighbours: left out (a), counted (b)"),
     ],
-    ids=["another design", "one of the same name"],
+    ids=["another design", "one from before designs had names", "one of the same name"],
 )
 def test_runs_of_different_designs_differ(published, frame_of, given, expected):
     assert differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given)))) == expected
@@ -334,9 +335,10 @@ def test_sampling_names_the_design_and_the_windows(run):
     [
         ({}, "band: 95% interval over probes"),
         (DENSE, "no interval: batches share windows"),
+        (NO_DESIGN, "no interval: batches share windows"),
         ({"n_batches": 1}, "no interval: a single batch"),
     ],
-    ids=["disjoint", "pooled", "single"],
+    ids=["disjoint", "pooled", "old", "single"],
 )
 def test_what_a_band_means(run, given, expected):
     assert intervals(measurements(run(**given))) == expected

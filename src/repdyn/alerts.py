@@ -6,7 +6,6 @@ the new state lasts.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from repdyn.store.schema import Row
-
-log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """Name that stands for :data:`RULES`."""
@@ -303,7 +300,7 @@ def resolve_rules(rules: RulesLike) -> tuple[Rule, ...]:
         return RULES if str(rules) == DEFAULT else read_rules(Path(rules))
     if invalid := [rule for rule in rules if not isinstance(rule, Rule)]:
         raise ValueError(f"expected rules as repdyn.alerts.Rule, got {invalid[0]!r}")
-    return _validate_names(rules)
+    return tuple(rules)
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
@@ -326,22 +323,14 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
                 f"{', '.join(known[3:])}, got {entry!r}"
             )
     try:
-        return _validate_names([Rule(**entry) for entry in entries])
+        return tuple(Rule(**entry) for entry in entries)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 def stored_rules(path: Path) -> tuple[Rule, ...]:
-    """Read the rules of a run from its store.
-
-    The default rules are returned if there is no such file or, with a warning, if it cannot be read, so that a run
-    with a damaged file can still be shown.
-    """
-    try:
-        return read_rules(path) if path.is_file() else RULES  # a named pipe would be waited for
-    except (ValueError, OSError) as error:
-        log.warning("using the default rules, because those of the run cannot be read: %s", error)
-        return RULES
+    """Read the rules of a run from the file in its store; the default ones if there is none."""
+    return read_rules(path) if path.is_file() else RULES
 
 
 def as_yaml(rules: Iterable[Rule]) -> str:
@@ -358,14 +347,6 @@ def write_rules(rules: Iterable[Rule], path: Path) -> None:
     """Write rules to a file atomically."""
     text = as_yaml(rules)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _validate_names(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    rules = tuple(rules)
-    names = [rule.name for rule in rules]
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"expected rules with distinct names, got {duplicates[0]!r} twice")
-    return rules
 
 
 def applies(rule: Rule, metric: str, subset: str | None) -> bool:

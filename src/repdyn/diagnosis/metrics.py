@@ -167,7 +167,7 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     name, losses = loss_of_run(frame)
     if losses.empty:
         return LossCorrelations(None, reason="no loss is stored with the measurements")
-    pairs = {}
+    pairs: dict[tuple[str, str], np.ndarray] = {}
     for key, one in series.items():
         both = pd.concat([best_covered_mean(one).mean, losses], axis="columns", join="inner").sort_index()
         pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)

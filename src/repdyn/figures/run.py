@@ -12,7 +12,6 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
@@ -38,12 +37,12 @@ from repdyn.figures.charts import (
 )
 from repdyn.figures.drawing import draw, draw_all
 from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
-from repdyn.metrics import FAMILIES, metric_info
+from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.tables.runs import MeasuredRun
-from repdyn.tables.series import MetricSeries, intervals, thin
+from repdyn.tables.series import MetricSeries, intervals
 from repdyn.tables.style import (
     has_own_figures,
     metric_title,
@@ -59,30 +58,14 @@ _LEGEND_WIDTH = 1.2
 _Series = Mapping[tuple[str, str], MetricSeries]
 
 
-def profile_over_depth(run: MeasuredRun, metric: str) -> Figure:
-    """Draw a metric of a run over depth, one panel per subset on one axis of values, as :func:`depth_overview`.
-
-    The steps are the first, the last, those with the lowest and the highest mean, and others between.
-    """
-    mean = pd.Series(run.rows_of([metric]).groupby("step")["value"].mean()).dropna()
-    steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
-    return _over_depth(run, [metric], metric_title(metric), steps, LARGE)
-
-
-def depth_overview(run: MeasuredRun, family: str) -> Figure:
-    """Draw the metrics of a family of one run over depth, a panel each.
+def over_depth(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+    """Draw metrics of a run over depth, a panel of this size for each and each subset.
 
     A line is a step, at most eight. Where several metrics or classes of tokens share a panel a line is one of them at
     the last step, and dotted at the first. Layers without a value leave a gap.
     """
-    metrics = run.metrics(family)
-    steps = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
-    return _over_depth(run, metrics, FAMILIES[family], select_steps(sorted(steps), MAX_STEPS), SMALL)
-
-
-def _over_depth(
-    run: MeasuredRun, metrics: Sequence[str], title: str, steps: Sequence[int], panel: tuple[float, float]
-) -> Figure:
+    measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
+    steps = select_steps(sorted(measured), MAX_STEPS)
     rows, board = run.rows_of(metrics), Board(panes_of(run.keys_of(metrics), "depth"), panel)
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     several = len(steps) > 1
@@ -186,10 +169,6 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     Cells without a value are hatched. All subsets of the tokens that the run has share their colours.
     """
     series = run.series[metric, subset]
-    rows, first = series.rows, series.steps[0]
-    if first not in series.steps_with_values and "previous_checkpoint" in metric_info(metric).captures:
-        rows = rows.loc[rows["step"] > first]
-    series = series if rows.empty else replace(series, rows=rows)
     panel = heatmap_panel(run, series)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
@@ -223,13 +202,13 @@ def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, F
     valued = run.metrics()
     own = [metric for metric in valued if has_own_figures(metric)]
     for metric in own:
-        drawings[f"profile_{file_stem(metric)}"] = partial(profile_over_depth, run, metric)
+        drawings[f"profile_{file_stem(metric)}"] = partial(over_depth, run, [metric], metric_title(metric), LARGE)
     if own and trained:
         drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(own, reverse=True))
         for metric in own:
             heatmaps(metric)
     for family in overview_families(valued):
-        drawings[f"depth_{family}"] = partial(depth_overview, run, family)
+        drawings[f"depth_{family}"] = partial(over_depth, run, run.metrics(family), FAMILIES[family], SMALL)
         if trained:
             drawings[f"steps_{family}"] = partial(steps_overview, run, family)
         if family == "change" and trained:

@@ -25,7 +25,7 @@ from repdyn.tables.style import (
     short_count,
     subset_title,
 )
-from repdyn.tables.texts import alert_events, copies_line, cost_line, sampling, seconds_by_metric
+from repdyn.tables.texts import copies_line, cost_line, sampling, seconds_by_metric
 
 MAX_CARDS = 3
 """Number of statements of a run that are visible; the others can be opened."""
@@ -267,23 +267,14 @@ def _verdict(finding: Finding) -> Markup:
 
 
 def _alerts(runs: Sequence[DescribedRun]) -> Markup:
-    """List alerts by run and rule; the first few are visible, the others can be opened."""
-    lines, number = [], 0
-    for run in runs:
-        by_rule: dict[str, list[str]] = {}
-        for step, rule, text in alert_events(run.alerts):
-            by_rule.setdefault(rule, []).append(f"step {step:,}: {text}")
-        for rule, (first, *others) in sorted(by_rule.items()):
-            rest = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
-            of_run = f", {run.label}: " if len(runs) > 1 else ": "
-            lines.append(tag("li", tag("b", rule), of_run, first, *([rest] if others else [])))
-            number += 1 + len(others)
-    if not lines:
+    """List the statements on alerts; the first few are visible, the others can be opened."""
+    told = [(run, each.sentence) for run in runs for each in run.insights.statements if each.kind == "alert"]
+    if not told:
         return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
-    heading = tag("h3", f"Alerts ({number})")
+    lines = [tag("li", *([tag("b", run.label), ": "] if len(runs) > 1 else []), sentence) for run, sentence in told]
     shown, hidden = lines[:MAX_ALERTS], lines[MAX_ALERTS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
-    return tag("div", heading, tag("ul", *shown), more, class_="alerts")
+    return tag("div", tag("h3", f"Alerts ({len(told)})"), tag("ul", *shown), more, class_="alerts")
 
 
 def _metric_table(run: DescribedRun) -> Markup:

@@ -283,9 +283,17 @@ def by_kind(reasons: pd.Series) -> list[pd.Series]:
     return [of_kind for _, of_kind in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)]
 
 
+NOT_RECORDED = "not recorded"
+"""Stands for the design of rows that name none."""
+
+
 def design_names(rows: pd.DataFrame) -> list[str]:
-    """Return the names of the designs that rows were measured by, in alphabetical order."""
-    return sorted(map(str, rows["design"].dropna().unique()))
+    """Return the names of the designs that rows were measured by, in alphabetical order.
+
+    >>> design_names(pd.DataFrame({"design": ["dense", None]}))
+    ['dense', 'not recorded']
+    """
+    return sorted(NOT_RECORDED if pd.isna(name) else str(name) for name in rows["design"].unique())
 
 
 LOSS_TITLES = {LOSS: "training loss", VALIDATION_LOSS: "validation loss", PROBE_LOSS: "loss on the probe"}

@@ -16,6 +16,8 @@ from repdyn.tables.runs import layer_names
 from repdyn.tables.style import number_text
 from repdyn.utils.printing import gigabytes
 
+_WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
+
 
 def sampling(rows: pd.DataFrame) -> str:
     """Describe how many vectors each value of measurements rests on, and by which design they were drawn.
@@ -26,18 +28,21 @@ def sampling(rows: pd.DataFrame) -> str:
     "independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens, own window's neighbours \
 left out"
     """
+    known = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
     batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
     size = f"{batches} of {_span(rows['n_vectors'])} vectors"
+    if known.empty:
+        return f"{size}, sampling design not recorded"
     names = design_names(rows)
     # images and waveforms have neither windows nor tokens
     window, token = ("input", "position") if names == [INPUTS.name] else ("window", "token")
     designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
-    n_windows, most = rows["n_windows"], rows["vectors_per_window"]
-    as_even_as_possible = bool((n_windows * most < rows["n_vectors"] + n_windows).all())
+    n_windows, most = known["n_windows"], known["vectors_per_window"]
+    as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
     share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} {window}s"
-    windows = f"{share} of {_span(rows['window_tokens'])} {token}s"
+    windows = f"{share} of {_span(known['window_tokens'])} {token}s"
     # in metrics that look at neighbours
-    left_out = set(rows["own_window_excluded"].dropna().astype(bool))
+    left_out = set(known["own_window_excluded"].dropna().astype(bool))
     what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
     return f"{designs}: {size}, {windows}" + f", own {window}'s neighbours {what}" * bool(left_out)
 
@@ -48,7 +53,7 @@ def brief_sampling(rows: pd.DataFrame) -> str:
     >>> brief_sampling(pd.DataFrame({"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}))
     '4 x 4,096 vectors (independent)'
     """
-    batches, names = _span(rows["n_batches"]), design_names(rows)
+    batches, names = _span(rows["n_batches"]), design_names(rows.loc[rows["design"].notna(), ["design"]])
     size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
     return f"{size} ({', '.join(names)})" if names else size
 
@@ -139,14 +144,10 @@ def steps_in_words(steps: Iterable[int]) -> str:
 
 
 def alert_lines(alerts: Iterable[Alert]) -> list[str]:
-    """Return a line for each step, rule and metric, with the numbers of the layer that changed most."""
-    return [f"step {step:,}, {rule}: {text}" for step, rule, text in alert_events(alerts)]
-
-
-def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
-    """Return step, rule and text of each line, of alerts in the order of :func:`repdyn.alerts.find_alerts`."""
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed most; of alerts in the
+    order of :func:`repdyn.alerts.find_alerts`."""
     groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
-    return [(step, rule, alert_text(list(group))) for (step, rule, _), group in groups]
+    return [f"step {step:,}, {rule}: {alert_text(list(group))}" for (step, rule, _), group in groups]
 
 
 def alert_text(alerts: Sequence[Alert]) -> str:

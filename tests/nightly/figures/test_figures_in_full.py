@@ -8,13 +8,14 @@ from synthetic_families import make_run_of_everything
 from synthetic_runs import measured_runs
 
 from repdyn.figures.drawing import save
-from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
+from repdyn.figures.panes import LARGE
+from repdyn.figures.run import all_figures, heatmap, mean_over_layers, over_depth
 
 
 def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     frame = make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2)
     assert len(all_figures(*measured_runs(frame))) == 35
-    profile = profile_over_depth(*measured_runs(frame), "step_length").axes[0]
+    profile = over_depth(*measured_runs(frame), ["step_length"], "Step", LARGE).axes[0]
     np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
     assert profile.get_xlabel() == "layer (0 = embedding output, each to the next)"
     assert heatmap(*measured_runs(frame), "token_rank", "rare").axes[1].get_ylabel() == "input embeddings closer"

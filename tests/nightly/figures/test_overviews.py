@@ -4,7 +4,7 @@ import pytest
 from synthetic_families import make_everything
 from synthetic_runs import measured_runs
 
-from repdyn.figures.run import depth_overview, steps_overview
+from repdyn.figures.run import all_figures
 
 
 @pytest.fixture
@@ -16,13 +16,13 @@ def everything(frame_of):
 
 
 @pytest.mark.parametrize("n_blocks", [2, 32])
-@pytest.mark.parametrize("draw", [depth_overview, steps_overview], ids=["depth", "steps"])
-def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, draw, n_blocks):
+@pytest.mark.parametrize("along", ["depth", "steps"])
+def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, along, n_blocks):
     metrics = ("token_cosine", "token_rank_attention")
     frame = everything(
         n_blocks=n_blocks, metrics=metrics, run="a rather long name of a run " * 3, steps=(0, 4, 143_000)
     )
-    figure = draw(*measured_runs(frame), "tokens")
+    figure = all_figures(*measured_runs(frame))[f"{along}_tokens"]
     figure.draw_without_rendering()
     panels = [axes.get_window_extent() for axes in figure.axes]
     legends = [found for axes in figure.axes if (found := axes.get_legend())] + list(figure.legends)
