@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from unittest.mock import Mock
 
 import gguf
 import huggingface_hub
@@ -223,9 +224,9 @@ def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits,
         huggingface_hub.snapshot_download("lab/model", revision=f"step{step}", endpoint=hub.url)
     hub.__exit__()
     huggingface_hub.close_session()
+    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")  # a plan needs no network
+    assert (status, "lab/model" in out, "no connection" in err) == (0, True, True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")
-    assert (status, "lab/model" in out) == (0, True), err
     swept = repdyn.sweep("lab/model", probe=probe, store=tmp_path / "store", **QUIET)
     assert (swept.measured, swept.failures) == (("lab/model step0", "lab/model step8"), ())
     assert set(swept.to_pandas()["checkpoint"].dropna()) == {f"lab/model@{commits[step]}" for step in (0, 8)}
@@ -311,7 +312,7 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, "another budget may have room for it"
 
 
-def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub, commits, command, shown):
+def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub, commits, command, shown, monkeypatch):
     given = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
     status, out, err = command(*given)
     assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
@@ -320,6 +321,8 @@ def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub,
     status, out, _ = command(*given)
     assert re_row(out) == ["lab/model", "1", "0", "2"]
     assert " min\n" in out
+    monkeypatch.setattr("repdyn.checkpoints.probes.load_corpus", Mock(side_effect=ConnectionError("no text")))
+    assert "lab/model: no text; it is not planned" in command(*given)[2]
 
 
 def re_row(out: str) -> list[str]:

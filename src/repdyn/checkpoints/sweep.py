@@ -14,7 +14,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tqdm import tqdm
 
 from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
-from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device
 from repdyn.checkpoints.suites import (
@@ -144,16 +144,26 @@ def sweep(
 def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
     """Find what the options of a sweep select, and what is wrong with it.
 
-    ``to_plan`` says that nothing is to be measured: no device is needed.
+    ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
     check_contradictions(options)
     # a cluster has devices of its own
     if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
     options = completed(options)
-    hub = Hub(timeout_seconds=options.timeout)
-    selections, problems = find_selections(options, hub)
-    notes, foreign = [note for selection in selections for note in selection.notes()], {}
+    hub, notes, foreign = Hub(timeout_seconds=options.timeout), [], {}
+    try:
+        selections, problems = find_selections(options, hub)
+    except NoConnectionError as error:
+        if not to_plan:
+            raise
+        hub.offline = True
+        try:
+            selections, problems = find_selections(options, hub)
+        except SweepStoppedError:  # the cache has nothing of it
+            raise error from None
+        notes.append(f"{error}; this plan is of what the hub's cache has")
+    notes += [note for selection in selections for note in selection.notes()]
     # the files of local checkpoints are not compared
     for history in [] if options.is_local else list_histories(selections, hub):
         findings = audit(history)
@@ -408,7 +418,10 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
         listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
         # where nothing is done, the probe is not needed, which may require a download
         if store.folder_of(selection.run).exists():
-            tasks, without_probe = tasks_of([selection], options, prepared.hub)
+            try:
+                tasks, without_probe = tasks_of([selection], options, prepared.hub)
+            except SweepStoppedError as error:  # no text to make the probe of, say
+                tasks, without_probe = [], [f"{selection.run}: {error}; it is not planned"]
             problems += without_probe
             listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
             waiting = [task.target for task in listed.waiting]
