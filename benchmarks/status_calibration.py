@@ -103,15 +103,16 @@ def track(
     update: Callable[[], None],
     schedule: LRScheduler,
     scalars: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+    measured: Callable[[int], bool] = lambda step: step % EVERY == 0,
 ) -> tuple[DescribedRun, list[float]]:
-    """Train a model, measured at every tenth step with the loss of the step before and other scalars by name.
+    """Train a model, measured at some steps with the loss of the step before and other scalars by name.
 
     Returns:
         The run as every view describes it, and its losses at every step.
     """
     losses, rows = [], []
     for step in range(steps + 1):
-        if step % EVERY == 0:
+        if measured(step):
             checkpoint = Checkpoint(name, step=step)
             rows += measure(model, probe, checkpoint=checkpoint, on_error="record").rows
             values = {scalar: evaluate() for scalar, evaluate in scalars.items()}

@@ -50,7 +50,7 @@ class DescribedRun(MeasuredRun):
 
         A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or
         infinity. It is watched if a layer collapsed or its block changes nothing, if an alert was raised in the second
-        half of its measured steps, if it overfits, or if checkpoints or many values of the last step are missing.
+        half of its steps, if it overfits, or if checkpoints or many values of the last step are missing.
         """
         statements = ranked(self._of_training)
         if failed := [each for each in statements if each.severity == "failed"]:
@@ -64,7 +64,7 @@ class DescribedRun(MeasuredRun):
             return "watch", layers[0]
         if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
             steps = {alert.step for alert in recent}
-            of = f"{len(steps)} of the last {number - number // 2} measured steps"
+            of = f"{len(steps)} of the last {sum(step >= self._second_half for step in self.steps)} measured steps"
             rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
             return "watch", f"Alerts ({rules}) were raised at {of}."
         if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
@@ -74,9 +74,12 @@ class DescribedRun(MeasuredRun):
         return "healthy", f"No alert in the second half of the run{loss}."
 
     @property
-    def _second_half(self) -> int:
-        """The first step of the second half of the measured steps."""
-        return self.steps[len(self.steps) // 2]
+    def _second_half(self) -> float:
+        """The step half way between the first and the last measured step.
+
+        Half of the steps of a schedule that doubles lie in the warm-up, where each change is larger than those before.
+        """
+        return (self.steps[0] + self.steps[-1]) / 2
 
     @cached_property
     def _of_training(self) -> list[Insight]:

@@ -108,7 +108,7 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
         yield Insight("note", "generalisation gap", sentence, steps=(end,), evidence=evidence, weight=0.3)
 
 
-def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
+def alert_statements(alerts: Sequence[Alert], recent: float) -> Iterator[Insight]:
     """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others.
 
     Alerts before the ``recent`` step call for no attention any more: they are notes.
