@@ -1,7 +1,7 @@
 """Plant faults in short trainings and read their status: how many failures does it miss, how often is it a false alarm?
 
     OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 3000             # 116 trainings: some 20 minutes
-    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling  # measured at 0, 1, 2, 4, ... 64, 75 ...
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling  # measured at 0, 1, 2, 4 ... 64, 75 ...
 
 60 trainings without a fault, each with an architecture, width, depth, text, batch, optimizer, schedule and learning
 rate of its own, and each of 14 faults in four of them, so that every faulty training has a sound twin with the same

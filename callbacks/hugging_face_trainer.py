@@ -80,6 +80,8 @@ class HuggingFaceTracker(TrainerCallback):
         self._args: Any = None
         self._logged: tuple[int, float] | None = None
         self._measured_at: int | None = None
+        self._evaluated: str | None = None
+        """Name of the validation loss: of several data sets, that of the first."""
         self._is_finished = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class HuggingFaceTracker(TrainerCallback):
         if self._tracked is None:  # evaluation without training
             return
         logs: dict[str, float] = others.get("logs") or {}
-        if "eval_loss" in logs:
+        if _validation_loss(logs):
             # what evaluate() returns: other callbacks decide by it before on_evaluate of this one
             self._add_values(logs, state, control, others)
         if "loss" in logs:
@@ -170,7 +172,7 @@ class HuggingFaceTracker(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         metrics = others.get("metrics", {})
-        if self._tracked is not None and "eval_loss" not in metrics:  # else added when it was logged
+        if self._tracked is not None and not _validation_loss(metrics):  # else added when it was logged
             self._add_values(metrics, state, control, others)
 
     def _add_values(
@@ -178,7 +180,10 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
         assert self._tracked is not None
-        self._tracked.validation_loss = metrics.get("eval_loss")
+        name = _validation_loss(metrics)
+        self._evaluated = self._evaluated or name
+        if name == self._evaluated:
+            self._tracked.validation_loss = metrics.get(name or "")
         if self.options.read_by([self._args.metric_for_best_model]) and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
         best = (state.best_model_checkpoint or "").rpartition("-")[2]
@@ -225,6 +230,12 @@ class HuggingFaceTracker(TrainerCallback):
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
+
+
+def _validation_loss(values: Mapping[str, float]) -> str | None:
+    """Return the name of the loss among the values of an evaluation, ``eval_loss`` or ``eval_NAME_loss``, if any."""
+    names = [name for name in values if name.startswith("eval_") and name.endswith("_loss")]
+    return min(names, key=len, default=None)  # others are those of the user's own metrics
 
 
 def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Any]:

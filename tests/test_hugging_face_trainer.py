@@ -180,6 +180,16 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     assert not [name for name in trained.evaluate() if "anisotropy" in name]  # the last step's, not the best model's
 
 
+def test_the_validation_loss_is_that_of_the_first_of_several_data_sets(tmp_path, small_probe):
+    attached = tracker(small_probe, 2)
+    trained = trainer(tmp_path / "job", attached, eval_strategy="steps", eval_steps=2, max_steps=4)
+    trained.eval_dataset = {"books": DATA[:4], "news": DATA[4:8]}
+    trained.train()
+    evaluated = [log["eval_books_loss"] for log in trained.state.log_history if "eval_books_loss" in log]
+    frame = attached.store.to_pandas()
+    assert frame[frame["metric"] == "val/loss"].sort_values("step")["value"].tolist() == evaluated
+
+
 def test_a_batch_that_is_too_large_is_tried_again(tmp_path, small_probe):
     tried = []
 
