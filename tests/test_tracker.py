@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import re
@@ -146,6 +147,19 @@ def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):
 def test_a_tracker_that_is_not_started_says_so(attach, method):
     with pytest.raises(RuntimeError, match="started"):
         getattr(attach(HandWritten()), method)()
+
+
+def test_an_object_that_holds_a_tracker_can_be_copied_during_a_training(attach):
+    loop = Loop()
+    loop.tracker = attach(loop.model).start()
+    loop.tracker.step(loss=loop.step())
+    other = copy.deepcopy(loop)
+    assert other.tracker._model is other.model is not loop.model
+    with other.tracker as tracker:
+        tracker.step(loss=other.step())
+    loop.tracker.finish()
+    assert [loop.tracker.store.steps(run) for run in loop.tracker.store.runs()] == [[0, 1, 2]]
+    assert copy.deepcopy(attach(loop.model, store="memory://mine")).store.location == "memory://mine"
 
 
 def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):

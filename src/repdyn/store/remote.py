@@ -76,6 +76,9 @@ class RemoteStore(Store):
         self._queued: Thread | None = None
         """Uploads all that waits when it begins, which it has not done yet."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteStore, (self.remote.url,)
+
     @property
     def location(self) -> str:
         return self.remote.shown

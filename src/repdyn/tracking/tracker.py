@@ -137,6 +137,10 @@ class Tracker:
         """
         return self._tracked is not None and self._tracked.should_stop
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy takes over, as one of the object that holds the tracker: the configuration, but no run."""
+        return {**self.__dict__, "_tracked": None, "_is_started": False}
+
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
         run, tokens = self._tracked.state() if self._tracked else {}, self._tokens_seen
