@@ -229,6 +229,9 @@ class RepresentationDynamics(ScheduledCallback):
             )
         values, stops = tracked.shared()
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        means = {name: values.get(f"{tracked.prefix}{name}/mean") for name in DEFAULT_METRICS}
+        shown = {f"{tracked.prefix}{name}": mean for name, mean in means.items() if mean is not None}
+        trainer.progress_bar_metrics.update(shown)
         trainer.should_stop |= stops
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ ALLOWED = {
     "figures": "alerts metrics store tables utils",
     "terminal": "alerts diagnosis metrics store tables utils",
     "report": "alerts diagnosis figures metrics store tables utils",
-    "plots": "diagnosis figures report store tables utils",
+    "plots": "diagnosis figures metrics report store tables utils",
     "watch": "alerts diagnosis report store tables utils",
     "publish": "alerts diagnosis figures metrics report store tables terminal utils",
     "tracking": "alerts capture diagnosis measurement metrics probe publish report store tables utils",

@@ -187,6 +187,7 @@ def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, mo
     frame = frame if which == "mean" else frame.query("layer == 3")
     expected = frame.groupby("step")["value"].mean()
     assert float(running.callback_metrics[monitor]) == pytest.approx(expected[8])
+    assert set(running.progress_bar_metrics) >= {"anisotropy", "two_nn"}
     assert float(best.best_model_score) == pytest.approx(expected[[4, 8]].min())
 
 

@@ -2,12 +2,17 @@
 
 import math
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from PIL import Image
+from small import HandWritten
 from synthetic_runs import fill, make_published
 
+import repdyn
 from repdyn.plots import compare, heatmap, means, profile
 
 STEPS = (0, 8, 64)
@@ -126,3 +131,18 @@ def test_what_cannot_be_compared(both, tmp_path):
     one = fill(tmp_path / "single", make_published("lab/a", steps=(8,)))
     with pytest.raises(ValueError, match="at least two checkpoints, got none; use over='depth'"):
         compare(one, "two_nn", over="training")
+
+
+def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(store, both, tmp_path, small_probe):
+    """Also finds a store without a measurement whose cell shows a traceback."""
+    shell = InteractiveShell.instance()
+    try:
+        repdyn._show_in_notebooks()
+        finished = fill(tmp_path / "finished", make_published("lab/a-70m", steps=(0,)))
+        for each in (store, both, finished, repdyn.measure(HandWritten(), small_probe)):
+            shown, _ = shell.display_formatter.format(each)
+            image = Image.open(BytesIO(shown["image/png"]))
+            assert len(image.convert("L").getcolors()) > 20, "a picture of nothing"
+        assert [*shell.display_formatter.format(repdyn.open_store(tmp_path / "empty"))[0]] == ["text/plain"]
+    finally:
+        InteractiveShell.clear_instance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -73,3 +74,16 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'repdyn' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def _show_in_notebooks() -> None:
+    """Have IPython, where this runs in one, show the picture of a profile or a store on the last line of a cell."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        pictures = shell.display_formatter.formatters["image/png"]
+        for name in ("Profile", "Store"):
+            home = "repdyn.measurement.measure" if name == "Profile" else "repdyn.store.store"
+            pictures.for_type_by_name(home, name, lambda shown: import_module("repdyn.plots.notebook").picture(shown))
+
+
+_show_in_notebooks()

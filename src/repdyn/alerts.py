@@ -6,6 +6,7 @@ the new state lasts.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -329,8 +330,13 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def stored_rules(path: Path) -> tuple[Rule, ...]:
-    """Read the rules of a run from the file in its store; the default ones if there is none."""
-    return read_rules(path) if path.is_file() else RULES
+    """Read the rules of a run from the file in its store; the default ones if there is none or, with a warning, if it
+    cannot be read: no file of one run may take all others from a view."""
+    try:
+        return read_rules(path) if path.is_file() else RULES
+    except (ValueError, OSError) as error:
+        logging.getLogger(__name__).warning("using the default rules: %s", error)
+        return RULES
 
 
 def as_yaml(rules: Iterable[Rule]) -> str:

@@ -65,10 +65,10 @@ def _valued(runs: Sequence[MeasuredRun]) -> set[tuple[str, str]]:
 
 def profiles(runs: Sequence[MeasuredRun], metric: str) -> Figure:
     """Draw a metric over relative depth, a panel for each subset on one axis of values."""
-    return _over_depth(runs, [metric], metric_title(metric), LARGE)
+    return over_depth(runs, [metric], metric_title(metric), LARGE)
 
 
-def _over_depth(runs: Sequence[MeasuredRun], metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+def over_depth(runs: Sequence[MeasuredRun], metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
     """Draw metrics over relative depth, one line per run at its last measured step.
 
     A panel for each metric and subset; two classes of tokens that are compared with each other share one, the
@@ -102,17 +102,16 @@ def _panels(
     return [Panel(x=x, lines=of_pane) for of_pane in lines]
 
 
-def means_over_layers(runs: Sequence[MeasuredRun]) -> Figure:
+def means_over_layers(runs: Sequence[MeasuredRun], metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and subset.
 
-    The metrics are those of geometry and the user's own; the panels of one share the axis of values. The x axis is in
+    The panels of a metric share the axis of values. The x axis is in
     tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint
     are left out, and the title says how many. The legend tells which runs are averaged over fewer layers than they
     have.
     """
     drawn, looks = [run for run in runs if len(run.steps) > 1], _looks(runs)
-    there = in_registry_order({metric for run in drawn for metric in run.metrics() if has_own_figures(metric)})
-    wanted = there[::-1]
+    wanted = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     keys = {key for run in drawn for key in run.keys_of(wanted)}
@@ -149,10 +148,10 @@ def comparison_figures(runs: Sequence[MeasuredRun], attempt: Attempt = nullconte
         f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in own
     }
     if any(run.rows_of(own)["step"].nunique() > 1 for run in runs):
-        drawings["means_over_layers"] = partial(means_over_layers, runs)
+        drawings["means_over_layers"] = partial(means_over_layers, runs, in_registry_order(own)[::-1])
     for family in overview_families(valued):
         members = in_registry_order(metric for metric in valued if metric_info(metric).family == family)
-        drawings[f"compare_{family}"] = partial(_over_depth, runs, members, FAMILIES[family], SMALL)
+        drawings[f"compare_{family}"] = partial(over_depth, runs, members, FAMILIES[family], SMALL)
     return draw_all(drawings, attempt)
 
 

@@ -148,13 +148,6 @@ class Profile:
         metrics = ", ".join(sorted({row.metric for row in self.rows}))
         return f"Profile({self.checkpoint.model}, step {self.checkpoint.step}, {n_layers} layers: {metrics})"
 
-    def _repr_html_(self) -> str:
-        """Return the values by layer, as notebooks show them; without those of single attention heads."""
-        frame = self.to_pandas().query("head.isna()").fillna({"stack": ""})
-        by_layer = frame.pivot_table("value", ["stack", "layer"], ["metric", "subset"], sort=False, dropna=False)
-        has_stacks = bool(frame["stack"].any())
-        return (by_layer if has_stacks else by_layer.droplevel("stack")).to_html(float_format="{:.4g}".format)
-
 
 def measure(
     model: nn.Module,

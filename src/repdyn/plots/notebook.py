@@ -1,0 +1,60 @@
+"""The picture of a profile or a store on the last line of a notebook's cell."""
+
+from contextlib import suppress
+from io import BytesIO
+from typing import Protocol
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from repdyn.diagnosis import DescribedRuns, described_runs
+from repdyn.diagnosis.run import stacks_of_run
+from repdyn.figures import comparison
+from repdyn.figures import run as of_run
+from repdyn.figures.panes import LARGE
+from repdyn.metrics import FAMILIES, metric_info
+from repdyn.store import Store
+from repdyn.tables.frames import in_registry_order
+from repdyn.tables.seeds import with_seeds
+
+
+class Rows(Protocol):
+    """Has rows, as a profile does."""
+
+    def to_pandas(self) -> pd.DataFrame: ...
+
+
+def picture(shown: Store | Rows) -> bytes | None:
+    """Return the means of a store's runs over training, or a profile over depth, as PNG; None where nothing has a
+    value.
+
+    The metrics are those of one family: geometry, unless none of its metrics was measured.
+    """
+    with suppress(ValueError):  # nothing is measured
+        if isinstance(shown, Store):
+            runs = described_runs([shown])
+        else:
+            runs = DescribedRuns(stacks_of_run(shown.to_pandas()), {})
+        return _png(_drawn(runs))
+    return None
+
+
+def _drawn(data: DescribedRuns) -> Figure:
+    runs, first = with_seeds(data.runs, data.seeds), data.runs[0]
+    valued = in_registry_order({metric for run in runs for metric in run.metrics()})
+    if not valued:
+        raise ValueError("expected a measured value, got none")
+    family = metric_info(valued[0]).family
+    metrics = [metric for metric in valued if metric_info(metric).family == family]
+    title, in_training = FAMILIES.get(family, family), [run for run in runs if len(run.steps) > 1]
+    if len(runs) > 1 and in_training:
+        return comparison.means_over_layers(runs, metrics)
+    if len(runs) > 1:
+        return comparison.over_depth(runs, metrics, title, LARGE)
+    return of_run.mean_over_layers(first, metrics) if in_training else of_run.over_depth(first, metrics, title, LARGE)
+
+
+def _png(figure: Figure) -> bytes:
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
