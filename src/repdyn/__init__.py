@@ -76,14 +76,20 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'repdyn' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
+def _picture(shown: Any) -> bytes | None:
+    try:
+        return import_module("repdyn.plots.notebook").picture(shown)
+    except ImportError:  # the packages that draw are optional
+        return None
+
+
 def _show_in_notebooks() -> None:
     """Have IPython, where this runs in one, show the picture of a profile or a store on the last line of a cell."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
-        pictures = shell.display_formatter.formatters["image/png"]
         for name in ("Profile", "Store"):
-            home = "repdyn.measurement.measure" if name == "Profile" else "repdyn.store.store"
-            pictures.for_type_by_name(home, name, lambda shown: import_module("repdyn.plots.notebook").picture(shown))
+            home = "repdyn.store.store" if name == "Store" else _HOMES[name]
+            shell.display_formatter.formatters["image/png"].for_type_by_name(home, name, _picture)
 
 
 _show_in_notebooks()
