@@ -132,7 +132,8 @@ def _names(found: Mapping[RunKey, pd.DataFrame]) -> dict[RunKey, str]:
     for store, run, probe in keys:
         name = in_stores[store, run]
         if probes[store, run] > 1:
-            of_run = {key: ", ".join(design_names(rows)) for key, rows in found.items() if key[:2] == (store, run)}
+            measured = {key: rows.loc[rows["layer"].notna()] for key, rows in found.items() if key[:2] == (store, run)}
+            of_run = {key: ", ".join(design_names(rows)) for key, rows in measured.items()}
             design = f", design {of_run[store, run, probe]}" if len(set(of_run.values())) > 1 else ""
             name = f"{name} (probe {probe[:8]}{design})"
         names[store, run, probe] = name

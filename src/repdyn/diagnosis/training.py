@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.alerts import Alert
 from repdyn.diagnosis.insight import Insight
@@ -53,14 +54,16 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     loss = scalar(frame, LOSS)
     if len(loss) < MIN_LOSSES:
         return
-    level = _levels(loss.to_numpy(float))
-    lowest, at = float(level.min()), int(loss.index[LEVEL_STEPS - 1 + int(level.argmin())])
-    ratio = float(level[-1]) / lowest if lowest > 0 else math.nan
-    evidence = {"lowest_level": lowest, "last_level": float(level[-1]), "ratio": ratio}
+    medians = np.median(sliding_window_view(loss.to_numpy(float), LEVEL_STEPS), axis=-1)
+    level = pd.Series(medians, loss.index[LEVEL_STEPS - 1 :])
+    lowest, last_level = float(level.min()), float(level.iloc[-1])
+    ratio = last_level / lowest if lowest > 0 else math.nan
+    evidence = {"lowest_level": lowest, "last_level": last_level, "ratio": ratio}
     if ratio >= DIVERGED:
+        at = int(str(level.idxmin()))
         sentence = (
-            f"The training loss diverged: its level is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above "
-            f"the lowest, {number_text(lowest)} near step {at:,}."
+            f"The training loss diverged: its level is {number_text(last_level)}, {ratio - 1:.0%} above the lowest, "
+            f"{number_text(lowest)} near step {at:,}."
         )
         yield Insight("failed", "loss diverged", sentence, steps=(at, last_step), evidence=evidence, weight=1.0)
     else:
@@ -88,16 +91,13 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
     validation, training = scalar(frame, VALIDATION_LOSS), scalar(frame, LOSS)
     if len(validation) < LEVEL_STEPS or len(training) < MIN_LOSSES:
         return
-    steps, losses = training.index.to_numpy(int), training.to_numpy(float)
-    lowest_place = int(validation.to_numpy(float).argmin())
-    at, end = int(validation.index[lowest_place]), int(validation.index[-1])
-    lowest, last = float(validation.iloc[lowest_place]), float(validation.iloc[-1])
+    at, end = int(str(validation.idxmin())), int(validation.index[-1])
+    lowest, last = float(validation.min()), float(validation.iloc[-1])
     growth = last / lowest - 1 if lowest > 0 else math.nan
-    level = float(_levels(losses)[-1])
-    fell = level < float(np.median(losses[steps <= at][-LEVEL_STEPS:])) if (steps <= at).any() else False
+    level, level_then = training.tail(LEVEL_STEPS).median(), training.loc[:at].tail(LEVEL_STEPS).median()
     gap = last - level
     evidence = {"lowest_validation_loss": lowest, "last_validation_loss": last, "gap": gap}
-    if growth > MIN_GAP and fell:
+    if growth > MIN_GAP and level < level_then:
         sentence = (
             f"The model overfits: validation loss grew from {number_text(lowest)} at step {at:,} to "
             f"{number_text(last)}, while training loss fell."
@@ -188,11 +188,6 @@ def repeated_checkpoints(rows: pd.DataFrame) -> Iterator[Insight]:
         sentence = f"Steps {'; '.join(named[:_MAX_GROUPS])}{more} have the same values to the last bit: {why}"
         steps = tuple(sorted({step for group in groups for step in group}))
         yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
-
-
-def _levels(losses: np.ndarray) -> np.ndarray:
-    """Return the running median of :data:`LEVEL_STEPS` losses, for each that ends such a window."""
-    return np.median(np.lib.stride_tricks.sliding_window_view(losses, LEVEL_STEPS), axis=-1)
 
 
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
@@ -115,9 +114,9 @@ def show_store(
     """Draw and summarise every run of a store, or some on one probe, and compare them if there are several; the runs of
     several stores are compared only.
 
-    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs. An error in
-    one figure does not affect anything else: the first is raised once everything else is shown. Patterns of ``seeds``
-    are those of :func:`repdyn.tables.seeds.seed_groups`.
+    Up to three runs get a summary each, more get a line each; stacks of a model and probes of a run count as runs. An
+    error in one figure does not affect anything else: the first is raised once everything else is shown. Patterns of
+    ``seeds`` are those of :func:`repdyn.tables.seeds.seed_groups`.
 
     Returns:
         The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the comparison in
@@ -146,15 +145,7 @@ def show_store(
                 if are_few:
                     print_summary(one, figures=files, console=console)
                 print_line(console, "" if are_few else f"{one.label}: {len(files)} files in {into}")
-        if len({one.key for one, _ in shown}) < 2:
-            return written
-        probes = Counter(run for _, run, _ in measured)
-        if several := [run for run, number in probes.items() if number > 1]:
-            print_line(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
-            for (_, run, of_run), rows in measured.items():
-                if run in several:
-                    print_line(console, f"  {run}, probe {of_run}: {sampling(rows.loc[rows['layer'].notna()])}")
-        else:
+        if len(shown) > 1:
             with attempt():
                 print_line(console, "")
                 data = described_rows(measured, seeds)

@@ -8,13 +8,14 @@ import pandas as pd
 
 from repdyn.diagnosis import STATUSES, DescribedRun, DescribedRuns, Insight, Status, comparison_statements
 from repdyn.diagnosis.metrics import CAVEAT
+from repdyn.diagnosis.run import chosen_series
 from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
-from repdyn.tables.fits import N_PARAMETERS, fits_of
-from repdyn.tables.frames import SUBSETS, failures, metrics_of, missing_values, scalar
+from repdyn.tables.fits import fits_of
+from repdyn.tables.frames import failures, metrics_of, missing_values, scalar
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
@@ -103,14 +104,13 @@ def _card(insight: Insight) -> Markup:
 
 def opening(run: DescribedRun) -> dict[str, str | None]:
     """Return the metric, subset and step that the page opens a run with: those of its first alert, otherwise the metric
-    of its first statement, or one that findings are about; without a step the last one is shown."""
+    of its first statement, or the first one; without a step the last one is shown."""
     about = [each for each in run.insights.statements if (each.metric, each.subset or "all") in run.series]
     alarmed = next((each for each in about if each.kind == "alert"), None)
     if (chosen := alarmed or next(iter(about), None)) is not None:
         step = str(alarmed.steps[0]) if alarmed and alarmed.steps else None
         return {"metric": chosen.metric, "subset": chosen.subset or "all", "step": step}
-    wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]
-    metric, subset = next(key for key in (*wanted, *run.series) if key in run.series)
+    metric, subset = next(chosen_series(run)).key
     return {"metric": metric, "subset": subset, "step": None}
 
 
@@ -343,9 +343,7 @@ def _correlation_table(run: DescribedRun) -> Markup:
     return table(f"Correlation with the {correlations.loss}, {run.label}", _CORRELATION_HEADINGS, rows, numbers=6)
 
 
-_FIT_HEADINGS = (
-    *("layer", "metric", "worth a statement", "A", "lambda", "gamma", "t0", "K", "R²", "p", "steps", "maximum at"),
-)
+_FIT_HEADINGS = ("layer", "metric", "worth a statement", "A", "lambda", "gamma", "t0", "K", "R²", "steps", "maximum at")
 _FIT_FORMULA = (
     "Least squares over the steps of A exp(-lambda x) log(x) + K, with x = gamma step + t0. R² says that the curve "
     "describes the course, not that the course has this law."
@@ -361,9 +359,8 @@ def _activation_growth(data: DescribedRuns) -> Markup:
                 str(layer),
                 metric_title(series.metric),
                 "yes" if fit.is_reported else "no",
-                *map(number_text, fit[:N_PARAMETERS]),
+                *map(number_text, fit[:5]),
                 f"{fit.r_squared:.3f}",
-                f"{fit.p_value:.2g}",
                 str(fit.n_steps),
                 f"{fit.peak_step:,.0f}",
             )
@@ -371,5 +368,5 @@ def _activation_growth(data: DescribedRuns) -> Markup:
             for layer, fit in fits_of(series).items()
         ]
         if rows:
-            tables.append(table(f"Largest activation over training, {run.label}", _FIT_HEADINGS, rows, numbers=9))
+            tables.append(table(f"Largest activation over training, {run.label}", _FIT_HEADINGS, rows, numbers=8))
     return details("Largest activation over training", tag("p", _FIT_FORMULA), *tables) if tables else Markup()

@@ -9,18 +9,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from scipy.special import fdtrc, lambertw
+from scipy.special import lambertw
 
 from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import log_spaced
 from repdyn.tables.series import MetricSeries
 
 METRIC = "largest_activation"
-N_PARAMETERS = 5
 MIN_STEPS = 10
 """Least number of measured steps: twice the parameters."""
 MIN_R_SQUARED = 0.95
-MAX_P_VALUE = 0.001
 
 # searched, with time in units of the last step
 _RATES = np.logspace(-2, 4, 37)
@@ -52,14 +50,12 @@ class ActivationFit(NamedTuple):
     """K, in the unit of the states."""
     r_squared: float
     """Share of the variance over the steps that the curve explains."""
-    p_value: float
-    """Of the F test against a constant, as if the errors of the steps were independent."""
     n_steps: int
 
     @property
     def is_reported(self) -> bool:
-        """True if the curve explains at least :data:`MIN_R_SQUARED` and beats a constant at :data:`MAX_P_VALUE`."""
-        return self.r_squared >= MIN_R_SQUARED and self.p_value <= MAX_P_VALUE
+        """True if the curve explains at least :data:`MIN_R_SQUARED`."""
+        return self.r_squared >= MIN_R_SQUARED
 
     @property
     def peak_step(self) -> float:
@@ -117,10 +113,7 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     slope, gamma = float(np.cov(shape, y, bias=True)[0, 1] / shape.var()), math.exp(log_scale)
     baseline = float(y.mean() - slope * shape.mean())
     parameters = slope * math.exp(rate * offset), rate / gamma, gamma / last, gamma * offset, baseline
-    total, freedom = float(np.square(scaled).sum()), len(y) - N_PARAMETERS
-    ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
-    p_value = float(fdtrc(N_PARAMETERS - 1, freedom, ratio))
-    return ActivationFit(*parameters, 1 - left_over / total, p_value, len(y))
+    return ActivationFit(*parameters, 1 - left_over / float(np.square(scaled).sum()), len(y))
 
 
 def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:

@@ -47,26 +47,17 @@ class SeedSeries(MetricSeries):
         return pd.DataFrame(mean_over_seeds(self.by_seed)[1], self.members[0].layers, self.steps)
 
     @cached_property
-    def _complete(self) -> tuple[np.ndarray, np.ndarray]:
-        """Find the layers and steps that every seed has: steps with some value, then layers without a gap at these."""
-        missing = np.isnan(self.by_seed)
-        steps = ~missing.all(axis=1).any(axis=0)
-        layers = ~missing[:, :, steps].any(axis=(0, 2)) & bool(steps.any())
-        return np.asarray(layers), np.asarray(steps & bool(layers.any()))
-
-    @cached_property
     def means_by_seed(self) -> pd.DataFrame:
         """Means over layers by seed (index) and step (columns), over the same layers in all seeds at all steps."""
-        layers, steps = self._complete
-        values = self.by_seed[:, layers][:, :, steps]
-        return pd.DataFrame(values.sum(axis=1) / max(1, layers.sum()), columns=np.asarray(self.steps)[steps])
+        index, columns = self._covered.index, self._covered.columns
+        return pd.DataFrame([member._values.loc[index, columns].mean() for member in self.members])
 
     @cached_property
     def layer_mean(self) -> LayerMean:
         """The mean over seeds of their means over layers; the margin is half of its interval over seeds."""
         means = self.means_by_seed
         mean, margin = (pd.Series(found, means.columns) for found in mean_over_seeds(means.to_numpy(float)))
-        return LayerMean(mean, margin, int(self._complete[0].sum()), len(self.layers))
+        return LayerMean(mean, margin, len(self._covered), len(self.layers))
 
     @cached_property
     def interval(self) -> str:

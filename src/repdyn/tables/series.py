@@ -115,11 +115,16 @@ class MetricSeries:
         change although no layer does. The margin is the mean of the layers' margins, an upper bound: all layers are
         measured on the same windows, so their deviations may be correlated.
         """
-        values = self._values.dropna(axis="columns", how="all")
-        # without any step every layer would count as complete
-        values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+        values = self._covered
         margins = self._margins.loc[values.index, values.columns]
         return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(self.layers))
+
+    @cached_property
+    def _covered(self) -> pd.DataFrame:
+        """The values of the layers that have one at every step at which any has one."""
+        values = self._values.dropna(axis="columns", how="all")
+        # without any step every layer would count as complete
+        return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
 
     @cached_property
     def interval(self) -> str:

@@ -108,7 +108,7 @@ def _ar1(residuals: np.ndarray, random: np.random.Generator) -> np.ndarray:
     n, centred = len(residuals), residuals - residuals.mean()
     variance = float(centred @ centred)
     lag = float(centred[1:] @ centred[:-1]) / variance if variance > 0 else 0.0
-    lag = min(0.99, lag + (1 + 3 * lag) / n)
+    lag = min(0.99, max(-0.99, lag + (1 + 3 * lag) / n))
     drawn = random.standard_normal((SURROGATES, n))
     drawn[:, 0] /= np.sqrt(1 - lag**2)
     for place in range(1, n):

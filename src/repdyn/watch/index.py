@@ -45,11 +45,6 @@ _COLUMNS = (
     *("low", "high", "n_vectors", "n_unique", "revision", "same_as", "mixed_with", "measured_at"),
 )
 """Columns of a store that the table rests on: reading all of them would take longer."""
-_NOTHING = {
-    **{"model": "", "finished": False, "measurements": 0, "losses": []},
-    **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
-}
-"""What the table shows of a run that is not described."""
 
 
 class WatchedRun:
@@ -107,7 +102,9 @@ class WatchedRun:
 
 
 def _unknown(reason: str) -> dict[str, Any]:
-    return {"status": "unknown", "reason": reason, **_NOTHING}
+    """Return what the table shows of a run that is not described."""
+    empty = {"model": "", "finished": False, "measurements": 0, "losses": []}
+    return {"status": "unknown", "reason": reason, **empty, **dict.fromkeys(("step", "measured_at", "loss", *METRICS))}
 
 
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:

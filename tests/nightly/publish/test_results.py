@@ -5,7 +5,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from matplotlib.figure import Figure
 from rich.console import Console
-from synthetic_runs import DENSE, SAMPLED
+from synthetic_runs import DENSE
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_loggers import BrokenBoard
 
@@ -105,7 +105,7 @@ def test_a_run_that_only_failed_is_said_and_left_out(published, failures, filled
     assert folders(written, store) == ["figures/lab_a"]
 
 
-def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled, tmp_path, unpainted):
+def test_several_probes_of_a_run_are_runs_of_a_comparison(published, filled, tmp_path, unpainted):
     store = filled(
         tmp_path,
         published("lab/a", steps=(0, 8), probe="one"),
@@ -114,9 +114,8 @@ def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled,
     )
     text, written = shown(store)
     assert folders(written, store) == ["figures/lab_a/one", "figures/lab_a/two", "figures/lab_b"]
-    assert "not compared: several probes of lab/a; choose one with --probe HASH:\n" in text
-    assert f"  lab/a, probe one: {SAMPLED}, own window's neighbours left out\n" in text
-    assert "  lab/a, probe two: dense design: 8 batches of 4,096 vectors" in text
+    assert "these values do not compare, different sampling designs" in " ".join(text.split())
+    assert "(probe one, design independent), b), dense (a (probe two, design dense))" in " ".join(text.split())
     _, chosen = shown(store, probe="one")
     assert folders(chosen, store) == ["figures/comparison", "figures/lab_a/one", "figures/lab_b"]
 
