@@ -411,18 +411,14 @@ def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
     return Panel(x=Axis(label="step (measured)"), y=Axis(label=layer_label(series.metric)), cells=cells, marks=marks)
 
 
-def heads_panel(
-    metric: str, values: np.ndarray, layers: Iterable[int], heads: Iterable[int], all_values: np.ndarray | None = None
-) -> Panel:
-    """Return values of shape (n_layers, n_heads) by attention head (to the right) and layer (upwards).
-
-    ``all_values`` are those that the colours must cover, if they are more.
-    """
+def heads_panel(series: MetricSeries, by_head: np.ndarray) -> Panel:
+    """Return the values of heads at the last step by attention head (to the right) and layer (upwards), of shape
+    (n_steps, n_layers, n_heads); the colours cover those of all steps."""
     cells = Cells(
-        values=values,
-        rows=[str(layer) for layer in layers],
-        columns=[str(head) for head in heads],
-        colours=value_axis(metric, values if all_values is None else all_values),
+        values=by_head[-1],
+        rows=[str(layer) for layer in series.layers],
+        columns=[str(head) for head in series.heads],
+        colours=value_axis(series.metric, by_head),
     )
     return Panel(x=Axis(label="attention head"), y=Axis(label="layer"), cells=cells)
 

@@ -180,7 +180,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
 def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
     series = run.series[metric, subset]
-    panel = heads_panel(metric, np.asarray(series.by_head)[-1], series.layers, series.heads)
+    panel = heads_panel(series, np.asarray(series.by_head)[-1:])
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
     title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset)}"
     caption = run_caption(run.rows_of([metric], subset))

@@ -469,8 +469,7 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     """Return a metric by attention head and layer at the last step; None if it was not measured head by head."""
     if series.by_head is None:
         return None
-    panel = heads_panel(series.metric, series.by_head[-1], series.layers, series.heads, series.by_head)
-    plot = plotly_panel(panel, height=HEIGHT - 40)
+    plot = plotly_panel(heads_panel(series, series.by_head), height=HEIGHT - 40)
     plot["data"][0]["meta"] = {"role": "heads"}
     return plot
 

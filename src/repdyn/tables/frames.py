@@ -183,11 +183,16 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     # a slice is no copy
     rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(drop=True)
     for column in ("run", "model", "probe", "layers", "stack"):
-        require_one(rows, column)
+        found = sorted(map(str, rows[column].unique()))
+        if len(found) > 1:
+            raise ValueError(
+                f"expected the rows of one {column}, got {len(found)}: {', '.join(map(repr, found))}; "
+                f"select one, for example frame[frame[{column!r}] == {found[0]!r}]"
+            )
     # nullable columns of some readers have NA, arithmetic needs NaN
     rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
     rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
-    require_distinct(rows, list(cell))
+    _require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
@@ -197,17 +202,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     return rows
 
 
-def require_one(rows: pd.DataFrame, column: str) -> None:
-    """Raise a ValueError if a column has several values."""
-    found = sorted(map(str, rows[column].unique()))
-    if len(found) > 1:
-        raise ValueError(
-            f"expected the rows of one {column}, got {len(found)}: {', '.join(map(repr, found))}; "
-            f"select one, for example frame[frame[{column!r}] == {found[0]!r}]"
-        )
-
-
-def require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
+def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     """Raise a ValueError if two rows agree in all columns of ``cell``, which ends with metric and subset or head."""
     if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
         return
