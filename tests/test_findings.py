@@ -36,7 +36,7 @@ from repdyn.tables.effects import (
     mean_estimate,
     rank_correlation,
 )
-from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, findings
+from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, findings, findings_over_seeds
 from repdyn.tables.fits import MIN_STEPS, fit_activations, fits_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
@@ -331,6 +331,35 @@ def test_steps_are_those_of_all_seeds():
     assert set(group.at_end()["step"]) == {8}
     with pytest.raises(ValueError, match="step in common, got none"):
         groups_of(seed(1, steps=(1, 2)), seed(2, steps=(4, 8)))
+
+
+def growing(*ends, noise=0.5, **given):
+    """Seeds whose anisotropy grows from 0.1 to these values by half of the training, and stays."""
+    frames = []
+    for number, end in enumerate(ends):
+        rows = seed(number, anisotropy=lambda step, depth, end=end: end if step > 8 else 0.1, noise=noise, **given)
+        frames.append(to_frame(rows))
+    return frames
+
+
+def judged_of_seeds(frames, name="growth"):
+    return next(found for found in findings_over_seeds(frames) if (found.name, found.subset) == (name, "all"))
+
+
+TIMES = {"steps": (0, 8, 32, 64)}
+
+
+def test_an_effect_is_judged_by_its_interval_over_seeds():
+    finding = judged_of_seeds(growing(0.2, 0.21, 0.22, **TIMES))
+    logs = np.log([2.0, 2.1, 2.2])
+    low, high = (math.exp(logs.mean() + sign * naive_margin(logs)) - 1 for sign in (-1, 1))
+    change = math.exp(logs.mean()) - 1
+    # the noise of the batches, half of the values, has no part in it
+    assert finding.verdict == SHOWN
+    assert finding.evidence == (
+        f"over 3 seeds: anisotropy grew by {100 * change:.0f}% (interval {100 * low:.0f} to {100 * high:.0f}); "
+        "since half of the training (step 32) it grew by 0.0% (interval 0.0 to 0.0)"
+    )
 
 
 def profile_of_continuity(step: int, *values: float, **fields):

@@ -13,7 +13,7 @@ from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation
-from repdyn.tables.findings import MARKS, MEANINGS, PAPER, VERSION, Finding
+from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import fits_of
 from repdyn.tables.frames import failures, metrics_of, missing_values, scalar
 from repdyn.tables.runs import differences
@@ -156,7 +156,12 @@ def alerts_and_findings(data: DescribedRuns) -> Markup:
         why = "Published findings are about trainings that converge; they are not judged where the training failed: "
         parts.append(tag("p", f"{why}{', '.join(failed)}."))
     if judged:
-        parts.append(_findings([(run.label, run.findings) for run in judged]))
+        over_seeds = [
+            (group.label, findings_over_seeds([member.frame for member in group.members]))
+            for group in data.seeds
+            if any(metric in JUDGED for metric, _ in group.series)
+        ]
+        parts.append(_findings([*((run.label, run.findings) for run in judged), *over_seeds]))
     elif len(failed) < len(data.runs):
         parts.append(tag("p", "Neither anisotropy nor TwoNN was measured: no findings."))
     return joined(parts)
@@ -229,7 +234,7 @@ def citation(data: DescribedRuns) -> Markup:
 
 
 def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
-    """Return the findings of runs, each with a label."""
+    """Return the findings of runs, and of seeds of one model, each with a label."""
     criteria = {finding.title.rpartition(",")[0]: finding.criterion for _, found in judged for finding in found}
     terms = (part for title, text in criteria.items() for part in (tag("dt", title), tag("dd", text)))
     source = tag("p", f"Findings of: {PAPER}. Criteria version {VERSION}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -91,6 +91,11 @@ class Effect:
         degrees = [each.n_batches - 1 if each.n_batches > 1 else math.inf for each in (value, base)]
         quantile = float(stdtrit(min(degrees), (1 + CONFIDENCE) / 2))
         return cls(math.log(value.value / base.value), quantile * std_error)
+
+    @classmethod
+    def over_seeds(cls, effects: Sequence[Effect]) -> Effect:
+        """Return the mean effect over two or more seeds of one model, with the interval of Student's t over seeds."""
+        return cls(*map(float, mean_over_seeds(np.array([effect.log_ratio for effect in effects]))))
 
     @property
     def low(self) -> float:
@@ -261,6 +266,22 @@ class Judgement:
     def _claimed(self) -> Verdict:
         verdicts: list[Verdict] = [claim.verdict for claim in self.claims]
         return conjunction([*verdicts, majority(self._falls)] if self.blocks else verdicts)
+
+
+def over_seeds(judgements: Sequence[Judgement]) -> Judgement:
+    """Join the judgements of the seeds of one model on the same blocks: the same claims, of effects with intervals over
+    seeds. What one seed is objected to is objected to all; notes that differ are listed."""
+    first = judgements[0]
+    claims = zip(*(each.claims for each in judgements), strict=True)
+    blocks = zip(*(each.blocks for each in judgements), strict=True)
+    objections = [each.objection for each in judgements if each.objection]
+    return Judgement(
+        tuple(replace(of[0], effect=Effect.over_seeds([claim.effect for claim in of])) for of in claims),
+        tuple(Effect.over_seeds(of) for of in blocks),
+        tuple(" or ".join(dict.fromkeys(of)) for of in zip(*(each.notes for each in judgements), strict=True)),
+        f"{objections[0]} in {len(objections)} of {len(judgements)} seeds" if objections else None,
+        first.coverage,
+    )
 
 
 def _percent(change: float) -> str:

@@ -1,8 +1,8 @@
-"""The published findings, their criteria (docs/findings.md), and the verdicts on one run."""
+"""The published findings, their criteria (docs/findings.md), and the verdicts on one run or the seeds of one model."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ from repdyn.tables.effects import (
     Judgement,
     Verdict,
     mean_estimate,
+    over_seeds,
 )
-from repdyn.tables.frames import SUBSETS, grid_of, measurements, of_metric, scalar, scalar_rows
+from repdyn.tables.frames import SUBSETS, concatenated, grid_of, measurements, of_metric, scalar, scalar_rows
 
 VERSION = "2, 2026-11-22"
 """Version of the criteria, and the date on which they were fixed."""
@@ -254,24 +255,46 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks;
         rise and decline of the dimension.
     """
-    failure, rates = _failure(frame), scalar(frame, LEARNING_RATE)
-    judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
-    # the other columns are many, and copied by each selection of rows
-    rows = measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
-    # the first step at which the learning rate was highest
-    warm_up = None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())])
+    return _judged([frame])
+
+
+def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+    """Judge each published finding on two or more seeds of one model: each effect by its interval over the seeds.
+
+    The effects of each seed are those of :func:`findings`, at the steps that all seeds have and over the blocks that
+    have a value in all of them. The intervals of single seeds, which are over probes, are not used.
+    """
+    over = f"over {len(frames)} seeds: "
+    found = _judged(frames)
+    return [replace(each, sentence=over + each.sentence, evidence=over + each.evidence) for each in found]
+
+
+def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+    """Return the findings on one run, or on several seeds of one model."""
+    failures, rows, warm_ups = list(filter(None, map(_failure, frames))), [], []
+    for frame in frames:
+        judged, rates = frame["metric"].isin(JUDGED) & frame["layer"].notna(), scalar(frame, LEARNING_RATE)
+        # the other columns are many, and copied by each selection of rows
+        rows.append(measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS])
+        # the first step at which the learning rate was highest
+        warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
+    if len(frames) > 1:
+        rows, failures = _shared_cells(rows), [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
 
     def verdict_on(judge: _Judge, metric: str, subset: str, first_layer: int) -> tuple[Verdict, str, str]:
         try:
-            if failure:
-                raise CannotBeJudgedError(failure)
-            cells = of_metric(rows, metric, subset)
-            if cells.empty:
-                raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-            judgement = judge(cells.loc[cells["layer"] >= first_layer], warm_up)
+            if failures:
+                raise CannotBeJudgedError(failures[0])
+            judgements = []
+            for of_run, warm_up in zip(rows, warm_ups, strict=True):
+                cells = of_metric(of_run, metric, subset)
+                if cells.empty:
+                    raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+                judgements.append(judge(cells.loc[cells["layer"] >= first_layer], warm_up))
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
-        return judgement.verdict, judgement.sentence, judgement.evidence
+        joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
+        return joined.verdict, joined.sentence, joined.evidence
 
     found = []
     for name, criterion, judge, metric, subsets in (
@@ -286,6 +309,18 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
             )
             found.append(Finding(name, subset, f"{MEANINGS[name]}, {subset}", criterion, *of_blocks, with_embeddings))
     return found
+
+
+def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the rows at the steps and layers that all runs have, without the values that one of them lacks; the spread
+    over seeds takes the place of their standard errors."""
+    cell = ["metric", "subset", "step", "layer"]
+    rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)])
+    cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
+    is_shared = cells.transform("size") == len(runs)
+    known = rows["value"].where(cells.transform("sum") == len(runs))
+    known = rows.assign(value=known, std_error=0.0, n_batches=2).loc[is_shared]
+    return [known.loc[known["seed"] == seed] for seed in range(len(runs))]
 
 
 def _failure(frame: pd.DataFrame) -> str | None:

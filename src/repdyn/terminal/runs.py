@@ -16,7 +16,7 @@ from rich.text import Text
 
 from repdyn.diagnosis import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.store.schema import FINISHED
-from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings
+from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.seeds import SeedGroup
@@ -242,7 +242,7 @@ def print_comparison(
 ) -> None:
     """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
 
-    Seeds of one model have a line for themselves below, of means over the seeds.
+    Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the intervals over them.
 
     Marks show the verdict on each published finding, and means over fewer layers than the run has; they are explained
     below the table. A name is broken where it is too wide: no line is wider than 100 columns.
@@ -278,7 +278,8 @@ def print_comparison(
 
 def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
     """Return the cells of a run, or of seeds, by the headings of their columns."""
-    found = [] if isinstance(run, SeedGroup) else findings(run.frame)
+    is_group = isinstance(run, SeedGroup)
+    found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
     anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
     marks = {
         heading: Text.assemble(
