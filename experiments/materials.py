@@ -44,7 +44,7 @@ class Materials:
         Raises:
             ValueError: the text is not that of the plan, or the folder is of another plan, text or versions.
         """
-        corpus = load_corpus(self.text, cache_dir=self._cache)
+        corpus = load_corpus(self.text)
         expected = self.plan.text.get("sha256")
         if expected not in (None, corpus.sha256):
             raise ValueError(
@@ -90,7 +90,6 @@ class Materials:
             tokenizer=BYTES if self.plan.tokenizer == BYTES else str(self._tokenizer_folder),
             objective=objective_of(run.model["family"]),
             seed=run.seed,
-            cache_dir=str(self._cache),
             **run.data,
         )
 
@@ -99,10 +98,6 @@ class Materials:
 
     def is_finished(self, run: Run) -> bool:
         return (self.run_folder(run) / "finished.json").exists()
-
-    @property
-    def _cache(self) -> Path:
-        return self.folder / "cache"
 
     @property
     def _tokenizer_folder(self) -> Path:

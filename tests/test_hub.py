@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import huggingface_hub
@@ -14,7 +15,7 @@ from hub_server import HubServer
 from safetensors.torch import load_file, save_file
 from sweeping import attempt
 
-from repdyn.checkpoints.errors import CancelledError, CheckpointError, NoConnectionError
+from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.suites import whole_number

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from text_fixtures import cache, enwik8_prefix, make_dump, real_cache, real_data  # noqa: F401  (fixtures)
+from text_fixtures import cache, enwik8_prefix, make_dump, real_data  # noqa: F401  (fixtures)
 
 from repdyn.text import corpus as text
-from repdyn.text.corpus import Corpus, builtin_corpus, cache_directory, load_corpus, read_corpus
+from repdyn.text.corpus import Corpus, builtin_corpus, load_corpus, read_corpus
+from repdyn.utils.files import cache_directory
 
 PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50
 
@@ -72,9 +73,8 @@ def test_the_builtin_text_is_english_and_reproducible():
     assert corpus.name.startswith("language reference of Python 3.")
 
 
-def test_precedence_of_cache_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "variable"))
-    assert cache_directory(tmp_path / "argument") == tmp_path / "argument"
     assert cache_directory() == tmp_path / "variable"
     monkeypatch.delenv("REPDYN_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))

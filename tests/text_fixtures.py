@@ -19,7 +19,7 @@ HEADER = (
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, found by everything that is told of no other."""
+    """A cache of the test's own, found by everything."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("REPDYN_CACHE", str(folder))
     return folder
@@ -47,12 +47,6 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real text in {folder}; set REPDYN_DATA")
     return folder
-
-
-@pytest.fixture(scope="session")
-def real_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real text is cleaned once for all tests."""
-    return tmp_path_factory.mktemp("real")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.probe.content import padded_batches
 from repdyn.utils.caller_state import plain_state
 from repdyn.utils.devices import exact_device
 
@@ -128,7 +127,7 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
 
     The last one is not cut to fit: a few positions show less than many, and would weigh as much.
     """
-    for batch in padded_batches(probe.tokens, probe.lengths, probe.pad_id, 1):
+    for batch in probe.batches(1):
         ids, mask = batch.input_ids[:, :LENGTH], batch.attention_mask[:, :LENGTH]
         n = ids.shape[1]
         if n > n_tokens:

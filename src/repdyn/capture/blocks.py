@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 if TYPE_CHECKING:
@@ -354,11 +353,3 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
 def class_name(model: nn.Module) -> str:
     """Return the name of a model's original class: ``fully_shard`` replaces it with one of its own."""
     return type(model).__mro__[2 if is_a(model, "FSDPModule") else 0].__name__
-
-
-def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
-    """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
-    whole = model if root_module is None else root_module
-    if any(is_a(module, "FullyShardedDataParallel") for module in whole.modules()):
-        return None
-    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))

@@ -91,7 +91,8 @@ def capture(
     n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
     batches = list(probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed))
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
-        batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
+        firsts = [batch.tokens[batch.positions % batch.input_ids.shape[1] == 0] for batch in batches]
+        batches = [replace(batch, means=probe.index_of_mean(at)) for batch, at in zip(batches, firsts, strict=True)]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)

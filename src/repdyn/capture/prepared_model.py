@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from repdyn.capture.blocks import (
     Block,
@@ -23,7 +24,6 @@ from repdyn.capture.blocks import (
     LayerPatterns,
     check_no_tensor_parallelism,
     class_name,
-    count_parameters,
     find_blocks,
     find_network,
     hugging_face_model,
@@ -131,9 +131,12 @@ class PreparedModel:
     def description(self) -> dict[str, Any]:
         """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
+        # FSDP1 keeps parameters in flat pieces
+        is_known = not any(is_a(module, "FullyShardedDataParallel") for module in self.root_module.modules())
+        n_parameters = sum(parameter.numel() for parameter in self.module.parameters() if not is_lazy(parameter))
         return {
             "causal": self.is_causal,
-            "parameters": count_parameters(self.module, self.root_module),
+            "parameters": n_parameters if is_known else None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "way": self.way,
         }
@@ -151,12 +154,6 @@ class PreparedModel:
         """
         is_same = root_module is self.root_module and device_of(self.module, root_module) == self.device
         return is_same and self.structure == _structure_of(root_module)
-
-    def with_parameters(self, parameters: Mapping[str, Tensor] | None) -> PreparedModel:
-        """Return it with others in place of the model's own parameters; arguments and errors as for :func:`prepare`."""
-        if not parameters and not self.parameters:
-            return self
-        return replace(self, parameters=own_names(self.module, parameters or {}))
 
     @contextmanager
     def evaluating(self) -> Iterator[Run]:

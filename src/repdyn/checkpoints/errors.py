@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from textwrap import shorten
 
@@ -38,10 +39,6 @@ class NoConnectionError(SweepStoppedError):
             f"no connection to {endpoint} ({reason}); HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 measures what is "
             "in the hub's cache, and a local folder of checkpoints needs no network"
         )
-
-
-class CancelledError(Exception):
-    """A download cancelled because the sweep ends."""
 
 
 @contextmanager

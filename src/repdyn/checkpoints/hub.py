@@ -4,7 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +30,6 @@ from huggingface_hub.hf_api import RepoFile
 from tqdm.auto import tqdm
 
 from repdyn.checkpoints.errors import (
-    CancelledError,
     CheckpointError,
     NoConnectionError,
     SweepStoppedError,

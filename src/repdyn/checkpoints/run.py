@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +29,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
-from repdyn.checkpoints.errors import (
-    CancelledError,
-    CheckpointError,
-    OutOfBoundsError,
-    SweepStoppedError,
-    model_errors,
-)
+from repdyn.checkpoints.errors import CheckpointError, OutOfBoundsError, SweepStoppedError, model_errors
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task

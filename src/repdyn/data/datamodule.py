@@ -13,7 +13,8 @@ from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_to
 from repdyn.data.windows import Windows, WindowsDataModule
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
-from repdyn.text.corpus import Corpus, cache_directory, load_corpus
+from repdyn.text.corpus import Corpus, load_corpus
+from repdyn.utils.files import cache_directory
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -31,7 +32,6 @@ class TextDataModule(WindowsDataModule):
             text file or Wikipedia dump, plain, .gz, .xz or .zip.
         tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face tokenizer.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
-        cache_dir: folder of downloads, cleaned text and token ids; by default $REPDYN_CACHE or ~/.cache/repdyn.
         design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
         classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
             "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
@@ -50,7 +50,6 @@ class TextDataModule(WindowsDataModule):
         text: str = "builtin",
         tokenizer: str = BYTES,
         clean: bool = True,
-        cache_dir: str | None = None,
         max_bytes: int | None = None,
         classes: list[str] | str = "none",
         design: str = INDEPENDENT.name,
@@ -61,7 +60,6 @@ class TextDataModule(WindowsDataModule):
         self.text = text
         self.tokenizer_name = tokenizer
         self.clean = clean
-        self.cache_dir = cache_dir
         self.max_bytes = max_bytes
         self.classes = class_names(classes)
         self.design = resolve_design(design)
@@ -156,7 +154,7 @@ class TextDataModule(WindowsDataModule):
 
     @cached_property
     def _corpus(self) -> Corpus:
-        return load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
+        return load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes)
 
     @cached_property
     def _splits(self) -> list[np.ndarray]:
@@ -176,7 +174,7 @@ class TextDataModule(WindowsDataModule):
     def _encode(self, data: bytes) -> np.ndarray:
         if self.tokenizer_name == BYTES:
             return np.frombuffer(data, dtype=np.uint8)  # equal to the tokenizer's, without its cost
-        return encode(data, self.tokenizer, cache_directory(self.cache_dir) / "tokens")
+        return encode(data, self.tokenizer, cache_directory() / "tokens")
 
     def _windows(self, tokens: np.ndarray, length: int | None = None) -> Windows:
         return Windows(tokens, length or self.sequence_length, self._before, self._after)

@@ -20,6 +20,7 @@ from repdyn.capture.capture import capture, causality, check_padding, no_progres
 from repdyn.capture.forward import Forward
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.capture.shadow import own_names
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
@@ -240,7 +241,7 @@ def prepare_for(
         _check(model, root, probe, options, ranks)
     with ranks.sync_errors():
         if former is not None:
-            prepared = former.with_parameters(parameters)
+            prepared = replace(former, parameters=own_names(former.module, parameters or {}))
         else:
             places = {"root_module": root_module, "parameters": parameters}
             prepared = prepare(model, options.layers, forward=options.forward, **places).on(probe)

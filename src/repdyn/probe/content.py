@@ -36,11 +36,6 @@ class ProbeBatch:
     rule_of: Callable[[str | None], Any] = lambda stack: None
     """Returns which positions of a stack count."""
 
-    @property
-    def first_tokens(self) -> np.ndarray:
-        """(n_sequences,) index of each sequence's first token in the probe."""
-        return self.tokens[np.unique(self.positions // self.input_ids.shape[1], return_index=True)[1]]
-
 
 def padded_batches(
     tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
@@ -128,8 +123,17 @@ def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
         ) from error
 
 
-def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
-    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are consistent."""
+def validate_content(
+    tokens: Tensor, lengths: Tensor, classes: Mapping[str, Tensor], topics: Tensor | None = None
+) -> None:
+    """Raise ValueError unless lengths, classes and topics fit the tokens.
+
+    Args:
+        tokens: (n_tokens,) int64, not negative.
+        lengths: (n_sequences,) int64.
+        classes: by valid names, (n_tokens,) bool.
+        topics: (n_tokens,) int64, -1 for no topic, some of them others; None if no topics are known.
+    """
     within = (lengths >= 1) & (lengths <= len(tokens))
     if not bool(within.all()) or int(lengths.sum()) != len(tokens):
         raise ValueError(
@@ -140,36 +144,30 @@ def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
         raise ValueError(
             f"expected token ids >= 0, got {int(tokens.min())}; mask such positions with attention_mask, or drop them"
         )
-
-
-def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
-    """Raise ValueError unless each class has a valid name and one bool per token."""
     for name, members in classes.items():
         if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in _RESERVED:
             raise ValueError(
                 "expected a class named in lower case, such as 'rare' or 'verbs_2', and not "
                 f"{', '.join(map(repr, _RESERVED))}, got {name!r}; rename it"
             )
-        if members.dtype != torch.bool or members.shape != (n_tokens,):
+        if members.dtype != torch.bool or members.shape != tokens.shape:
             raise ValueError(
-                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {tuple(members.shape)} of "
-                f"{members.dtype}; give True or False for each token, in the order of probe.tokens"
+                f"expected the class {name!r} as torch.bool of shape {tuple(tokens.shape)}, got "
+                f"{tuple(members.shape)} of {members.dtype}; give True or False for each token, in the order of "
+                "probe.tokens"
             )
-
-
-def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
-    """Raise ValueError unless topics are None, or one int64 >= -1 per token (-1 for no topic), not all -1."""
     if topics is None:
         return
-    if topics.dtype != torch.int64 or topics.shape != (n_tokens,):
+    if topics.dtype != torch.int64 or topics.shape != tokens.shape:
         raise ValueError(
-            f"expected topics as torch.int64 of shape ({n_tokens},), got {tuple(topics.shape)} of {topics.dtype}; give "
-            "the number of each token's topic, in the order of probe.tokens, -1 where it has none"
+            f"expected topics as torch.int64 of shape {tuple(tokens.shape)}, got {tuple(topics.shape)} of "
+            f"{topics.dtype}; give the number of each token's topic, in the order of probe.tokens, -1 where it has none"
         )
-    if bool((topics < -1).any()):
-        raise ValueError(f"expected topics >= -1, got {int(topics.min())}; number them from 0, with -1 for none")
-    if not bool((topics >= 0).any()):
-        raise ValueError("expected topics of some tokens, got -1 for all of them; leave topics out")
+    if bool((topics < -1).any()) or not bool((topics >= 0).any()):
+        raise ValueError(
+            f"expected topics numbered from 0, and -1 for none, got {int(topics.min())} to {int(topics.max())}; leave "
+            "topics out where no token has one"
+        )
 
 
 def validate_subset_sizes(

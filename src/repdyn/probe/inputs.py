@@ -43,11 +43,6 @@ class Inputs:
     causal: Causal
     vectors_per_input: int
 
-    @property
-    def sizes(self) -> list[int]:
-        """The number of inputs in each batch."""
-        return [batch_size(batch) for batch in self.batches]
-
     def rule(self, stack: str | None) -> CountingRule:
         """Return which positions of a stack count."""
         return _of_stack(self.positions, stack, "positions")
@@ -85,7 +80,7 @@ def inputs_fields(
         )
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
-    n_inputs = sum(batch_size(batch) for batch in copied)
+    n_inputs = sum(map(batch_size, copied))
     plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
     size, n_batches = plan["batch_vectors"], plan["n_batches"]
     in_each = n_inputs // max(n_batches, 1)
@@ -187,10 +182,10 @@ def _copied(value: Any) -> Any:
 
 def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
     """Yield the batches of a probe of inputs as they were given."""
-    n_vectors, first = inputs.vectors_per_input, 0
+    n_vectors, first, sizes = inputs.vectors_per_input, 0, [*map(batch_size, inputs.batches)]
     # the numbers in [0, 1) that choose a position in each part of each input; numpy's policy freezes the stream
-    draws = torch.from_numpy(np.random.RandomState(seed).random_sample((sum(inputs.sizes), n_vectors)))
-    for batch, size in zip(inputs.batches, inputs.sizes, strict=True):
+    draws = torch.from_numpy(np.random.RandomState(seed).random_sample((sum(sizes), n_vectors)))
+    for batch, size in zip(inputs.batches, sizes, strict=True):
         ids, numbers = torch.zeros(size, n_vectors, dtype=torch.long), np.arange(size * n_vectors)
         yield ProbeBatch(
             ids,

@@ -25,10 +25,8 @@ from repdyn.probe.content import (
     padded_batches,
     sink_mask,
     unpad,
-    validate_classes,
-    validate_sequences,
+    validate_content,
     validate_subset_sizes,
-    validate_topics,
 )
 from repdyn.probe.design import (
     BATCH_VECTORS,
@@ -120,9 +118,7 @@ class Probe:
     """The inputs of :meth:`from_inputs`, whose vectors are numbered like tokens; None of tokens."""
 
     def __post_init__(self) -> None:
-        validate_sequences(self.tokens, self.lengths)
-        validate_classes(self.classes, len(self.tokens))
-        validate_topics(self.topics, len(self.tokens))
+        validate_content(self.tokens, self.lengths, self.classes, self.topics)
         if self.inputs is not None and (self.classes or self.topics is not None):
             raise ValueError("expected classes and topics of a probe of tokens, got a probe of inputs; leave them out")
         # a canonical order, on which the hash does not depend but the subsets do

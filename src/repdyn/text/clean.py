@@ -19,7 +19,6 @@ thousands of times and never closed, the time grows quadratically (20 s for 9,00
 
 import hashlib
 import html
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,17 +53,16 @@ _FEED_BYTES = 1 << 20
 _PAGES_PER_CALL = 100
 
 
-def clean_dump(dump: bytes, cache_dir: str | os.PathLike[str] | None = None) -> bytes:
+def clean_dump(dump: bytes) -> bytes:
     """Return the prose of a Wikipedia dump, computed once, on all cores, and cached.
 
     Args:
         dump: MediaWiki XML, possibly truncated.
-        cache_dir: folder of the cleaned pages; see ``cache_directory``.
 
     Returns:
         UTF-8 text of the articles, separated by blank lines.
     """
-    path = cache_directory(cache_dir) / "clean" / f"{_fingerprint(dump)}.txt"
+    path = cache_directory() / "clean" / f"{_fingerprint(dump)}.txt"
     if not path.exists():
         pages = list(articles(dump))
         if not pages:

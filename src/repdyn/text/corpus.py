@@ -22,8 +22,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from repdyn.utils.attempts import TimeoutRunner
-from repdyn.utils.files import cache_directory as cache_directory
-from repdyn.utils.files import write_atomically
+from repdyn.utils.files import cache_directory, write_atomically
 from repdyn.utils.redaction import redacted
 
 DEFAULT_TEXT = "enwik8"
@@ -83,7 +82,6 @@ def load_corpus(
     *,
     clean: bool = True,
     max_bytes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
 ) -> Corpus:
     """Load a text by name or path, and clean it if it is a Wikipedia dump.
 
@@ -93,7 +91,6 @@ def load_corpus(
             plain, .gz, .xz or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
-        cache_dir: folder of downloads and cleaned text; see ``cache_directory``.
 
     Returns:
         The text, named by its checksum.
@@ -111,7 +108,7 @@ def load_corpus(
     if source == "builtin":
         corpus = builtin_corpus()
     elif source == "enwik8":
-        corpus = enwik8_corpus(cache_dir)
+        corpus = enwik8_corpus()
     elif os.fspath(source).startswith(DATASET):
         corpus = dataset_corpus(os.fspath(source), max_bytes or DATASET_BYTES)
     else:
@@ -122,7 +119,7 @@ def load_corpus(
         # imported here, so that other texts do not require the wiki parsers
         from repdyn.text.clean import clean_dump
 
-        corpus = Corpus(f"{corpus.name}, cleaned", clean_dump(corpus.data, cache_dir))
+        corpus = Corpus(f"{corpus.name}, cleaned", clean_dump(corpus.data))
     return corpus
 
 
@@ -258,11 +255,10 @@ _TOTAL_SECONDS = 3600
 _ALTERNATIVE = "download it elsewhere and give its path as the text, or take 'builtin', which ships with Python"
 
 
-def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = ENWIK8_URL) -> Corpus:
+def enwik8_corpus(url: str = ENWIK8_URL) -> Corpus:
     """Load enwik8 from the cache, and download it there first if it is missing.
 
     Args:
-        cache_dir: folder of the cache; see ``cache_directory``.
         url: address of a zip holding enwik8, its official one by default.
 
     Returns:
@@ -270,7 +266,7 @@ def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = EN
 
     Source: Matt Mahoney, Large Text Compression Benchmark.
     """
-    path = cache_directory(cache_dir) / "enwik8.zip"
+    path = cache_directory() / "enwik8.zip"
 
     def download_and_verify(partial: Path) -> None:
         try:

@@ -262,7 +262,7 @@ class TrackedRun:
                 ranks=ranks,
                 former=self._prepared,
             )
-            self._prepared = prepared.with_parameters(None)
+            self._prepared = replace(prepared, parameters={})
             profile = measure_with(
                 prepared,
                 self.probe,

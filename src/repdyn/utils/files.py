@@ -8,9 +8,9 @@ from pathlib import Path
 from uuid import uuid4
 
 
-def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
-    return Path(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn").expanduser()
+def cache_directory() -> Path:
+    """Return the folder of downloads and processed text: $REPDYN_CACHE, else ~/.cache/repdyn."""
+    return Path(os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn").expanduser()
 
 
 def is_url(path: str | Path) -> bool:

@@ -1,1 +1,1 @@
-from text_fixtures import cache, enwik8_prefix, make_dump, real_cache, real_data  # noqa: F401  (fixtures)
+from text_fixtures import cache, enwik8_prefix, make_dump, real_data  # noqa: F401  (fixtures)

@@ -99,8 +99,8 @@ def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pyte
 
 
 @pytest.mark.real_data
-def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path, real_cache: Path):
-    cleaned = load_corpus(enwik8_prefix, cache_dir=real_cache)
+def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path):
+    cleaned = load_corpus(enwik8_prefix)
     text = cleaned.data.decode()
     assert cleaned.name == "enwik8 prefix, 4.15 MB, cleaned"
     assert 2_900_000 < len(cleaned.data) < 3_000_000
