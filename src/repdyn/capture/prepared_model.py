@@ -98,9 +98,7 @@ class PreparedModel:
     way: Way = "shadow"
     """Whether a shadow runs in the model's place, or the model itself, which is then restored."""
     call: Callable[..., Any] = call_with_tokens
-    """How the model is called where ``forward`` is None."""
-    takes_inputs: bool = False
-    """Whether it is run on a probe of inputs, rather than of tokens."""
+    """How the model is called where ``forward`` is None; :func:`call_with_inputs` on a probe of inputs."""
     positions_first: bool = False
     """Whether its states of inputs have the positions in the first dimension, and the inputs in the second."""
     reports_states: bool = False
@@ -143,7 +141,7 @@ class PreparedModel:
 
     def token_states(self) -> TokenStates:
         """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
-        if self.takes_inputs:
+        if self.call is call_with_inputs:
             return InputStates(positions_first=self.positions_first)
         return TokenStates(pads_right=self.pads_right)
 
@@ -244,7 +242,7 @@ class PreparedModel:
     def _on_inputs(self, batch: ProbeBatch) -> PreparedModel:
         if self.unfound:
             raise ValueError(self.unfound)
-        model = replace(self, call=call_with_inputs, takes_inputs=True)
+        model = replace(self, call=call_with_inputs)
         shapes: list[torch.Size] = []
 
         def keep_shapes(_block: Block, returned: Mapping[Slot, Any]) -> None:
@@ -530,7 +528,7 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
     if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
         return f"expected weights that have values, got a {name} on the meta device: {failure}; load them first"
     signature = f"({', '.join(parameters_of(model.module))})"
-    if model.takes_inputs:
+    if batch.inputs is not None:
         how = "forward= to run" if model.forward is not None else "the inputs to run"
         return (
             f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the forward does, "

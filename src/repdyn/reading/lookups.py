@@ -63,9 +63,21 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
     # how many segments the model distinguishes, 2 at most; a table of one row has only segment 0
     n_segments = max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
     segments = (torch.arange(_LENGTH) * n_segments // _LENGTH).expand(2, _LENGTH)
+    device, parameters = device_of(model), inspect.signature(model.forward).parameters
+    available = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": segments.contiguous(),
+        "decoder_input_ids": ids,
+    }
+    accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
+    cache = {"use_cache": False} if "use_cache" in parameters else {}
+    with evaluating(model, device) as (shadow, _), _LookupRecorder() as recorder:
+        shadow.module(**accepted, **cache)
+        tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
+        names = {_memory(tensor): name for name, tensor in tensors}
     found: dict[_Memory, Lookup] = {}
-    names, lookups = _record_lookups(model, ids, segments)
-    for weight, rows in lookups:
+    for weight, rows in recorder.lookups:
         kind = _kind(weight, rows.reshape(-1, _LENGTH), ids, segments) if rows.shape[-1:] == (_LENGTH,) else None
         memory = _memory(weight)
         # GPT-2 looks up segments in its token table
@@ -91,25 +103,6 @@ class _LookupRecorder(TorchDispatchMode):
         if func is torch.ops.aten.embedding.default:
             self.lookups.append((args[0], args[1].cpu()))
         return func(*args, **(kwargs or {}))
-
-
-def _record_lookups(
-    model: PreTrainedModel, ids: Tensor, segments: Tensor
-) -> tuple[dict[_Memory, str], list[tuple[Tensor, Tensor]]]:
-    """Return the names of the tables by their memory, and each table that is looked up with the rows."""
-    device, parameters = device_of(model), inspect.signature(model.forward).parameters
-    available = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "token_type_ids": segments.contiguous(),
-        "decoder_input_ids": ids,
-    }
-    accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
-    cache = {"use_cache": False} if "use_cache" in parameters else {}
-    with evaluating(model, device) as (shadow, _), _LookupRecorder() as recorder:
-        shadow.module(**accepted, **cache)
-        tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
-        return {_memory(tensor): name for name, tensor in tensors}, recorder.lookups
 
 
 def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableKind | None:
