@@ -14,6 +14,8 @@ REPOSITORY = "https://github.com/repdyn/repdyn"
 NOT_IN_THE_SITE = (".parquet", ".py", ".safetensors", ".yaml")
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _IMAGE = re.compile(r'(<img [^>]*src="([^":]+)"[^>]*>)(?!</a>)')
+_CODE_IN_CELL = re.compile(r"(?<=<code>)[^<]+(?=</code>.*</td>)")
+_BREAK = re.compile(r"(?<=[_.(=[/,])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _CLI = "<!-- cli -->"
 
 
@@ -38,7 +40,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
-    """Make every image a link to itself, in its full size."""
+    """Make every image a link to itself, in its full size, and let code in tables break at the parts of names."""
+    html = _CODE_IN_CELL.sub(lambda code: _BREAK.sub("<wbr>", code[0]), html)
     return _IMAGE.sub(r'<a href="\2">\1</a>', html)
 
 
