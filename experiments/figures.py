@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from experiments.effects import ANISOTROPY, DIMENSION, RunRows
 from experiments.inference import MARGIN, Test, Verdict, interval
 from repdyn.tables.style import styled
 
-COLOURS = {"causal": "#0072B2", "masked": "#D55E00"}
+COLOURS = {"causal": "#004C7F", "masked": "#E8820C"}  # dark and light, so that greyscale tells them apart, too
 RATIOS = {
     text: math.log(ratio)
     for text, ratio in (
@@ -81,6 +81,7 @@ def over_training(runs: Sequence[RunRows]) -> Figure:
     _title(axes[2], "Loss, nats per predicted token")
     for one in axes:
         _training_axis(one)
+    _from_zero(axes[:2])
     if runs:
         axes[0].legend()
     _entitle(figure, "Over training: mean over seeds, 95% interval, and each seed")
@@ -100,7 +101,7 @@ def over_depth(runs: Sequence[RunRows]) -> Figure:
         one.set_xlabel("block")
         _title(one, _LABELS[metric])
         one.xaxis.get_major_locator().set_params(integer=True)
-        one.set_ylim(bottom=0)
+        _from_zero([one])
     if runs:
         one.legend()  # of both panels; dimensions lie low in the first blocks and leave room for it
     _entitle(figure, "Over depth: mean over seeds, 95% interval, and each seed")
@@ -116,12 +117,13 @@ def by_block(runs: Sequence[RunRows], metric: str) -> Figure:
         courses = [run.course(metric, "a") for run in members]
         blocks = courses[0].columns
         for block in blocks:
-            shade = 0.25 + 0.7 * (block - blocks[0]) / max(1, blocks[-1] - blocks[0])
+            shade = 0.3 + 0.7 * (block - blocks[0]) / max(1, blocks[-1] - blocks[0])
             values = _joined([course[block] for course in courses])
             one.plot(values.index, values.mean(axis=1), color=_shade(COLOURS[arm], shade), label=f"block {block:.0f}")
         _title(one, f"{arm}, mean over {_seeds(members)}")
         _training_axis(one)
         one.legend(fontsize=7, ncols=2)
+    _from_zero(grid)
     _entitle(figure, f"{_LABELS[metric]} of each block over training")
     return figure
 
@@ -132,11 +134,15 @@ def designs(runs: Sequence[RunRows]) -> Figure:
     arms = _by_arm(runs)
     figure, grid = _panels(len(arms))
     for one, (arm, members) in zip(grid, arms.items(), strict=True):
-        for probe, colour, label in (("a", COLOURS[arm], "independent"), ("dense", "0.45", "dense windows")):
-            _band(one, _joined([_mean(run.course(DIMENSION, probe)) for run in members]), colour, label)
+        for probe, colour, dash, label in (
+            ("a", COLOURS[arm], "-", "independent"),
+            ("dense", "0.45", "--", "dense windows"),
+        ):
+            _band(one, _joined([_mean(run.course(DIMENSION, probe)) for run in members]), colour, label, dash)
         _title(one, arm)
         _training_axis(one)
         one.legend()
+    _from_zero(grid)
     _entitle(figure, f"{_LABELS[DIMENSION]}, mean over blocks, of the same checkpoints by two sampling designs")
     return figure
 
@@ -147,21 +153,17 @@ def sinks(runs: Sequence[RunRows]) -> Figure:
     figure = Figure(figsize=(9.0, 3.4))
     training, depth = figure.subplots(1, 2)
     for arm, members in _by_arm(runs).items():
-        for subset, colour, label in (
-            ("all", COLOURS[arm], "all tokens"),
-            ("no_sink", "0.45", "without first positions"),
-        ):
+        for subset, dash, label in (("all", "-", "all tokens"), ("no_sink", "--", "without first positions")):
             courses = [run.course(ANISOTROPY, "a", subset) for run in members]
-            colour = colour if arm == "causal" or subset == "all" else "0.7"
-            _band(training, _joined([_mean(course) for course in courses]), colour, f"{arm}, {label}")
-            _band(depth, _joined([course.iloc[-1] for course in courses]), colour, f"{arm}, {label}")
+            colour = COLOURS[arm] if subset == "all" else "0.1" if arm == "causal" else "0.6"
+            _band(training, _joined([_mean(course) for course in courses]), colour, f"{arm}, {label}", dash)
+            _band(depth, _joined([course.iloc[-1] for course in courses]), colour, f"{arm}, {label}", dash)
     _training_axis(training)
     _title(training, "Mean over blocks")
     _title(depth, "Last step")
     depth.set_xlabel("block")
     depth.xaxis.get_major_locator().set_params(integer=True)
-    for one in (training, depth):
-        one.set_ylim(bottom=0)
+    _from_zero((training, depth))
     if runs:
         training.legend(fontsize=8)
     _entitle(figure, "Anisotropy with and without first positions")
@@ -212,13 +214,13 @@ def _joined(series: Sequence[pd.Series]) -> pd.DataFrame:
     return pd.concat(series, axis=1, join="inner", keys=range(len(series)))
 
 
-def _band(axes: Axes, values: pd.DataFrame, colour: str, label: str) -> None:
+def _band(axes: Axes, values: pd.DataFrame, colour: str, label: str, dash: str = "-") -> None:
     """Draw the mean over columns, its 95% interval, and each column."""
     x = values.index.to_numpy(float)
     limits = np.array([interval(row) for row in values.to_numpy()]).reshape(-1, 2)
     axes.fill_between(x, limits[:, 0], limits[:, 1], color=colour, alpha=0.2, linewidth=0)
     axes.plot(x, values.to_numpy(), color=colour, linewidth=0.6, alpha=0.5)
-    axes.plot(x, values.mean(axis=1), color=colour, linewidth=1.8, label=label)
+    axes.plot(x, values.mean(axis=1), color=colour, linewidth=1.8, linestyle=dash, label=label)
 
 
 def _training_axis(axes: Axes) -> None:
@@ -226,6 +228,12 @@ def _training_axis(axes: Axes) -> None:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(left=0)
     axes.set_xlabel("step")
+
+
+def _from_zero(panels: Iterable[Axes]) -> None:
+    """Let values begin at 0; to be called when all panels with one axis are drawn."""
+    for one in panels:
+        one.set_ylim(bottom=0)
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

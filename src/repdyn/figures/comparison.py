@@ -49,12 +49,11 @@ _MARKERS = "os^DvPX*<>"
 
 def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
     """Return colour, marker and band of each run, the same in every figure of these runs."""
-    colours, of_kind, looks = run_colours(runs), Counter[bool | None](), {}
-    for run in runs:
-        marker, opacity = _MARKERS[of_kind[run.causal] % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
-        look = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
-        looks[run.key] = look
-        of_kind[run.causal] += 1
+    colours, looks = run_colours(runs), {}
+    for number, run in enumerate(runs):
+        # no two of the first runs share a marker, which greyscale leaves
+        marker, opacity = _MARKERS[number % len(_MARKERS)], 0.2 if isinstance(run, SeedGroup) else 0.1
+        looks[run.key] = {"colour": colours[run.key], "marker": marker, "marker_size": 4.5, "band_opacity": opacity}
     return looks
 
 

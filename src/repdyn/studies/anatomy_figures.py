@@ -144,6 +144,7 @@ def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, orde
     end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
     title = f"{name}: cosine of position embeddings"
     figure, (left, right) = panels(title, f"{n:,} positions{end}", (11, 4.6), 1, 2)
+    figure.set_layout_engine("constrained", **_WIDE_GAPS)
     image(left, matrix, "cosine", bar={"shrink": 0.85}, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
     left.set(xlabel="position", ylabel="position")
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
@@ -194,7 +195,7 @@ def _draw_path(space: Any, scores: np.ndarray, shares: np.ndarray, axes: tuple[i
         label = f"component {axis + 1} ({shares[axis]:.0%})"
         space.set(**{f"{name}lim": (low - margin, high + margin), f"{name}ticklabels": []})
         getattr(space, f"set_{name}label")(label, labelpad=-8)
-    space.set_box_aspect(None, zoom=0.92)
+    space.set_box_aspect(None, zoom=0.88)
     space.figure.colorbar(dots, ax=space, label="position", shrink=0.6, location="left", pad=0.02)
 
 
@@ -214,8 +215,8 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
 
 def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -> Figure:
     """Draw persistence diagrams of the positions' path, as of ``loops_of``, a panel for each number of components."""
-    caption = "distances at which pieces join and loops are filled, and at which they are born; ring: the longest loop"
-    caption += "\ndashed: as persistent as the longest of 19 tables with permuted components; axes may cut 1% off"
+    caption = "distances at which loops are born and filled, and at which pieces join; ring: the longest loop; dashed: "
+    caption += "the longest of 19 permuted tables"
     figure, [grid] = panels(f"{name}: persistence", caption, (13, 4.2), 1, len(loops), squeeze=False)
     for axes, row in zip(grid, loops.to_dict("records"), strict=True):
         of_row = select(features, components=row["components"])

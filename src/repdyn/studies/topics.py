@@ -149,11 +149,8 @@ def show_gaps(name: str, found: TopicMeasurements) -> None:
 
 def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     """Draw the means over words of one topic and of different topics, and below their gap, a colour for each model."""
-    caption = (
-        "Above: solid two words of one topic, dotted of different topics. Below: their difference; left, dashed: under "
-        "the topics of other documents (band: standard deviation); right: bars of two standard errors. Square: input "
-        "embeddings, each word once."
-    )
+    caption = "dashed: topics of other documents, band: standard deviation; bars: two standard errors; square: "
+    caption += "input embeddings"
     title = "Topics: words of one topic, and of different topics"
     figure, grid = panels(title, caption, (9.5, 7.4), 2, 2, sharex="col")
     (cosine, attention), (cosine_gap, attention_gap) = grid
@@ -192,9 +189,9 @@ def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, An
 def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """Draw the inner products of the input embeddings of words, ordered by topic."""
     within, means = blocks["topic"] == blocks["other"], blocks["mean"]
-    caption = f"Mean of the blocks on the diagonal {means[within].mean():.3g}, of all others "
-    caption += f"{means[~within].mean():.3g}; up to {measured.WORDS_OF_TOPIC} words of each topic."
-    title = f"{name}: products of the input embeddings of words, by topic"
+    caption = f"mean within topics {means[within].mean():.3g}, between {means[~within].mean():.3g}; "
+    caption += f"up to {measured.WORDS_OF_TOPIC} words of each"
+    title = f"{name}: inner products of input embeddings, by topic"
     figure, axes = panels(title, caption, (6.4, 5.6))
     low, high = np.quantile(words.to_numpy()[~np.eye(len(words), dtype=bool)], [0.01, 0.99])
     look = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high, "interpolation": "nearest"}
