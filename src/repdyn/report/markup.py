@@ -40,7 +40,11 @@ def table(
         tag(
             "tr",
             tag("th", cells[0], scope="row"),
-            *(tag("td", cell, **_number(at >= first_number)) for at, cell in enumerate(cells[1:], 1)),
+            # what a narrow page, where the cells stand below each other, puts before each
+            *(
+                tag("td", cell, data_label=headings[at], **_number(at >= first_number))
+                for at, cell in enumerate(cells[1:], 1)
+            ),
         )
         for cells in rows
     ]
