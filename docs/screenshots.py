@@ -32,10 +32,10 @@ from repdyn.utils.arguments import SENTENCES
 
 DOCS = Path(__file__).parent
 REPORTS = {
-    "failed": (("diverging",), "", "header", 990),
+    "failed": (("diverging",), "", "header", 1036),
     "light": (("decoder",), "metric=two_nn&subset=all&step=128", "#controls", 1225),
-    "side_by_side": (("decoder", "encoder", "finished"), "metric=two_nn&subset=all", "#comparison", 1480),
-    "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1217),
+    "side_by_side": (("decoder", "encoder", "finished"), "metric=two_nn&subset=all", "#comparison", 1368),
+    "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1228),
 }
 """By name: the stores, the state of the page, the element at the top, and the height in pixels."""
 WATCHED = ("decoder", "diverging", "encoder", "finished")
@@ -82,6 +82,7 @@ def table_of_runs(browser: Browser, folder: Path) -> None:
         page.goto(f"{server.stdout.readline().split()[6]}#theme=light")
         page.locator("tbody tr:nth-child(5)").wait_for()
         page.get_by_text("Not described yet").first.wait_for(state="detached")
+        page.wait_for_timeout(3000)  # rows that changed are marked for a while
         save(page, "watch/table.png")
         server.terminate()
 

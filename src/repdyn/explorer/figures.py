@@ -20,8 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 on a dark or a light page."""
 STATES: dict[State, str] = {"block": "after the block", "attention": "after the attention"}
 _TITLES: dict[Quantity, str] = {
-    "cosine": "cosine to the token's own input embedding",
-    "distance": "distance to the token's own input embedding",
+    "cosine": "cosine to its input embedding",
+    "distance": "distance to its input embedding",
     "rank": "rank: closer rows of the vocabulary",
 }
 _MAP_HEIGHT, _TOKEN_HEIGHT, _MAP_MARGINS = 420, 14, 160
@@ -45,7 +45,7 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
         look |= {"hover_name": "token", "hover_data": ["layer", measure_of(table), "rank"]}
         figure = px.line(table, x="place", y="value", line_dash_sequence=["solid", "dot"], **look)
     _arrange(figure, 420)
-    figure.update_xaxes(title_text="layer (0: what enters the first block)")
+    figure.update_xaxes(title_text="layer (0: input of the first block)")
     figure.update_yaxes(title_text=_TITLES[quantity])
     if is_rank:
         largest = max((one.table["rank"].to_numpy().max() for one in tokens), default=0)
@@ -74,7 +74,7 @@ def attention(layers: Sequence[LayerHeads], names: Sequence[str], head: int) -> 
     )
     figure.update_traces(x=labels, y=labels, hovertemplate="%{y} to %{x}: %{z:.3f}<extra></extra>")
     for title, one in zip(figure.select_annotations(), layers, strict=True):
-        title.text = _text(f"{one.name}: attention of head {head} in layer {one.layer}")
+        title.text = _text(f"{one.name}: head {head} in layer {one.layer}")
     _arrange(figure, _MAP_MARGINS + max(_MAP_HEIGHT, _TOKEN_HEIGHT * len(labels)))
     bar = {"title": {"text": "attention weight", "side": "right"}, "tickvals": [0, 0.25, 0.5, 0.75, 1]}
     figure.update_coloraxes(colorbar=bar)
