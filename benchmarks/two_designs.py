@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 
 from repdyn import open_store
 
-_STYLES = {"independent": ("#0072B2", "independent vectors"), "dense": ("#D55E00", "dense windows")}
+_STYLES = {"independent": ("#004C7F", "independent vectors"), "dense": ("#E8820C", "dense windows")}
 _METRICS = {"two_nn": "intrinsic dimension (TwoNN)", "anisotropy": "anisotropy"}
 
 

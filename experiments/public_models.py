@@ -31,6 +31,7 @@ from torch import nn
 from transformers import AutoModel
 
 import repdyn
+from repdyn.store.schema import COLUMNS
 from repdyn.tables.findings import Finding, findings
 
 PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
@@ -38,7 +39,7 @@ SUBSETS = {"all": "all tokens", "no_sink": "without first positions", "no_massiv
 METRICS = [*(f"anisotropy@{subset}" for subset in SUBSETS), *(f"two_nn@{subset}" for subset in SUBSETS)]
 RANDOM = " (random weights)"
 SEED = 0
-COLOURS = ("#1f5fa8", "#c2571a", "#2a7f62", "#7a4fa3", "#8a6d1f", "#a8324a")
+COLOURS = ("#123f75", "#e08a2e", "#2a7f62", "#7a4fa3", "#8a6d1f", "#a8324a")
 
 
 def main() -> None:
@@ -129,6 +130,7 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     """Draw figure 1 of the core publication on the rows of a folder, and write the verdicts beside it."""
     frames = {name: folder / f"{name.replace(' ', '_')}.parquet" for name in plan}
     rows = pd.concat([pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True)
+    rows = rows.reindex(columns=[*COLUMNS])  # the files leave out columns without a value
     measured = [name for name in plan if name in set(rows["run"])]
     colours = dict(zip(measured, COLOURS, strict=False))
     for metric, label, subsets in (

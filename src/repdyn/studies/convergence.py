@@ -212,7 +212,7 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     same_depth = len({len(table) for table in profiles.values()}) == 1
     for number, (name, table) in enumerate(profiles.items()):
         depth = table["layer"] / (1 if same_depth else len(table) - 1)
-        _draw_profile(axes, table, "alignment", depth, color=series_colour(number), label=name)
+        _draw_profile(axes, table, "alignment", depth, **_look(number), label=name)
     axes.set_xlabel(RELATIVE_DEPTH)
     if same_depth:
         layer_axis(axes)
@@ -286,7 +286,7 @@ def levels_figure(tables: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str,
         for number, (name, table) in enumerate(tables.items()):
             for of_class, dashes in zip(pair, ("-", "--"), strict=True):
                 rows = select(table, **{"class": of_class})
-                look = {"color": series_colour(number), "linestyle": dashes, "label": f"{name}, {of_class}"}
+                look = {**_look(number), "linestyle": dashes, "label": f"{name}, {of_class}"}
                 _draw_profile(axes, rows, "alignment", rows["layer"] / max(1, len(rows) - 1), **look)
         axes.set_xlabel(RELATIVE_DEPTH)
 
@@ -341,7 +341,7 @@ def change_figure(title: str, change: pd.DataFrame) -> Figure:
     """Draw how the alignment and its steps differ between two checkpoints."""
     figure, grid = panels(title, _BAND, (7.5, 6.0), 2, sharex=True)
     for axes, column, colour in zip(grid, ("alignment", "gradient"), SUBSET_COLOURS, strict=False):
-        _draw_profile(axes, change.dropna(subset=column), column, color=colour)
+        _draw_profile(axes, change.dropna(subset=column), column, color=colour, marker="o")
         axes.set_ylabel(f"difference of {column}")
     zero_line(*grid)
     layer_axis(grid[1])
@@ -363,8 +363,13 @@ def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations:
     return figure
 
 
+def _look(number: int) -> dict[str, Any]:
+    """Return colour and marker of one of several models."""
+    return {"color": series_colour(number), "marker": "os^Dv"[number % 5]}
+
+
 def _draw_profile(axes: Axes, table: pd.DataFrame, column: str, x: ArrayLike | None = None, **look: Any) -> None:
-    look |= {"marker": "o", "markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
+    look |= {"markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
     line_with_band(axes, table, column, x=x, **look)
 
 
