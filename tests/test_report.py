@@ -303,7 +303,7 @@ def test_the_correlation_with_the_loss_is_a_table():
     page = tables(steps, dimension=lambda step, depth: 9.0 - step / 100)
     assert "<summary>Correlation with the loss</summary>" in page
     assert "<caption>Correlation with the loss on the probe, decoder-quickstart</caption>" in page
-    assert re.findall(r'class="number">([^<]*)</td>', page)[:3] == ["1.00", "1.00 to 1.00", "9"]
+    assert "|1.00|1.00 to 1.00|9|" in "|".join(re.findall(r'class="number">([^<]*)</td>', page))
     assert "Two trends correlate whatever drives them" in page
     assert page.count("<tr>") == 4  # the heading, anisotropy on two subsets, TwoNN
 
