@@ -121,6 +121,7 @@ _BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "fixedrange": 
 _WIDTH_FACTOR, _SIZE_FACTOR = 1.45, 1.7
 """From points of matplotlib to pixels."""
 _DASHES = {"-": "solid", "--": "dash", ":": "dot"}
+_SYMBOLS = {"x": "x", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
 _LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 
 
@@ -286,8 +287,8 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
         "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
     }
     meta: PlotlyDict = {}
-    if line.marker == "x":
-        trace["marker"]["symbol"] = "x"
+    if line.marker in _SYMBOLS:
+        trace["marker"]["symbol"] = _SYMBOLS[line.marker]
     if panel.x.is_training:
         trace["text"] = [f"{step:,}" for step in line.x]
     if line.opacity < 1:
@@ -543,7 +544,9 @@ def _lines_of(
     member: ComparedMember, lines_of: Callable[..., list[Line]], colours: Mapping[Key, str], where: str
 ) -> list[Line]:
     """Return the lines of a member with their hover texts; the last is that of the member itself, not of a seed."""
-    run, look = member.run, {"colour": colours[member.run.key], "marker_size": 3.5}
+    # colour and marker tell runs apart, since greyscale leaves the marker alone
+    look = {"colour": colours[member.run.key], "marker": "os^Dv"[member.number % 5], "marker_size": 4.0}
+    run = member.run
     *seeds, own = lines_of(member.series, label=run.label, run=member.number, seeds=member.seeds, **look)
     members = run.members if isinstance(run, SeedGroup) else ()
     found = [

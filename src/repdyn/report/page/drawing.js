@@ -42,8 +42,8 @@ const applyNarrowLayout = (layout) => {
   const headings = layout.annotations ?? [];
   const number = headings.length;
   if (!layout.xaxis2) {
-    // rows below each other: the first words of what is above each, below the button of the image
-    for (const heading of headings) heading.text = heading.text.split(", ")[0];
+    // rows below each other: the first words of what is above each, small, below the button of the image
+    for (const heading of headings) Object.assign(heading, { text: heading.text.split(", ")[0], font: { size: 10.5 } });
     if (number) Object.assign(layout, { margin: { ...layout.margin, t: 44 }, height: layout.height + 18 });
     return;
   }
