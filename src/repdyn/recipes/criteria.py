@@ -244,7 +244,7 @@ class Extreme(Criterion):
             self._exceeds("each block outside", inside[place], outside[rival], 0.0),
         ]
         verdict = conjunction(claim.verdict for claim in claims)
-        evidence = f"{inside[place]} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {step:,}"
+        evidence = f"{inside[place].value:.3g} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {step:,}"
         return _OPPOSITE.get(verdict, verdict) if self.absent else verdict, evidence
 
     def _exceeds(self, name: str, extreme: Estimate, other: Estimate, more: float) -> Claim:
@@ -348,7 +348,7 @@ class Between(Criterion):
         if math.isnan(value.std_error):
             raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
         verdict = _within(value.value - half, value.value + half, self.bounds)
-        return verdict, f"{value} +- {half:.2g} at step {step:,}"
+        return verdict, f"{value.value:.3g} +- {half:.2g} at step {step:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
