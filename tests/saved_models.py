@@ -70,6 +70,6 @@ def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     from repdyn.reading import load_models
 
     defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
-    defaults["timeout"] = 60
+    defaults |= {"layers": None, "timeout": 60}
     options = argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes})
     return list(load_models(options, release=False, with_heads=True))

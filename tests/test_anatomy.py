@@ -315,7 +315,7 @@ def test_opposites_are_opposite_without_what_they_have_in_common():
 def test_which_token_is_followed():
     states = np.ones((2, 4, 3))
     other = states + np.arange(4)[:, None] * np.array([0, 1, 0])
-    one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each, (0, 1)) for each in (states, other))
+    one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each) for each in (states, other))
     found = followed((one, replace(two, tokens=("[CLS]", "a", "b", "c"))), ("bank",))
     assert [each.tokens for each in found] == [("Ġbank",), ()]
     np.testing.assert_array_equal(found[0].states, states[:, [2]])

@@ -218,7 +218,7 @@ def short(text, output, *more):
 
 def test_cosines_against_the_states_themselves(hand_written, small_probe):
     states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
-    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"]).values()
+    found = token_cosines(hand_written, small_probe, ["all", "no_sink"])
     sampled = np.flatnonzero(states.rows >= 0)
     last = states.layers[-1].states.double()
     for layer, cosines in zip(states.layers, found, strict=True):
@@ -244,7 +244,7 @@ def test_falls_and_words_against_loops(hand_written, small_probe):
         ]
         for size in FALLS
     }  # fmt: skip
-    [found] = token_cosines(hand_written, small_probe, ["all"]).values()
+    found = token_cosines(hand_written, small_probe, ["all"])
     measured = class_cosines(found, tokens, small_probe)
     for size, of_tokens in falls.items():
         expected = [*np.mean(of_tokens, axis=0), np.mean([any(steps) for steps in of_tokens])]
@@ -362,8 +362,8 @@ def test_long_sentences_have_every_length_and_words_of_the_vocabulary(tokenizer)
 def test_what_is_lost_without_a_block(save_model, text):
     """A hook that skips nothing would leave the last states as they were; one that stays would change the next model."""
     loaded = load_model(str(save_model("a", "gpt_neox", n_layers=3)), with_head=True)
-    options = SimpleNamespace(text=str(text), sequence_length=32, max_vectors=256, layers=None)
-    [found] = skip_blocks(loaded, options).values()
+    options = SimpleNamespace(text=str(text), sequence_length=32, max_vectors=256)
+    found = skip_blocks(loaded, options)
     probe = text_probe(loaded, options, ())
     *_, last = layer_states(loaded, probe)
     expected = {-1: 1.0}

@@ -87,11 +87,10 @@ SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"
 def test_weights_are_those_that_the_model_returns(session, number, layer):
     loaded = session.models[number]
     ids = encode_sentence(loaded, SENTENCE_OF_EXPLORER_ATTENTION)
-    [found], remarks = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
+    found = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
         expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][0]
-    assert remarks == []
     assert (found.name, found.ids, found.layer) == (loaded.name, tuple(ids), layer)
     torch.testing.assert_close(found.weights, expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:2]))

@@ -272,7 +272,7 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
     )  # passes of two sentences, the last one of a single one
     model = AutoModel.from_pretrained(save_model(family=family)).eval()
     sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
-    found = {(one.layer, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
+    found = sentence_vectors(model, sequences)
     kinds = [FIRST, MEAN, LAST, MAXIMUM] if family == "bert" else [MEAN, LAST, MAXIMUM]
     assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
     # the last of a decoder's hidden_states is after its final norm
@@ -411,7 +411,7 @@ def decoder(save_model):
 def test_trajectories_against_naive_ones(positions):
     table, ids = random(40, 8), [3, 7, 3, 39, 0]
     added = random(5, 8, seed=1) if positions else None
-    keys = [(None, layer, state) for layer in range(3) for state in ("attention", "block")]
+    keys = [(layer, state) for layer in range(3) for state in ("attention", "block")]
     vectors = [random(5, 8, seed=number) + table[ids] for number in range(6)]
     sentence = SentenceStates(ids, keys, vectors, table, [])
     found = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
@@ -420,7 +420,7 @@ def test_trajectories_against_naive_ones(positions):
     assert len(near) == 6 * 5 * 4
     for number, line in enumerate(lines):
         place = number % 5
-        assert (None, line["layer"], line["state"], line["position"]) == (*keys[number // 5], place)
+        assert (line["layer"], line["state"], line["position"]) == (*keys[number // 5], place)
         assert (line["token_id"], line["token"]) == (ids[place], token_names(byte_tokenizer(), ids)[place])
         rows = table.double() + (added[place].double() if positions else 0)
         cosines = cosine_similarity(vectors[number // 5][place].double(), rows, dim=1)
@@ -537,13 +537,23 @@ def ran_of_tokens_study(*arguments):
 def test_both_stacks_of_an_encoder_decoder(tmp_path):
     from transformers import T5ForConditionalGeneration
 
-    config = T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=260, decoder_start_token_id=0)
+    config = T5Config(
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_decoder_layers=1,
+        num_heads=2,
+        vocab_size=260,
+        decoder_start_token_id=0,
+    )
     T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
     byte_tokenizer().save_pretrained(tmp_path / "t5")
     ran_of_tokens_study(tmp_path / "t5", "--sentence", SENTENCE, "-o", tmp_path / "out")
-    written = {path.stem for path in (tmp_path / "out" / "t5").iterdir()}
-    stacks = ("encoder", "decoder")
-    assert written == {"tokens", "nearest", *(f"{f}_{s}" for s in stacks for f in ("cosine", "rank"))}
+    for stack, blocks in (("encoder", 2), ("decoder", 1)):
+        folder = tmp_path / "out" / f"t5_({stack})"
+        assert {path.stem for path in folder.iterdir()} == {"tokens", "nearest", "cosine", "rank"}
+        assert pd.read_csv(folder / "tokens.csv")["layer"].max() == blocks
 
 
 def stretches(n_sequences=40, length=32, seed=0):
@@ -623,7 +633,7 @@ def model_and_probe():
 
 def test_every_number_against_the_kernels():
     model, probe = model_and_probe()
-    [found] = measure_topics(model, probe, seed=3)
+    found = measure_topics(model, probe, seed=3)
     tokens = np.flatnonzero(~probe.is_sink.numpy())
     whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
     states = capture(prepare(model), whole, ["no_sink"])

@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
 from repdyn.cli.tables import print_csv, print_runs, say
 from repdyn.utils.addresses import is_loopback
-from repdyn.utils.arguments import SENTENCES, Count, Destination, Layers, ModelOptions, Models, Output, at_least
+from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
 from repdyn.utils.console import plain_records, print_frame
 
 FAILED = 1
@@ -351,7 +351,6 @@ def explore(
     /,
     *,
     loading: ModelOptions = ModelOptions(),
-    layers: Layers = None,
     sentence: str = SENTENCES[0],
     second: str = SENTENCES[1],
     nearest: Count = 10,
@@ -384,7 +383,7 @@ def explore(
     from repdyn.explorer.app import serve
 
     _warn_of_others(host, "use the explorer without a password")
-    page = {"layers": layers, "sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
+    page = {"sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
     serve(SimpleNamespace(models=models, host=host, port=port, open=open, **page, **vars(loading)))
 
 

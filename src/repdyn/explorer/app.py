@@ -79,14 +79,15 @@ class Page:
 
     def attention(self, sentence: str, number: float, layer: int, head: int | None) -> tuple[str, object, object]:
         """Return why there are no attention weights, the heads to choose from, and the map of the chosen one."""
-        found, missing = _or_reason(self.session.attention, sentence, int(number), layer)
-        if not found:
-            return tables.remarks(missing), gr.skip(), gr.Plot(visible=False)
-        names = token_names(self.session.models[int(number)].tokenizer, found[0].ids)
-        heads = list(range(min(len(one.weights) for one in found)))
+        try:
+            found = self.session.attention(sentence, int(number), layer)
+        except (ValueError, CheckpointError) as error:
+            return tables.remarks([str(error)]), gr.skip(), gr.Plot(visible=False)
+        names = token_names(self.session.models[int(number)].tokenizer, found.ids)
+        heads = list(range(len(found.weights)))
         # without a value where the head stays: the reader may have chosen another one meanwhile
         chosen, choices = (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
-        return tables.remarks(missing), choices, gr.Plot(figures.attention(found, names, chosen), visible=True)
+        return "", choices, gr.Plot(figures.attention(found, names, chosen), visible=True)
 
     def show(
         self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State, layer: int
@@ -198,7 +199,7 @@ def serve(options: Any) -> None:
         loaded = list(load_models(options, release=False, with_heads=True))
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error
-    session = Session(loaded, layers=options.layers, nearest=options.nearest, max_tokens=options.max_tokens)
+    session = Session(loaded, nearest=options.nearest, max_tokens=options.max_tokens)
     blocks = build(session, options.sentence, options.second)
     try:
         address = launch(blocks, host=options.host, port=options.port, open_browser=options.open)

@@ -59,22 +59,22 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     return figure
 
 
-def attention(layers: Sequence[LayerHeads], names: Sequence[str], head: int) -> go.Figure:
-    """Draw the weights of one head, a row for each token that attends, a map for each stack of the checkpoint."""
+def attention(layer: LayerHeads, names: Sequence[str], head: int) -> go.Figure:
+    """Draw the weights of one head, a row for each token that attends."""
+    weights, title = layer.weights[head].float().cpu().numpy(), f"head {head} in layer {layer.layer}"
+    if len(names) > len(weights):
+        title += f": the first {len(weights)} of {len(names)} tokens, without those that follow"
     # tokens that occur twice are two rows
-    labels = [f"{place} {_text(name)}" for place, name in enumerate(names)]
+    labels = [f"{place} {_text(name)}" for place, name in enumerate(names[: len(weights)])]
     figure = px.imshow(
-        np.stack([one.weights[head].float().cpu().numpy() for one in layers]),
-        facet_col=0,
-        facet_col_spacing=0.15,
+        weights,
+        title=_text(f"{layer.name}: {title}"),
         zmin=0,
         zmax=1,
         color_continuous_scale=["rgba(0, 114, 178, 0)", "rgba(0, 114, 178, 1)"],
         aspect="auto",
     )
     figure.update_traces(x=labels, y=labels, hovertemplate="%{y} to %{x}: %{z:.3f}<extra></extra>")
-    for title, one in zip(figure.select_annotations(), layers, strict=True):
-        title.text = _text(f"{one.name}: head {head} in layer {one.layer}")
     _arrange(figure, _MAP_MARGINS + max(_MAP_HEIGHT, _TOKEN_HEIGHT * len(labels)))
     bar = {"title": {"text": "attention weight", "side": "right"}, "tickvals": [0, 0.25, 0.5, 0.75, 1]}
     figure.update_coloraxes(colorbar=bar)

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from html import escape
 from io import StringIO
@@ -12,15 +11,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import pandas as pd
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from repdyn import reading
 from repdyn.kernels import Undefined
 from repdyn.kernels.lens import LensReading, read_predictions
-from repdyn.reading import LENGTH, CheckpointError, LayerPatterns, LoadedModel
+from repdyn.reading import CheckpointError, LoadedModel
 from repdyn.studies.anatomy_figures import paths_figure
 from repdyn.studies.paths import TokenTrajectory, match_tokens, sentence_trajectories
-from repdyn.studies.study import select
+from repdyn.studies.study import each_stack
 from repdyn.studies.token_measurements import (
     VocabularyComparison,
     capture_sentence,
@@ -28,28 +26,30 @@ from repdyn.studies.token_measurements import (
     encode_sentence,
     token_names,
 )
-from repdyn.tables.style import of_stack, styled
+from repdyn.tables.style import styled
 
 
 class TokenStates(NamedTuple):
-    """One token in one checkpoint, in one of its stacks, with tables as of :class:`VocabularyComparison`."""
+    """One token in one checkpoint, with tables as of :class:`VocabularyComparison`."""
 
     name: str
-    """Display name of the checkpoint, and of the stack if it has several."""
+    """Display name of the checkpoint, and of the stack of blocks if it has several."""
     token: str
     table: pd.DataFrame
     nearest: pd.DataFrame
 
 
 class LayerHeads(NamedTuple):
-    """The attention weights of one layer, in one stack of a checkpoint."""
+    """The attention weights of one layer of a checkpoint."""
 
     name: str
     """As of :class:`TokenStates`."""
     ids: tuple[int, ...]
+    """The whole sentence."""
     layer: int
     weights: Tensor
-    """(heads, n_tokens, n_tokens), from each token to each; a row sums to 1, or to less with learned sinks."""
+    """(heads, n_tokens, n_tokens), from each of the first tokens to each; a row sums to 1, or to less with learned
+    sinks."""
 
 
 class SentenceLens(NamedTuple):
@@ -80,25 +80,24 @@ LISTED = 10
 T = TypeVar("T")
 
 
-def sentence_lens(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns = None) -> SentenceLens:
+def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
     """Read the predictions of all layers at all tokens of a sentence.
 
     A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
     token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
     """
-    head, masked = reading.output_head(loaded, ids, layers), ()
+    head, masked = reading.output_head(loaded, ids), ()
     if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
         special = set(loaded.tokenizer.all_special_ids)
         masked = tuple(place for place, token in enumerate(ids) if token not in special)
-    whole = replace(loaded, model=cast(PreTrainedModel, loaded.with_head))  # that patterns of layers name
-    states = [layer.states for layer in reading.layer_states(whole, [ids], layers)]
+    states = [layer.states for layer in reading.layer_states(loaded, [ids])]
     for start in range(0, len(masked), _MASKED_AT_ONCE):
         places = list(masked[start : start + _MASKED_AT_ONCE])
         copies = torch.tensor([ids] * len(places))
         # a single token stands for the mask, which the annotations of transformers do not say
         copies[range(len(places)), places] = cast(int, loaded.tokenizer.mask_token_id)
         rows = torch.arange(len(places)) * len(ids) + torch.tensor(places)
-        for plain, layer in zip(states, reading.layer_states(whole, copies.tolist(), layers), strict=True):
+        for plain, layer in zip(states, reading.layer_states(loaded, copies.tolist()), strict=True):
             plain[places] = layer.states[rows]
     readings = [read_predictions(layer, states[-1], head, LISTED) for layer in states]
     return SentenceLens(tuple(ids), masked, tuple(LensReading(*(part.cpu() for part in each)) for each in readings))
@@ -110,32 +109,29 @@ class Session:
     A sentence that is blank or too long, and a token that is not there, are a ValueError.
 
     Args:
-        models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.
+        models: the checkpoints, in the order in which they are shown, each stack of blocks by itself; a reader chooses
+            among the first one's tokens.
         nearest: number of tokens of the vocabulary that are listed for each state.
         max_tokens: tokens of a sentence at most.
-        layers: as for :func:`repdyn.layer_states`.
     """
 
-    def __init__(
-        self, models: Sequence[LoadedModel], *, nearest: int, max_tokens: int, layers: LayerPatterns = None
-    ) -> None:
-        self.models, self.max_tokens, self._layers = tuple(models), max_tokens, layers
-        self.n_layers = max(number for loaded in models for number in reading.count_blocks(loaded, layers).values())
+    def __init__(self, models: Sequence[LoadedModel], *, nearest: int, max_tokens: int) -> None:
+        self.models, self.max_tokens = [one for loaded in models for one in each_stack(loaded)], max_tokens
+        self.n_layers = max(number for loaded in models for number in reading.count_blocks(loaded).values())
         """Number of blocks of the deepest stack."""
         self._lock = RLock()
 
         def compare(loaded: LoadedModel, text: str, **how: Any) -> VocabularyComparison:
             return compare_sentence(loaded, self._read(loaded, text), k=nearest, **how)
 
-        def draw(loaded: LoadedModel, *pair: str) -> list[str]:
-            found = sentence_trajectories(loaded, pair, layers)
-            return [_picture(of_stack(loaded.name, stack), *both) for stack, both in found.items()]
+        def draw(loaded: LoadedModel, *pair: str) -> str:
+            return _picture(loaded.name, *sentence_trajectories(loaded, pair))
 
-        self._read = self._cached(_SENTENCES, lambda loaded, text: capture_sentence(loaded, text, layers))
+        self._read = self._cached(_SENTENCES, capture_sentence)
         self._compare = self._cached(_TOKENS, compare)
-        self._lens = self._cached(_SENTENCES, lambda loaded, ids: sentence_lens(loaded, ids, layers))
+        self._lens = self._cached(_SENTENCES, sentence_lens)
         # all layers and heads of a long sentence are large
-        self._attention = self._cached(1, lambda loaded, ids: reading.attention_weights(loaded, [ids], layers))
+        self._attention = self._cached(1, lambda loaded, ids: reading.attention_weights(loaded, [ids]))
         self._drawn = self._cached(_SENTENCES, draw)
 
     def tokens(self, sentence: str) -> list[str]:
@@ -157,19 +153,17 @@ class Session:
             raise ValueError(f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the sentence")
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
-        def find(loaded: LoadedModel) -> tuple[list[TokenStates], list[str]]:
+        def find(loaded: LoadedModel) -> tuple[TokenStates, list[str]]:
             reading = self._read(loaded, sentence)
             own = _same_place(first, token_names(loaded.tokenizer, reading.ids), place)
             if own is None:
                 raise ValueError(
                     f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
                 )
-            compared, states = self._compare(loaded, sentence, place=own, **how), []
-            for stack in dict.fromkeys(stack for stack, *_ in reading.keys):
-                table, nearest = (select(frame, stack=stack) for frame in compared)
-                states.append(TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], table, nearest))
+            table, nearest = self._compare(loaded, sentence, place=own, **how)
             more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
-            return states, [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
+            remarks = [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
+            return TokenStates(loaded.name, table["token"].iloc[0], table, nearest), remarks
 
         return self._of_each(find)
 
@@ -177,23 +171,15 @@ class Session:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
         return self._lens(self.models[number], self._ids(self.models[number], sentence))
 
-    def attention(self, sentence: str, number: int, layer: int) -> tuple[list[LayerHeads], list[str]]:
-        """Return the attention weights of a sentence in one layer of one checkpoint, for each stack of its blocks.
-
-        Remarks, the second result, say why a stack has none, and how many tokens were read if not all were.
-        """
-        loaded, found, remarks = self.models[number], [], []
+    def attention(self, sentence: str, number: int, layer: int) -> LayerHeads:
+        """Return the attention weights of a sentence in one layer of one checkpoint; a ValueError if there are none."""
+        loaded = self.models[number]
         ids = self._ids(loaded, sentence)
-        for stack in reading.count_blocks(loaded, self._layers):
-            name = of_stack(loaded.name, stack)
-            try:
-                [(weights, _)] = self._attention(loaded, ids).of(stack, layer)
-                found.append(LayerHeads(name, ids[:LENGTH], layer, weights))
-            except Undefined as undefined:
-                remarks.append(f"{name}: no attention weights in layer {layer}: {undefined.reason}")
-        if len(ids) > LENGTH:
-            remarks.append(f"{loaded.name}: the first {LENGTH} of {len(ids)} tokens, without those that follow")
-        return found, remarks
+        try:
+            [(weights, _)] = self._attention(loaded, ids).of(loaded.stack, layer)
+        except Undefined as undefined:
+            raise ValueError(f"{loaded.name}: no attention weights in layer {layer}: {undefined.reason}") from undefined
+        return LayerHeads(loaded.name, ids, layer, weights)
 
     def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
         """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint, as HTML."""
@@ -211,14 +197,14 @@ class Session:
 
         return lru_cache(per_model * len(self.models))(locked)
 
-    def _of_each(self, find: Callable[[LoadedModel], tuple[list[T], list[str]]]) -> tuple[list[T], list[str]]:
+    def _of_each(self, find: Callable[[LoadedModel], tuple[T, list[str]]]) -> tuple[list[T], list[str]]:
         """Return what is found in each checkpoint, and all remarks; why nothing is found in one is a remark, too."""
         found: list[T] = []
         remarks: list[str] = []
         for loaded in self.models:
             try:
                 of_model, more = find(loaded)
-                found += of_model
+                found.append(of_model)
                 remarks += more
             except (ValueError, CheckpointError) as error:
                 remarks.append(str(error))

@@ -17,6 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from repdyn.capture.blocks import LayerPatterns
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
@@ -38,6 +39,10 @@ class LoadedModel:
     tokenizer: PreTrainedTokenizerBase
     with_head: PreTrainedModel | None = None
     """The model with its language-modelling head, of which ``model`` is a part; None where it was loaded without."""
+    layers: LayerPatterns = None
+    """Name patterns of the blocks where a function is given none, as for :func:`repdyn.layer_states`."""
+    stack: str | None = None
+    """The only stack of blocks whose layers are read; None for all of them."""
 
     @property
     def folder_name(self) -> str:
@@ -108,7 +113,7 @@ def load_model(
     """
     loading = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
     revisions = () if revision is None else (revision,)
-    options = SimpleNamespace(models=[source], revisions=revisions, timeout=timeout, **loading)
+    options = SimpleNamespace(models=[source], revisions=revisions, timeout=timeout, layers=None, **loading)
     return next(load_models(options, release=False, with_heads=with_head))
 
 
@@ -141,7 +146,7 @@ def load_models(options: Any, *, release: bool = True, with_heads: bool = False)
             )
         tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
         model = cast(PreTrainedModel, whole.base_model)
-        yield LoadedModel(name, model, tokenizer, whole if whole is not model else None)
+        yield LoadedModel(name, model, tokenizer, whole if whole is not model else None, options.layers)
         if release:
             cast(nn.Module, whole).to(torch.device("meta"))
 

@@ -15,7 +15,7 @@ from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.output_head import OutputHead
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import CaptureKind, States
 from repdyn.checkpoints.errors import model_errors
 from repdyn.probe import Design, Probe
@@ -62,11 +62,14 @@ def layer_states(
         >>> [(layer.index, tuple(layer.states.shape)) for layer in repdyn.layer_states(model, [[5, 6, 7], [8, 9]])]
         [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
     """
-    with _named(model) as module:
-        prepared = prepare(module, layers)
-        if isinstance(tokens, Probe):
-            return capture(prepared, tokens, subsets, captures=captures)
-        states = capture(prepared, sequences_probe(tokens), ("all",), captures=captures)
+    is_probe = isinstance(tokens, Probe)
+    probe, wanted = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
+    with _prepared(model, layers) as prepared:
+        states = capture(prepared, probe, wanted, captures=captures)
+    if isinstance(model, LoadedModel) and model.stack is not None:
+        states = replace(states, layers=[layer for layer in states.layers if layer.stack == model.stack])
+    if is_probe:
+        return states
     numbers = np.arange(sum(map(len, tokens)))
     rows = states.rows_of(numbers)
     chosen = []
@@ -102,8 +105,7 @@ def attention_weights(
         >>> weights.shape, numbers
         (torch.Size([2, 3, 3]), array([0, 1, 2]))
     """
-    with _named(model) as module:
-        prepared = prepare(module, layers)
+    with _prepared(model, layers) as prepared:
         if isinstance(tokens, Probe):
             return attention.attention_weights(prepared, tokens, n_tokens=n_tokens)
         read = sum(len(sequence[:LENGTH]) for sequence in tokens)
@@ -135,8 +137,8 @@ def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) 
             f"expected a model with a language-modelling head, got {model.name}: its configuration names none, or the "
             "checkpoint lacks its weights"
         )
-    with _named(model, with_head=True) as module:
-        head = heads.find_output_head(prepare(module, layers), torch.tensor([list(ids)]))
+    with _prepared(model, layers, with_head=True) as prepared:
+        head = heads.find_output_head(prepared, torch.tensor([list(ids)]))
     if isinstance(head, str):
         name = model.name if isinstance(model, LoadedModel) else type(model).__name__
         raise ValueError(f"expected an output head, got none in {name}: {head}")
@@ -145,17 +147,17 @@ def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) 
 
 def causal_stacks(model: Model, tokens: Tokens) -> dict[str | None, bool | None]:
     """Return for each stack of blocks whether no position sees a later one; None where that cannot be tested."""
-    with _named(model) as module:
-        return causality(prepare(module), tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
+    with _prepared(model) as prepared:
+        return causality(prepared, tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
 
 
-def count_blocks(model: Model, layers: LayerPatterns = None) -> dict[str | None, int]:
+def count_blocks(loaded: LoadedModel) -> dict[str | None, int]:
     """Return the number of blocks of each stack of a model.
 
     Raises:
         ValueError: the blocks are not found.
     """
-    stacks = [block.stack for block in find_blocks(model.model if isinstance(model, LoadedModel) else model, layers)]
+    stacks = [block.stack for block in find_blocks(loaded.model, loaded.layers)]
     return {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)}
 
 
@@ -178,10 +180,11 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
 
 
 @contextmanager
-def _named(model: Model, *, with_head: bool = False) -> Iterator[nn.Module]:
-    """Yield the module; errors of a loaded model become CheckpointErrors that name it."""
+def _prepared(model: Model, layers: LayerPatterns = None, *, with_head: bool = False) -> Iterator[PreparedModel]:
+    """Yield the module, prepared; errors of a loaded model become CheckpointErrors that name it."""
     if not isinstance(model, LoadedModel):
-        yield model
+        yield prepare(model, layers)
         return
     with model_errors(f"{model.name} cannot be measured"):
-        yield model.with_head if with_head and model.with_head is not None else model.model
+        module = model.with_head if with_head and model.with_head is not None else model.model
+        yield prepare(module, model.layers if layers is None else layers)

@@ -17,8 +17,7 @@ from repdyn.studies import table_geometry as geometry
 from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable, TableMeasurements
 from repdyn.studies.panels import plane_figure, plane_table
 from repdyn.studies.paths import TokenTrajectory
-from repdyn.studies.study import Folder, Study, run_study, show, show_title, stem
-from repdyn.tables.style import of_stack
+from repdyn.studies.study import Folder, Study, run_study, show, show_title
 from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least, converted, listed
 
 
@@ -29,13 +28,24 @@ class AnatomyStudy(Study):
         super().__init__(options)
         self.vocabularies: dict[str, pd.DataFrame] = {}
 
-    def measure(self, loaded: LoadedModel) -> None:
+    def measure_model(self, loaded: LoadedModel) -> None:
         show_title(loaded.name)
-        trajectories = paths.sentence_trajectories(loaded, self.options.pair)
         self.vocabularies[loaded.name] = geometry.token_kinds(loaded.tokenizer)
         self._add_tables(loaded)
-        for stack, pair in trajectories.items():
-            self._add_trajectories(of_stack(loaded.name, stack), stack, *pair)
+        super().measure_model(loaded)
+
+    def measure(self, loaded: LoadedModel) -> None:
+        name, (one, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
+        frames = [paths.trajectory_table(each).assign(sentence=number) for number, each in ((1, one), (2, other))]
+        self.tables["depth"] = pd.concat(frames, ignore_index=True)
+        self.tables["depth_apart"] = paths.cross_sentence_table(one, other)
+        self.figures["depth"] = draw.depth_figure(name, one, other)
+        self.figures["paths"] = draw.paths_figure(name, one, other)
+        if len(one.states) > 2:
+            early = [replace(each, states=each.states[:-1]) for each in (one, other)]
+            self.figures["paths_without_last"] = draw.paths_figure(f"{name} without its last layer", *early)
+        if self.options.follow:
+            self.figures["paths_followed"] = draw.paths_figure(name, *followed((one, other), self.options.follow))
         self.write(loaded.folder_name)
 
     def finish(self) -> None:
@@ -140,19 +150,6 @@ class AnatomyStudy(Study):
             self.tables[f"{path}_turns"] = rotation.windows
             layout |= {name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")}
         return layout
-
-    def _add_trajectories(self, name: str, stack: str | None, one: TokenTrajectory, other: TokenTrajectory) -> None:
-        frames = [paths.trajectory_table(each).assign(sentence=number) for number, each in ((1, one), (2, other))]
-        self.tables[stem("depth", stack)] = pd.concat(frames, ignore_index=True)
-        self.tables[stem("depth_apart", stack)] = paths.cross_sentence_table(one, other)
-        self.figures[stem("depth", stack)] = draw.depth_figure(name, one, other)
-        drawn: dict[str, Any] = {"paths": (name, one, other)}
-        if len(one.layers) > 2:
-            early = [replace(each, states=each.states[:-1], layers=each.layers[:-1]) for each in (one, other)]
-            drawn["paths_without_last"] = f"{name} without its last layer", *early
-        if self.options.follow:
-            drawn["paths_followed"] = name, *followed((one, other), self.options.follow)
-        self.figures.update({stem(path, stack): draw.paths_figure(*of) for path, of in drawn.items()})
 
 
 def _file_stem(table: EmbeddingTable) -> str:

@@ -255,7 +255,7 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
             axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
 
     for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
-        between = len(values) < len(one.layers)
+        between = len(values) < len(one.states)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
         draw_tokens(axes, x, values, range(len(one.tokens)))
         axes.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
@@ -263,7 +263,7 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         layer_axis(axes, label="between layers" if between else "layer")
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
     alike = paths.cross_sentence_cosine(one, other)
-    draw_tokens(last, np.arange(len(one.layers)), alike, [a for a, *_ in pairs])
+    draw_tokens(last, np.arange(len(alike)), alike, [a for a, *_ in pairs])
     last.set_title("cosine of the two sentences' tokens at the same place")
     last.set_ylim(top=1.02)
     layer_axis(last)
@@ -290,7 +290,7 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     left_out = sorted({_display(each.tokens[place]) for each, kept in sides for place in np.flatnonzero(~kept)})
     note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
     caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
-    figure, axes = panels(f"{name}: paths of the tokens", f"{caption}{one.layers[-1]}{note}", (10, 7.6))
+    figure, axes = panels(f"{name}: paths of the tokens", f"{caption}{len(one.states) - 1}{note}", (10, 7.6))
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     labels = []
     for trajectory, kept in sides:

@@ -19,9 +19,9 @@ from repdyn.studies.convergence_measurements import FALLS, SUMMARIES, THRESHOLD,
 from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
 from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_study, select, show, show_title
 from repdyn.tables.frames import loss_of_run, scalar
-from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, of_stack
+from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS
 from repdyn.text.corpus import DEFAULT_TEXT
-from repdyn.utils.arguments import Count, Layers, ModelOptions, Models, Place, at_least
+from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
@@ -42,29 +42,28 @@ class ConvergenceStudy(Study):
         self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
         groups = read_groups(options.class_file, "class", "phrase") if options.class_file else pd.DataFrame()
         self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
-        self.models: list[list[ConvergenceMeasurements]] = []
+        self.measured: list[ConvergenceMeasurements] = []
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        self.models.append(measured.measure_convergence(loaded, self.options, self.phrases))
+        self.measured.append(measured.measure_convergence(loaded, self.options, self.phrases))
         if self.options.skip_blocks:
-            found = measured.skip_blocks(loaded, self.options)
-            self.skipped |= {of_stack(loaded.name, stack): table for stack, table in found.items()}
+            self.skipped[loaded.name] = measured.skip_blocks(loaded, self.options)
 
     def finish(self) -> None:
-        if self.models:
-            self._report_profiles([one for stacks in self.models for one in stacks])
+        if self.measured:
+            self._report_profiles()
         if self.options.before_after:
-            self._report_change(*self.models)
+            self._report_change()
         if self.options.store:
             self._report_correlations()
         self.write()
 
-    def _report_profiles(self, models: Sequence[ConvergenceMeasurements]) -> None:
-        classes = {one.name: measured.class_table(one, *self.draws) for one in models}
-        falls = {one.name: measured.fall_table(one, *self.draws) for one in models}
+    def _report_profiles(self) -> None:
+        classes = {one.name: measured.class_table(one, *self.draws) for one in self.measured}
+        falls = {one.name: measured.fall_table(one, *self.draws) for one in self.measured}
         profiles, gaps = {}, {}
-        for name, _, found in models:
+        for name, _, found in self.measured:
             sums = found["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
             profiles[name], of_pairs = measured.profile_table(profile), measured.class_gaps(found, self.phrases)
@@ -96,16 +95,17 @@ class ConvergenceStudy(Study):
             self.figures["levels"] = levels_figure(classes, pairs)
             show("")
 
-    def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
-        layers = [[(one.probe, len(one.classes["all"].of_words.T)) for one in model] for model in (before, after)]
-        if layers[0] != layers[1]:
-            names = ", ".join(one.name for one in (*before, *after))
+    def _report_change(self) -> None:
+        layers = [(one.probe, len(one.classes["all"].of_words.T)) for one in self.measured]
+        n_stacks = len(layers) // 2
+        if layers[:n_stacks] != layers[n_stacks:]:
+            names = ", ".join(one.name for one in self.measured)
             raise ValueError(
                 f"expected two checkpoints of one model, got {names}: they differ in their layers, or in the tokens "
                 "that they cut the text into"
             )
         changes = {}
-        for one, other in zip(before, after, strict=True):
+        for one, other in zip(self.measured, self.measured[n_stacks:], strict=False):
             title = f"{other.name} minus {one.name}"
             # of the same sequences, so that the differences are paired
             earlier, later = bootstrap([each.classes["all"].alignment for each in (one, other)], *self.draws)
@@ -156,7 +156,6 @@ def convergence(
     class_file: Path | None = None,
     long_sentences: bool = False,
     skip_blocks: bool = False,
-    layers: Layers = None,
     resamples: Count = 1000,
     seed: Annotated[int, at_least(0)] = 0,
     before_after: bool = False,

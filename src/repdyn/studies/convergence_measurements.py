@@ -23,13 +23,12 @@ from repdyn.kernels import Cloud, Undefined, alignment, full_precision
 from repdyn.kernels.cosines import cosines, matched, require_numbers
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
-from repdyn.reading import LayerPatterns, LayerStates, LoadedModel, Model, layer_states
+from repdyn.reading import LayerStates, LoadedModel, Model, layer_states
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.studies.bootstrap import LEVEL, Estimate, SequenceSums, bootstrap
 from repdyn.studies.generated_sentences import KINDS, sentence_probe
 from repdyn.studies.study import join_tables, text_probe
 from repdyn.tables.frames import grid, measurements
-from repdyn.tables.style import of_stack
 
 FALLS = (0.0, 0.01)
 """Sizes of a fall of a token's cosine from one layer to the next: shares of larger falls are reported."""
@@ -72,11 +71,11 @@ class ConvergenceMeasurements(NamedTuple):
 
 def measure_convergence(
     loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
-) -> list[ConvergenceMeasurements]:
-    """Run a model over a text, and over generated sentences if there are to be any, for each stack of blocks."""
-    classes, layers = class_names(options.classes), options.layers
+) -> ConvergenceMeasurements:
+    """Run a model over a text, and over generated sentences if there are to be any."""
+    classes = class_names(options.classes)
     text = text_probe(loaded, options, classes, phrases)
-    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases), layers)
+    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases))
     if options.sentences:
         is_long = options.long_sentences
         longest = min(loaded.context, LONGEST) if is_long else loaded.context
@@ -87,15 +86,14 @@ def measure_convergence(
                 f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
             ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
-        generated = _by_class(loaded, probe, kinds, layers, by_length=is_long)
-        found = {stack: {**of_text, **generated[stack]} for stack, of_text in found.items()}
-    return [ConvergenceMeasurements(of_stack(loaded.name, stack), text.hash, by) for stack, by in found.items()]
+        found |= _by_class(loaded, probe, kinds, by_length=is_long)
+    return ConvergenceMeasurements(loaded.name, text.hash, found)
 
 
 def _by_class(
-    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, *, by_length: bool = False
-) -> dict[str | None, dict[str, ClassCosines]]:
-    """Return the cosines by stack and subset, and of tokens in sequences of up to 64 tokens, to 128, ... if wanted."""
+    loaded: LoadedModel, probe: Probe, subsets: Sequence[str], *, by_length: bool = False
+) -> dict[str, ClassCosines]:
+    """Return the cosines by subset, and of tokens in sequences of up to 64 tokens, to 128, ... if wanted."""
     samples = {name: probe.sample(name).ravel() for name in subsets}
     edges = [0, 64]
     while edges[-1] < probe.lengths.max():
@@ -104,10 +102,8 @@ def _by_class(
         lengths = probe.lengths.numpy()[probe.window_of(tokens)]
         parts = {edge: tokens[(lengths > edge[0]) & (lengths <= edge[1])] for edge in pairwise(edges)}
         samples |= {f"{name}, {low + 1} to {high} tokens": part for (low, high), part in parts.items() if len(part)}
-    return {
-        stack: {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
-        for stack, cosines in token_cosines(loaded, probe, subsets, layers).items()
-    }
+    cosines = token_cosines(loaded, probe, subsets)
+    return {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
 
 
 def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> ClassCosines:
@@ -121,24 +117,18 @@ def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> Clas
     return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
 
 
-def token_cosines(
-    model: Model, probe: Probe, subsets: Sequence[str], layers: LayerPatterns = None
-) -> dict[str | None, np.ndarray]:
+def token_cosines(model: Model, probe: Probe, subsets: Sequence[str]) -> np.ndarray:
     """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every token t of the subsets and layer l.
 
     The last layer L is the last block's output before a final normalisation. The mean over a subset is the metric
     "alignment" on it.
 
     Returns:
-        By stack of blocks (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens.
+        (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens.
     """
-    states = layer_states(model, probe, layers, subsets=subsets)
-    is_sampled, found = states.rows >= 0, {}
-    for last in (layer for layer in states.layers if layer.is_last):
-        of_layers = [_cosines(layer, last) for layer in states.layers if layer.stack == last.stack]
-        found[last.stack] = np.full((len(of_layers), len(is_sampled)), np.nan)
-        found[last.stack][:, is_sampled] = np.stack(of_layers)[:, states.rows[is_sampled]]
-    return found
+    states = layer_states(model, probe, subsets=subsets)
+    of_layers = np.stack([_cosines(layer, states.layers[-1]) for layer in states.layers])
+    return np.where(states.rows >= 0, of_layers[:, states.rows], np.nan)
 
 
 def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
@@ -153,35 +143,30 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
         ) from undefined
 
 
-def skip_blocks(loaded: LoadedModel, options: Any) -> dict[str | None, pd.DataFrame]:
+def skip_blocks(loaded: LoadedModel, options: Any) -> pd.DataFrame:
     """Measure a model without each of its blocks, one at a time, on a part of the text.
 
     Returns:
-        By stack a row for the whole model (layer -1) and for each block: layer (its input, whose gradient it adds),
+        A row for the whole model (layer -1) and for each block: layer (its input, whose gradient it adds),
         final_alignment (mean cosine of each token's last state to its own in the whole model), loss, reason if it is
         NaN.
     """
     few = SimpleNamespace(**{**vars(options), "max_vectors": min(options.max_vectors, MAX_SKIPPED)})
-    probe, layers = text_probe(loaded, few, ()), options.layers
-    found = list(layer_states(loaded, probe, layers))
-    whole, blocks = {one.stack: one for one in found if one.is_last}, [layer for layer in found if layer.index]
-    loss = _loss(loaded, probe, layers)
-    rows: dict[str | None, list[tuple[int, float, float, str]]] = {stack: [(-1, 1.0, *loss)] for stack in whole}
+    probe = text_probe(loaded, few, ())
+    _, *blocks = layer_states(loaded, probe)
+    rows = [(-1, 1.0, *_loss(loaded, probe))]
     for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):
         with loaded.model.get_submodule(block.module).register_forward_hook(_pass_on, with_kwargs=True):
-            states = layer_states(loaded, probe, layers)
-            [last] = [one for one in states if one.is_last and one.stack == block.stack]
-            changed = float(alignment(last.states, whole[block.stack].states))
-            rows[block.stack].append((block.index - 1, changed, *_loss(loaded, probe, layers)))
-    columns = ["layer", "final_alignment", "loss", "reason"]
-    return {stack: pd.DataFrame(of_stack, columns=columns) for stack, of_stack in rows.items()}
+            *_, last = layer_states(loaded, probe)
+            changed = float(alignment(last.states, blocks[-1].states))
+            rows.append((block.index - 1, changed, *_loss(loaded, probe)))
+    return pd.DataFrame(rows, columns=["layer", "final_alignment", "loss", "reason"])
 
 
-def _loss(loaded: LoadedModel, probe: Probe, layers: str | None) -> tuple[float, str]:
+def _loss(loaded: LoadedModel, probe: Probe) -> tuple[float, str]:
     if loaded.with_head is None:
         return math.nan, "the model has no language-modelling head"
-    pattern = None if layers is None else f"{loaded.with_head.base_model_prefix}.{layers}"
-    scalars = measure(loaded.with_head, probe, ["norm"], pattern, probe_loss=True).scalars
+    scalars = measure(loaded.with_head, probe, ["norm"], loaded.layers, probe_loss=True).scalars
     [row] = [row for row in scalars if row.metric == PROBE_LOSS]
     return row.value, row.reason or ""
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from repdyn.reading import LayerPatterns, LoadedModel, layer_states
+from repdyn.reading import LoadedModel, layer_states
 from repdyn.studies.embedding_tables import cosine_matrix
 from repdyn.studies.token_measurements import encode_sentence
 
@@ -160,25 +160,14 @@ class TokenTrajectory:
     tokens: tuple[str, ...]
     states: np.ndarray
     """(n_layers + 1, n_tokens, dim) float64, layer 0 first."""
-    layers: tuple[int, ...]
-    """(n_layers + 1,) their numbers."""
 
 
-def sentence_trajectories(
-    loaded: LoadedModel, pair: Sequence[str], layers: LayerPatterns = None
-) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory]]:
-    """Return two sentences' trajectories through each stack of the model's layers, by name of the stack."""
+def sentence_trajectories(loaded: LoadedModel, pair: Sequence[str]) -> list[TokenTrajectory]:
+    """Return two sentences' trajectories through the layers of a model, or of one stack of its blocks."""
     ids = [encode_sentence(loaded, sentence) for sentence in pair]
     names = [tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
-    stacks: dict[str | None, dict[int, np.ndarray]] = {}
-    for layer in layer_states(loaded, ids, layers):
-        stacks.setdefault(layer.stack, {})[layer.index] = layer.states.double().cpu().numpy()
-    found = {}
-    for stack, states in stacks.items():
-        one, other = np.split(np.stack(list(states.values())), [len(ids[0])], axis=1)
-        numbers = tuple(states)
-        found[stack] = TokenTrajectory(names[0], one, numbers), TokenTrajectory(names[1], other, numbers)
-    return found
+    states = np.stack([layer.states.double().cpu().numpy() for layer in layer_states(loaded, ids)])
+    return [*map(TokenTrajectory, names, np.split(states, [len(ids[0])], axis=1))]
 
 
 def movements(states: np.ndarray) -> dict[str, np.ndarray]:
@@ -216,7 +205,7 @@ def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.nd
 
 def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
     """Return a row for each layer and token: its norm, and step and cosine to the next layer (NaN at the last)."""
-    keys = [(layer, *token) for layer in trajectory.layers for token in enumerate(trajectory.tokens)]
+    keys = [(layer, *token) for layer in range(len(trajectory.states)) for token in enumerate(trajectory.tokens)]
     columns = {name: pd.Series(values.ravel()) for name, values in movements(trajectory.states).items()}
     return pd.DataFrame(keys, columns=["layer", "place", "token"]).assign(**columns)
 
@@ -224,6 +213,6 @@ def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
 def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
     """Return the cosine of matched tokens of two sentences, a row for each layer and pair; empty without a pair."""
     pairs = match_tokens(one.tokens, other.tokens)
-    keys = [(layer, one.tokens[a], other.tokens[b], a, b) for a, b, _ in pairs for layer in one.layers]
+    keys = [(layer, one.tokens[a], other.tokens[b], a, b) for a, b, _ in pairs for layer in range(len(one.states))]
     columns = ["layer", "first", "second", "place_in_first", "place_in_second"]
     return pd.DataFrame(keys, columns=columns).assign(cosine=cross_sentence_cosine(one, other).T.ravel())

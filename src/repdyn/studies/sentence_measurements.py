@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -75,37 +75,23 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
     return corpus.name, [distinct[number] for number in chosen]
 
 
-class SentenceVectors(NamedTuple):
-    """Vectors of sentences at one layer, by one pooling."""
-
-    stack: str | None
-    layer: int
-    pooling: str
-    """One of :data:`POOLINGS`."""
-    vectors: np.ndarray
-    """(n_sentences, dim) float64"""
-
-    @property
-    def keys(self) -> dict[str, str | int | None]:
-        """The first columns of a table."""
-        return {"stack": self.stack, "layer": self.layer, "vector": self.pooling}
+SentenceVectors: TypeAlias = dict[tuple[int, str], np.ndarray]
+"""By layer and pooling, of :data:`POOLINGS`: the vectors of sentences, (n_sentences, dim) float64."""
 
 
-def over_layers(vectors: Iterable[SentenceVectors], measure: Callable[[np.ndarray], Iterable[Row]]) -> list[Row]:
+def over_layers(vectors: SentenceVectors, measure: Callable[[np.ndarray], Iterable[Row]]) -> list[Row]:
     """Return the rows that are measured of the vectors of each layer and pooling, with these as their first columns."""
-    return [{**one.keys, **row} for one in vectors for row in measure(one.vectors)]
+    return [{"layer": layer, "vector": name, **row} for (layer, name), x in vectors.items() for row in measure(x)]
 
 
-def sentence_vectors(
-    model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
-) -> list[SentenceVectors]:
+def sentence_vectors(model: Model, sequences: Sequence[Sequence[int]], title: str | None = None) -> SentenceVectors:
     """Compute the vectors of sentences at every layer, special tokens included: the first of BERT's is [CLS].
 
-    In a causal stack the first token depends on nothing else in its sentence, and its vector is left out. The last
+    In a causal model the first token depends on nothing else in its sentence, and its vector is left out. The last
     layer is the last block's output, before a final norm.
     """
     causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
-    parts: dict[tuple[str | None, int, str], list[Tensor]] = {}
+    parts: dict[tuple[int, str], list[Tensor]] = {}
     for start in tqdm(range(0, len(sequences), _BATCH_SENTENCES), desc=title, leave=False):
         batch = sequences[start : start + _BATCH_SENTENCES]
         for layer in layer_states(model, batch):
@@ -113,8 +99,8 @@ def sentence_vectors(
             for name, pool in POOLINGS.items():
                 if name != FIRST or not causal[layer.stack]:
                     pooled = torch.stack([pool(sentence) for sentence in sentences])
-                    parts.setdefault((layer.stack, layer.index, name), []).append(pooled)
-    return [SentenceVectors(*key, torch.cat(pieces).cpu().numpy()) for key, pieces in parts.items()]
+                    parts.setdefault((layer.index, name), []).append(pooled)
+    return {key: torch.cat(pieces).cpu().numpy() for key, pieces in parts.items()}
 
 
 def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
@@ -127,7 +113,7 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
 
 
 def separation_table(
-    vectors: Iterable[SentenceVectors], baseline: np.ndarray, groups: Sequence[str], *, seed: int
+    vectors: SentenceVectors, baseline: np.ndarray, groups: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
     """Return :func:`separation` for each layer and pooling where sentences have different vectors (not at layer 0 of a
     first token that they share), and last for the baseline."""
@@ -137,7 +123,7 @@ def separation_table(
         if not _is_unmoved(x[:1], x).all():
             yield separation(cosine_matrix(x), numbers, seed=seed)
 
-    without = {"stack": None, "layer": None, "vector": SHARED_TOKENS, **separation(baseline, numbers, seed=seed)}
+    without = {"layer": None, "vector": SHARED_TOKENS, **separation(baseline, numbers, seed=seed)}
     return pd.DataFrame([*over_layers(vectors, separated), without])
 
 

@@ -24,9 +24,8 @@ from repdyn.studies.panels import (
     zero_line,
 )
 from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN, SENSE, SentenceVectors, over_layers
-from repdyn.studies.study import Folder, Study, read_groups, run_study, select, show, show_title, stem
-from repdyn.tables.frames import by_stack
-from repdyn.tables.style import DIVERGING, of_stack
+from repdyn.studies.study import Folder, Study, read_groups, run_study, select, show, show_title
+from repdyn.tables.style import DIVERGING
 from repdyn.utils.arguments import ModelOptions, Models, at_least
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00", MAXIMUM: "#009E73"}
@@ -61,10 +60,9 @@ class SentenceStudy(Study):
         vectors = measured.sentence_vectors(loaded, sequences, "paraphrases")
         table = measured.separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
         self.tables["separation"] = table
-        self.draw("separation", separation_figure, loaded.name, table)
-        for rows in by_stack(table).values():
-            show("paraphrases at the last layer, and without a model:")
-            show(rows.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
+        self.figures["separation"] = separation_figure(loaded.name, table)
+        show("paraphrases at the last layer, and without a model:")
+        show(table.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
 
     def _add_nonsense(self, loaded: LoadedModel) -> None:
         made = measured.nonsense(len(self.groups), self.options.seed)
@@ -75,11 +73,9 @@ class SentenceStudy(Study):
         groups = self.groups["group"]
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
-        for one in _last_means(vectors):
-            show("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
-            show(select(table, stack=one.stack, layer=one.layer), "vector", "nonsense", "kinds")
-            title = f"{of_stack(loaded.name, one.stack)}: sentences and nonsense"
-            self._add_plane("plane_of_sentences", title, one, labels)
+        show("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
+        show(_of_last(table), "vector", "nonsense", "kinds")
+        self._add_plane("plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels)
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.options.seed, self.changes, self.changes["kind"].tolist()
@@ -89,53 +85,48 @@ class SentenceStudy(Study):
         found = over_layers(vectors, lambda x: measured.change_rows(x[before], x[after], changes, seed=seed))
         self.tables["changes"] = table = pd.DataFrame(found)
         found = over_layers(vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed))
-        self.tables["kinds_of_change"] = pd.DataFrame(found)
-        self.draw("kinds_of_change", kinds_figure, loaded.name, self.tables["kinds_of_change"])
-        self.draw("changes", change_figure, loaded.name, table)
-        for one in _last_means(vectors):
-            title = of_stack(loaded.name, one.stack)
-            title += f": what a change adds, mean of the tokens after layer {one.layer}"
-            figure = differences_figure(title, one.vectors[after] - one.vectors[before], kinds)
-            self.figures[stem("plane_of_changes", one.stack)] = figure
-        for rows in () if table.empty else by_stack(table).values():
+        self.tables["kinds_of_change"] = matrix = pd.DataFrame(found)
+        last, means = _last_means(vectors)
+        title = f"{loaded.name}: what a change adds, mean of the tokens after layer {last}"
+        self.figures["plane_of_changes"] = differences_figure(title, means[after] - means[before], kinds)
+        if len(matrix):
+            self.figures["kinds_of_change"] = kinds_figure(loaded.name, matrix)
+        if len(table):
+            self.figures["changes"] = change_figure(loaded.name, table)
             show("cosine of two differences at the last layer:")
-            last = select(rows, layer=rows["layer"].max())
-            show(last, "vector", "change", "n", "within", "across", "p", "length")
+            show(_of_last(table), "vector", "change", "n", "within", "across", "p", "length")
 
     def _add_collections(self, loaded: LoadedModel) -> None:
         name, texts = self.collection
         vectors = self._vectors(loaded, texts, "texts")
         self.tables["collection"] = table = pd.DataFrame(over_layers(vectors, measured.collection_rows))
         self.tables["collection_histograms"] = counts = pd.DataFrame(over_layers(vectors, measured.histogram_rows))
-        self.draw("collection", collection_figure, loaded.name, table, counts, name)
-        for rows in by_stack(table).values():
-            show(f"cosine of two texts at the last layer ({name}):")
-            last = select(rows, layer=rows["layer"].max())
-            show(last, "vector", "mean", "q05", "median", "q95", "min", "positive")
+        self.figures["collection"] = collection_figure(loaded.name, table, counts, name)
+        show(f"cosine of two texts at the last layer ({name}):")
+        show(_of_last(table), "vector", "mean", "q05", "median", "q95", "min", "positive")
         if self.other is None:
             return
         other, more = self.other
         others, labels = self._vectors(loaded, more, "other texts"), np.repeat([name, other], [len(texts), len(more)])
-        pairs = zip(vectors, others, strict=True)
-        both = [one._replace(vectors=np.concatenate([one.vectors, second.vectors])) for one, second in pairs]
-        self.tables["two_collections"] = pd.DataFrame(over_layers(both, lambda x: measured.collections_rows(x, labels)))
-        for one in _last_means(both):
-            title = f"{of_stack(loaded.name, one.stack)}: two collections of texts"
-            caption = self._add_plane("plane_of_collections", title, one, {"texts": labels.tolist()})
-            figure = collections_figure(title, caption, measured.collection_values(one.vectors, labels))
-            self.figures[stem("two_collections", one.stack)] = figure
-            show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other} as well:")
-            rows = select(self.tables["two_collections"], **one.keys)
-            show(rows, "texts", "quantity", "mean", "q05", "q95", "nearest")
+        both = {key: np.concatenate([x, others[key]]) for key, x in vectors.items()}
+        table = pd.DataFrame(over_layers(both, lambda x: measured.collections_rows(x, labels)))
+        self.tables["two_collections"] = table
+        title, (_, means) = f"{loaded.name}: two collections of texts", _last_means(both)
+        caption = self._add_plane("plane_of_collections", title, both, {"texts": labels.tolist()})
+        values = measured.collection_values(means, labels)
+        self.figures["two_collections"] = collections_figure(title, caption, values)
+        show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other} as well:")
+        show(select(_of_last(table), vector=MEAN), "texts", "quantity", "mean", "q05", "q95", "nearest")
 
-    def _add_plane(self, name: str, title: str, one: SentenceVectors, labels: dict[str, list[str]]) -> str:
-        """Add a plane of vectors, coloured by the last label; return its caption."""
-        path, caption = stem(name, one.stack), f"mean of the tokens after layer {one.layer}"
-        self.tables[path] = plane_table(torch.from_numpy(one.vectors), labels, self.options.seed)
-        self.figures[path] = plane_figure(title, caption, self.tables[path], [*labels][-1])
+    def _add_plane(self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]) -> str:
+        """Add a plane of the means at the last layer, coloured by the last label; return its caption."""
+        last, means = _last_means(vectors)
+        caption = f"mean of the tokens after layer {last}"
+        self.tables[name] = plane_table(torch.from_numpy(means), labels, self.options.seed)
+        self.figures[name] = plane_figure(title, caption, self.tables[name], [*labels][-1])
         return caption
 
-    def _vectors(self, loaded: LoadedModel, texts: Iterable[str], title: str) -> list[SentenceVectors]:
+    def _vectors(self, loaded: LoadedModel, texts: Iterable[str], title: str) -> SentenceVectors:
         return measured.sentence_vectors(loaded, self._encode(loaded, texts), title)
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
@@ -149,9 +140,15 @@ class SentenceStudy(Study):
         return sequences
 
 
-def _last_means(vectors: Iterable[SentenceVectors]) -> Iterable[SentenceVectors]:
-    """Return the means over tokens at the last layer, of each stack."""
-    return {one.stack: one for one in sorted(vectors, key=lambda one: one.layer) if one.pooling == MEAN}.values()
+def _last_means(vectors: SentenceVectors) -> tuple[int, np.ndarray]:
+    """Return the last layer, and the means over tokens there."""
+    last = max(layer for layer, _ in vectors)
+    return last, vectors[last, MEAN]
+
+
+def _of_last(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the last layer."""
+    return select(table, layer=table["layer"].max())
 
 
 def sentences(

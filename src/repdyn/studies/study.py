@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias, cast
@@ -16,7 +17,7 @@ from rich.text import Text
 from repdyn.figures.drawing import save
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE
-from repdyn.reading import LoadedModel, load_models
+from repdyn.reading import LoadedModel, count_blocks, load_models
 from repdyn.store import find_store
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import select as select_runs
@@ -34,7 +35,7 @@ Folder: TypeAlias = Annotated[
 
 class Study(ABC):
     """Base class of a study, which checks its options and reads its texts in ``__init__``, before any model is loaded,
-    measures one model at a time in :meth:`measure`, and combines models in :meth:`finish`."""
+    measures one stack of one model at a time in :meth:`measure`, and combines models in :meth:`finish`."""
 
     with_heads = False
     """Whether models are loaded with their language-modelling heads."""
@@ -46,9 +47,14 @@ class Study(ABC):
     def __init__(self, options: Any) -> None:
         self.options, self.tables, self.figures = options, {}, {}
 
+    def measure_model(self, loaded: LoadedModel) -> None:
+        """Measure one model, whose weights are released afterwards: each stack of its blocks by itself."""
+        for one in each_stack(loaded):
+            self.measure(one)
+
     @abstractmethod
     def measure(self, loaded: LoadedModel) -> None:
-        """Measure one model, whose weights are released afterwards."""
+        """Measure one stack of the blocks of a model; nothing is read of the layers of another."""
 
     def finish(self) -> None:  # noqa: B027 (most studies are finished with each model)
         """Write what needs the results of all models."""
@@ -57,13 +63,6 @@ class Study(ABC):
         """Add a table to the output, and print it, or some of its columns."""
         self.tables[name] = table
         show(table, *columns)
-
-    def draw(self, name: str, draw: Callable[..., Figure], model: str, table: pd.DataFrame, *given: Any) -> None:
-        """Add a figure of each stack of a model's blocks: of its name, and its rows of the tables that are given."""
-        divided = [by_stack(each) if isinstance(each, pd.DataFrame) else None for each in given]
-        for stack, rows in {} if table.empty else by_stack(table).items():
-            of = [each if parts is None else parts[stack] for each, parts in zip(given, divided, strict=True)]
-            self.figures[stem(name, stack)] = draw(of_stack(model, stack), rows, *of)
 
     def stored_runs(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
         """Yield title, hash of the probe and rows of each stack of each run of the option ``store``."""
@@ -93,8 +92,13 @@ def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, An
         raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
     begun = study(SimpleNamespace(**{**vars(models), **options}))
     for loaded in load_models(begun.options, with_heads=begun.with_heads):
-        begun.measure(loaded)
+        begun.measure_model(loaded)
     begun.finish()
+
+
+def each_stack(loaded: LoadedModel) -> list[LoadedModel]:
+    """Return a model once for each stack of its blocks, with its name, of whose layers alone functions then tell."""
+    return [replace(loaded, name=of_stack(loaded.name, stack), stack=stack) for stack in count_blocks(loaded)]
 
 
 def read_groups(path: Path, *columns: str) -> pd.DataFrame:
@@ -154,11 +158,6 @@ def show(found: str | pd.DataFrame, *columns: str) -> None:
         chosen = found[[*columns] or found.columns]
         found = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
     PrintableConsole().print(found, markup=False, highlight=False, soft_wrap=True)
-
-
-def stem(name: str, stack: str | None) -> str:
-    """Return the name of a figure or table, with that of the stack in a model of several."""
-    return name if stack is None else f"{name}_{stack}"
 
 
 def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from repdyn import reading
 from repdyn.kernels import Undefined, full_precision, topic_mean
 from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks
-from repdyn.reading import CheckpointError, LayerPatterns, LayerStates, LoadedModel
+from repdyn.reading import CheckpointError, LayerStates, LoadedModel
 from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
 from repdyn.studies.study import text_probe
 
@@ -43,8 +43,8 @@ class SentenceStates(NamedTuple):
     """The tokens of a sentence in every state of a model."""
 
     ids: list[int]
-    keys: list[tuple[str | None, int, State]]
-    """Stack, layer and state: layer by layer, after the attention (if the layer has that) and after the block."""
+    keys: list[tuple[int, State]]
+    """Layer and state: layer by layer, after the attention (if the layer has that) and after the block."""
     vectors: list[Tensor]
     """Of each state (n_tokens, dim)."""
     embeddings: Tensor | str
@@ -62,18 +62,17 @@ def encode_sentence(loaded: LoadedModel, sentence: str) -> list[int]:
     return ids
 
 
-def capture_sentence(loaded: LoadedModel, sentence: str, layers: LayerPatterns = None) -> SentenceStates:
+def capture_sentence(loaded: LoadedModel, sentence: str) -> SentenceStates:
     """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
-    states = reading.layer_states(loaded, [ids], layers, captures=CAPTURES)
+    states = reading.layer_states(loaded, [ids], captures=CAPTURES)
     found = SentenceStates(ids, [], [], states.embeddings, [])
     for layer in states:
         for state, vectors in states_of(layer):
-            found.keys.append((layer.stack, layer.index, state))
+            found.keys.append((layer.index, state))
             found.vectors.append(vectors)
         if isinstance(layer.after_attention, str):
-            stack = f"{layer.stack} " if layer.stack else ""
-            found.reasons.append(f"{stack}layer {layer.index}: {layer.after_attention}")
+            found.reasons.append(f"layer {layer.index}: {layer.after_attention}")
     return found
 
 
@@ -171,7 +170,7 @@ class VocabularyComparison(NamedTuple):
     """The tokens of a sentence against the vocabulary, state by state."""
 
     table: pd.DataFrame
-    """A row for each state and token: stack, layer, state, position, token_id, token, cosine or distance, rank."""
+    """A row for each state and token: layer, state, position, token_id, token, cosine or distance, rank."""
     nearest: pd.DataFrame
     """A row for each state, token and place (from 1): the first columns, place, nearest_id, nearest, cosine or
     distance."""
@@ -200,7 +199,7 @@ def compare_with_vocabulary(
         parts.append([each.unflatten(0, (len(states), -1)) for each in found])
     values, ranks, near, rows = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
     tokens = list(zip(range(len(ids)), ids, token_names(tokenizer, ids), strict=True))
-    columns = ["stack", "layer", "state", "position", "token_id", "token"]
+    columns = ["layer", "state", "position", "token_id", "token"]
     keys = pd.DataFrame([(*key, *token) for key in sentence.keys for token in tokens], columns=columns)
     measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
@@ -237,47 +236,46 @@ def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
 
-    Tables are those of :func:`class_tables`, by stack and state, attention of :func:`received_attention`, steps of
+    Tables are those of :func:`class_tables`, by state, attention of :func:`received_attention`, steps of
     :func:`common_direction`, and density; with them comes the name of the text.
     """
     probe = text_probe(loaded, options, CLASSES)
-    states = reading.layer_states(loaded, probe, options.layers, subsets=("no_sink", *CLASSES), captures=CAPTURES)
+    states = reading.layer_states(loaded, probe, subsets=("no_sink", *CLASSES), captures=CAPTURES)
     measure: Measure = "distance" if options.distance else "cosine"
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows, ids = states.rows_of(tokens), probe.tokens[tokens]
     members = {name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES}
     moving = probe.sample("no_sink").ravel()
     sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
-    weights = reading.attention_weights(loaded, probe, options.layers, n_tokens=len(probe.tokens))
+    weights = reading.attention_weights(loaded, probe, n_tokens=len(probe.tokens))
     in_class = {name: probe.classes[name].numpy() for name in CLASSES}
-    found: dict[tuple[str | None, State], dict[int, tuple[np.ndarray, np.ndarray]]] = {}
+    found: dict[State, dict[int, tuple[np.ndarray, np.ndarray]]] = {}
     steps, attention = [], []
     with comparable(loaded, states.embeddings) as table:
         vocabulary = Vocabulary(table, by_distance=options.distance)
         for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
-            key = {"stack": layer.stack, "layer": layer.index}
             for state, vectors in states_of(layer):
                 given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
                 values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
-                found.setdefault((layer.stack, state), {})[layer.index] = values
+                found.setdefault(state, {})[layer.index] = values
             if layer.index:
                 with suppress(Undefined):
                     received = received_attention(weights.of(layer.stack, layer.index), in_class)
-                    attention.append(received.assign(**key))
+                    attention.append(received.assign(layer=layer.index))
             if not layer.is_last:
                 at = states.rows_of(moving)
                 moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
-                steps.append({**key, **dict(zip(("within", "between"), common_direction(*moved), strict=True))})
+                steps.append((layer.index, *common_direction(*moved)))
     parts: dict[str, list[pd.DataFrame]] = {}
-    for (stack, state), of_layers in found.items():
+    for state, of_layers in found.items():
         # what enters the first block comes before its attention, too
-        layers = {0: found[stack, "block"][0], **of_layers}
+        layers = {0: found["block"][0], **of_layers}
         of_state = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
         for kind, frame in of_state.items():
-            shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(stack=stack, state=state)
+            shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(state=state)
             parts.setdefault(kind, []).append(shown)
     tables = {kind: pd.concat(frames, ignore_index=True) for kind, frames in parts.items()}
-    tables["steps"] = pd.DataFrame(steps)
+    tables["steps"] = pd.DataFrame(steps, columns=["layer", "within", "between"])
     tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
     is_function = probe.classes["function"][torch.from_numpy(tokens)]
     tables["density"] = density(Vocabulary(table), ids, is_function)

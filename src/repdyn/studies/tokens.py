@@ -13,9 +13,8 @@ from repdyn.studies import token_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band, panels, zero_line
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
 from repdyn.studies.token_measurements import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, VocabularyComparison, measure_of
-from repdyn.tables.frames import by_stack
-from repdyn.tables.style import SUBSET_COLOURS, of_stack
-from repdyn.utils.arguments import Count, Layers, ModelOptions, Models, at_least
+from repdyn.tables.style import SUBSET_COLOURS
+from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
 STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
 _COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
@@ -47,39 +46,37 @@ class TokenStudy(Study):
 
     def _add_sentence(self, loaded: LoadedModel, name: str) -> None:
         sentence, positions = self.options.sentence, self.options.positions
-        states = measured.capture_sentence(loaded, sentence, self.options.layers)
+        states = measured.capture_sentence(loaded, sentence)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
         found = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
-        table = found.table
+        table, caption = found.table, "Compared with the input embeddings."
         self.tables.update(tokens=table, nearest=found.nearest)
-        caption = "Compared with the input embeddings"
-        caption += ", the token's position embedding added to every row." if positions else "."
         if positions:
+            caption = "Compared with the input embeddings, the token's position embedding added to every row."
             show_title(f"{name}: what the embeddings of positions change, mean over tokens")
             self.add("positions", position_effect(found, measured.compare_sentence(loaded, states, **settings)))
-        for stack, rows in by_stack(table).items():
-            show_title(f"{of_stack(name, stack)}: rank of each token's own embedding among the input embeddings")
-            show(_ranks(rows))
+        show_title(f"{name}: rank of each token's own embedding among the input embeddings")
+        show(_ranks(table))
         if states.reasons:
             show(f"no state after attention at {len(states.reasons)} layers, as at {states.reasons[0]}")
         for quantity in (measure_of(table), "rank"):
-            self.draw(quantity, trajectory_figure, name, table, sentence, quantity, caption)
+            self.figures[quantity] = trajectory_figure(name, table, sentence, quantity, caption)
 
     def _add_text(self, loaded: LoadedModel, name: str) -> None:
         text, tables = measured.measure_text(loaded, self.options)
         self.tables.update(tables)
         measure = measure_of(tables["classes"])
-        for stack, rows in by_stack(tables["classes"]).items():
-            show_title(f"{of_stack(name, stack)}: words of {text}")
-            show(rows, "layer", "state", "class", "tokens", measure, "rank", "kept")
-            show("largest change of each class from one layer to the next, and the part that is taken back later:")
-            show(select(tables["jumps"], stack=stack).drop(columns="stack"))
-        self.draw("classes", class_figure, name, tables["classes"], text)
-        self.draw("changes", change_figure, name, tables["changes"], text, measure)
-        self.draw("points", points_figure, name, tables["points"], tables["changes"], text, measure)
-        self.draw("steps", step_figure, name, tables["steps"], text)
-        self.draw("attention", attention_figure, name, tables["attention"], text)
+        show_title(f"{name}: words of {text}")
+        show(tables["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
+        show("largest change of each class from one layer to the next, and the part that is taken back later:")
+        show(tables["jumps"])
+        self.figures["classes"] = class_figure(name, tables["classes"], text)
+        self.figures["changes"] = change_figure(name, tables["changes"], text, measure)
+        self.figures["points"] = points_figure(name, tables["points"], tables["changes"], text, measure)
+        self.figures["steps"] = step_figure(name, tables["steps"], text)
         self.figures["density"] = density_figure(name, text, tables["density"])
+        if len(tables["attention"]):
+            self.figures["attention"] = attention_figure(name, tables["attention"], text)
 
 
 def tokens(
@@ -93,7 +90,6 @@ def tokens(
     positions: bool = False,
     distance: bool = False,
     no_causal_mask: bool = False,
-    layers: Layers = None,
     text: str | None = None,
     sequence_length: Annotated[int, at_least(3)] = 128,
     max_vectors: Annotated[int, at_least(3)] = 2048,
@@ -125,16 +121,16 @@ def tokens(
 def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
     """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
 
-    Columns: stack, layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
+    Columns: layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
     without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
     """
-    keys, measure = ["stack", "layer", "state"], measure_of(plain.table)
+    keys, measure = ["layer", "state"], measure_of(plain.table)
     change = added.table[measure] - plain.table[measure]
     ranks = (added.table["rank"] - plain.table["rank"]).abs()
     nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
     columns = {"change": change, "size": change.abs(), "ranks": ranks, "same_rank": ranks == 0}
     table = plain.table[keys].assign(**columns, same_nearest=nearest[0] == nearest[1])
-    return pd.DataFrame(table.groupby(keys, dropna=False, sort=False, as_index=False).mean())
+    return pd.DataFrame(table.groupby(keys, sort=False, as_index=False).mean())
 
 
 def _ranks(table: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from repdyn.probe import Design, Probe
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.windows import tokenize_windows
 from repdyn.probe.word_classes import NO_WORD, Lexicon, is_function_word
-from repdyn.reading import LayerPatterns, Model, attention_weights, layer_states
+from repdyn.reading import Model, attention_weights, layer_states
 from repdyn.studies.study import select
 from repdyn.tables.frames import grid, measurements, metrics_of
 
@@ -178,9 +178,8 @@ def block_table(products: pd.DataFrame) -> pd.DataFrame:
 
 
 class TopicMeasurements(NamedTuple):
-    """The topic gaps of one stack of blocks."""
+    """The topic gaps of a model, or of one stack of its blocks."""
 
-    stack: str | None
     ids: Tensor
     """(n_vectors,) the tokens that have a topic."""
     length: int
@@ -197,38 +196,32 @@ class TopicMeasurements(NamedTuple):
     columns, ascending; None where the input embeddings are not known."""
 
 
-def measure_topics(
-    model: Model, probe: Probe, layers: LayerPatterns = None, *, title: str = "", seed: int = 0
-) -> list[TopicMeasurements]:
-    """Measure the gaps of every layer and head, each with its control, for each stack of blocks."""
+def measure_topics(model: Model, probe: Probe, *, title: str = "", seed: int = 0) -> TopicMeasurements:
+    """Measure the gaps of every layer and head, each with its control."""
     if probe.topics is None or len(probe.lengths.unique()) > 1:
         raise ValueError("expected a probe with topics and sequences of one length, as TextTopics.probe makes one")
     length = int(probe.lengths[0])
     topics = [probe.topics, *(labels.flatten() for labels in shifted_topics(probe.topics.view(-1, length)))]
     whole = replace(probe, batch_vectors=int((~probe.is_sink).sum()), n_batches=1)
-    states = layer_states(model, whole, layers, subsets=["no_sink"], captures={"embeddings"})
-    weights = attention_weights(model, probe, layers, n_tokens=len(probe.tokens))
+    states = layer_states(model, whole, subsets=["no_sink"], captures={"embeddings"})
+    weights = attention_weights(model, probe, n_tokens=len(probe.tokens))
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
-    vectors: dict[str | None, list[pd.DataFrame]] = {}
-    attention: dict[str | None, list[pd.DataFrame]] = {}
+    vectors, attention = [of_table], []
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
         gaps = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
-        vectors.setdefault(layer.stack, [of_table]).append(gaps.assign(layer=layer.index))
+        vectors.append(gaps.assign(layer=layer.index))
         if layer.index:
             try:
                 of_heads = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
             except Undefined as error:
                 of_heads = pd.DataFrame({"reason": [error.reason]})
-            attention.setdefault(layer.stack, []).append(of_heads.assign(layer=layer.index))
-    found, with_topics = [], ids[labels[0] >= 0]
-    for stack, parts in vectors.items():
-        of_vectors = pd.concat(parts, ignore_index=True).reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
-        of_heads = pd.concat(attention[stack], ignore_index=True)
-        of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
-        found.append(TopicMeasurements(stack, with_topics, length, of_vectors, of_heads, words))
-    return found
+            attention.append(of_heads.assign(layer=layer.index))
+    of_vectors, of_heads = (pd.concat(parts, ignore_index=True) for parts in (vectors, attention))
+    of_vectors = of_vectors.reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
+    of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
+    return TopicMeasurements(ids[labels[0] >= 0], length, of_vectors, of_heads, words)
 
 
 def _of_table(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:

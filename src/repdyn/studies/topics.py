@@ -16,9 +16,9 @@ from repdyn.studies import topic_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, panels, series_colour, zero_line
 from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title
 from repdyn.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
-from repdyn.tables.style import SEQUENTIAL, of_stack
+from repdyn.tables.style import SEQUENTIAL
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.arguments import Layers, ModelOptions, Models, Place, at_least
+from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
 
 _N_WORDS = 8
 BOLD_FROM = 3.0
@@ -58,10 +58,9 @@ class TopicStudy(Study):
             seed=options.seed,
             name=self.text,
         )
-        for one in measured.measure_topics(loaded, probe, options.layers, title=loaded.name, seed=options.seed):
-            title = of_stack(loaded.name, one.stack)
-            show_gaps(title, one)
-            self.found[title] = one
+        found = measured.measure_topics(loaded, probe, title=loaded.name, seed=options.seed)
+        show_gaps(loaded.name, found)
+        self.found[loaded.name] = found
 
     def finish(self) -> None:
         if self.found:
@@ -101,7 +100,6 @@ def topics(
     sequences: Annotated[int, at_least(2)] = 128,
     sequence_length: Annotated[int, at_least(8)] = 128,
     tokens_of_words: TokensOfWords = "whole",
-    layers: Layers = None,
     probe: Path | None = None,
     store: Place | None = None,
     run: list[str] | None = None,

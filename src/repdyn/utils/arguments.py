@@ -27,9 +27,6 @@ Models: TypeAlias = Annotated[
         help="Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.",
     ),
 ]
-Layers: TypeAlias = Annotated[
-    str | None, Parameter(help='Pattern of the blocks\' names, such as "layers.*" (default: detected).')
-]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
 SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
@@ -71,5 +68,7 @@ class ModelOptions:
     """Precision of the weights; auto keeps the one they were saved in."""
     trust_remote_code: bool = False
     """Run Python code that comes with a model."""
+    layers: str | None = None
+    """Pattern of the blocks' names, such as "layers.*" (default: detected)."""
     timeout: Count = 3600
     """Seconds for one download or listing."""

@@ -13,7 +13,7 @@ import pytest
 from saved_models import MARKUP
 from test_explorer import SENTENCE
 
-from repdyn.explorer import session as session_module
+from repdyn import reading
 from repdyn.studies.token_measurements import capture_sentence, compare_sentence, encode_sentence
 
 
@@ -38,20 +38,20 @@ def test_paths_are_pictures_of_the_study_of_anatomy(session):
 
 
 def test_readers_take_turns(session, monkeypatch):
-    at_once, most, whole = [0], [0], session_module.capture_sentence
+    at_once, most, whole = [0], [0], reading.layer_states
     counting = threading.Lock()
 
-    def slowly(*given):
+    def slowly(*given, **how):
         with counting:
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
         time.sleep(0.02)
-        found = whole(*given)
+        found = whole(*given, **how)
         with counting:
             at_once[0] -= 1
         return found
 
-    monkeypatch.setattr(session_module, "capture_sentence", slowly)
+    monkeypatch.setattr(reading, "layer_states", slowly)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: session.token(f"{SENTENCE} {number}", 3), range(4)))
     assert most == [1]

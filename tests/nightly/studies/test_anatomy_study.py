@@ -48,11 +48,11 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, drawn):
     BartModel(config).save_pretrained(tmp_path / "both")
     byte_tokenizer().save_pretrained(tmp_path / "both")
     ran(tmp_path / "both", "--pair", *PAIR, "-o", tmp_path / "out")
-    [names] = drawn
-    assert {"depth_encoder", "depth_decoder", "paths_encoder", "paths_decoder"} <= names
-    assert sum("embed_positions" in name for name in names) > 4
-    decoder = pd.read_csv(tmp_path / "out" / "both" / "depth_decoder.csv")
-    assert decoder["layer"].max() == 2
+    of_encoder, of_decoder = drawn
+    assert {"depth", "paths"} <= of_encoder & of_decoder
+    assert sum("embed_positions" in name for name in of_encoder) > 4
+    for stack, blocks in (("encoder", 1), ("decoder", 2)):
+        assert pd.read_csv(tmp_path / "out" / f"both_({stack})" / "depth.csv")["layer"].max() == blocks
 
 
 @pytest.mark.real_data
