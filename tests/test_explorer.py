@@ -99,7 +99,7 @@ def test_weights_are_those_that_the_model_returns(session, number, layer):
 
 def test_all_layers_have_a_table_for_each_checkpoint(session):
     seen, _ = session.token(SENTENCE, 3)
-    html = tables.nearest_tables(seen, "block", None)
+    html = tables.nearest_tables(seen, "block")
     assert html.count("<table>") == 2
     assert html.count('<th scope="col">layer</th><th scope="col">0</th><th scope="col">1</th>') == 2
     line = seen[1].table.query("state == 'block' and layer == 2").iloc[0]

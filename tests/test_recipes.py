@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -30,7 +30,7 @@ from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes.criteria import Measured, NotMeasuredError
-from repdyn.recipes.evaluation import count_verdicts, evaluate, shortfalls
+from repdyn.recipes.evaluation import count_verdicts, evaluate
 from repdyn.recipes.page import write_results
 from repdyn.recipes.recipe import AnyCriterion, find_models_of, find_recipe, read_recipe, shipped_recipes
 from repdyn.tables.effects import CannotBeJudgedError
@@ -308,14 +308,6 @@ def test_the_page_states_what_was_measured(recipe, store, tmp_path):
     assert f"lab/bert at 1 step (0): {SAMPLED}" in page
     assert "text not recorded: the store has no copy of the probe" in page
     assert "measured otherwise: windows of 64 tokens, not 80" in page
-
-
-def test_what_a_choice_leaves_unjudged(recipe):
-    phases = criterion(kind="phases", phases=("rise", "fall"), more=(0.1, 0.1))
-    recipe = replace(recipe, published=(*recipe.published, replace(recipe.published[0], criterion=phases)))
-    models = find_models_of(["lab/a"])
-    (needed,) = shortfalls(recipe, models, {"lab/a": 2})
-    assert needed == "published value 6 needs 3 checkpoints of lab/a, got 2; choose more with --revisions"
 
 
 VALID = {

@@ -330,7 +330,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
-        *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
+        *("separation.csv", "changes.csv", "collection.csv"),
         *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv", "two_collections.csv"),
         "plane_of_collections.csv",
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
@@ -348,7 +348,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     text = " ".join(capsys.readouterr().out.split())
     assert "vector within between effect nearest first token" in text
     assert "cosine of two differences at the last layer: vector change n within across p length" in text
-    assert f"tables and figures: {tmp_path / 'out' / 'small'} (25 files)" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (24 files)" in text
 
 
 THEMES = (
@@ -413,7 +413,7 @@ def test_trajectories_against_naive_ones(positions):
     added = random(5, 8, seed=1) if positions else None
     keys = [(layer, state) for layer in range(3) for state in ("attention", "block")]
     vectors = [random(5, 8, seed=number) + table[ids] for number in range(6)]
-    sentence = SentenceStates(ids, keys, vectors, table, [])
+    sentence = SentenceStates(ids, dict(zip(keys, vectors, strict=True)), table, [])
     found = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
     lines, near = found.table.to_dict("records"), found.nearest.to_dict("records")
     assert len(lines) == 6 * 5

@@ -76,13 +76,6 @@ class Prepared:
     notes: Sequence[str]
     """What is not as its description says, or wrong with its files."""
 
-    def n_distinct(self) -> dict[str, int]:
-        """Return the number of existing checkpoints of each run without weights of another one."""
-        return {
-            each.run: sum(target not in self.foreign and not target.missing_reason for target in each.targets)
-            for each in self.selections
-        }
-
 
 @dataclass(frozen=True)
 class Sweep:

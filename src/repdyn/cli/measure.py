@@ -241,10 +241,8 @@ def reproduce(
     from repdyn.recipes.evaluation import (
         evaluate,
         is_reproduced,
-        missing_metrics,
         print_outcomes,
         run_studies,
-        shortfalls,
     )
     from repdyn.recipes.page import write_results
     from repdyn.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
@@ -284,7 +282,7 @@ def reproduce(
             )
         with _resumable():
             prepared = prepare(options, to_plan=dry_run)
-            for note in (*prepared.notes, *shortfalls(recipe, found, prepared.n_distinct())):
+            for note in prepared.notes:
                 warn(note)
             if dry_run:
                 return _plan(prepared, json)
@@ -297,7 +295,7 @@ def reproduce(
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
     in_doubt = doubts(judged, sorted({(each.name, str(each.rows["probe"].iloc[0])) for each in measured}))
-    for sentence in (*missing_metrics(recipe, measured), *in_doubt):
+    for sentence in in_doubt:
         say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, in_doubt)
     if json:

@@ -22,8 +22,6 @@ from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_ru
 from repdyn.studies.token_measurements import Measure, State, token_names
 from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 
-_ALL = -1
-"""All layers, as a choice of a layer."""
 _HEADING = (
     "# Token explorer\nWhat each layer predicts at each token, which tokens each head attends to, and where each layer "
     "has taken a token among those of the vocabulary."
@@ -90,12 +88,12 @@ class Page:
         return "", choices, gr.Plot(figures.attention(found, names, chosen), visible=True)
 
     def show(
-        self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State, layer: int
+        self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State
     ) -> tuple[str, str, go.Figure, go.Figure]:
         """Return views of the chosen token: remarks, nearest tokens, similarity and rank across layers."""
         how = {"with_positions": with_positions, "by_distance": measure == "distance"}
         found, missing = _or_reason(self.session.token, sentence, place, **how)
-        near = tables.nearest_tables(found, state, None if layer == _ALL else layer)
+        near = tables.nearest_tables(found, state)
         similarity, rank = (figures.across_layers(found, quantity) for quantity in (measure, "rank"))
         return tables.remarks(missing), near, similarity, rank
 
@@ -144,10 +142,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             no_attention = gr.HTML(elem_classes="empties")
             attention = gr.Plot(show_label=False, elem_id="attention")
         with gr.Tab("Nearest tokens"):
-            with gr.Row():
-                state = gr.Radio([(title, key) for key, title in figures.STATES.items()], value="block", label="State")
-                layers = [("all layers", _ALL), *((str(number), number) for number in range(session.n_layers + 1))]
-                layer = gr.Dropdown(layers, value=_ALL, label="Layer")
+            state = gr.Radio([(title, key) for key, title in figures.STATES.items()], value="block", label="State")
             near = gr.HTML(elem_id="nearest")
         with gr.Tab("Similarity across layers"):
             similarity = gr.Plot(show_label=False, elem_id="similarity")
@@ -161,7 +156,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             plane = gr.HTML(elem_id="paths")
         # an event during the computation of another must not be lost
         settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
-        asked = [shown, chosen, positions, measure, state, layer]
+        asked = [shown, chosen, positions, measure, state]
         token = {"inputs": asked, "outputs": [remarks, near, similarity, rank]}
         lens = {"inputs": [shown, number, colour, cell], "outputs": [no_lens, grid, top]}
         heads = {"inputs": [shown, checkpoint, block, head], "outputs": [no_attention, head, attention]}
@@ -176,7 +171,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         gr.on([checkpoint.input, block.input, head.input], page.attention, **heads, **settings)
         grid.click(page.cell, [shown, number], [cell, top], **settings)
         opened.then(page.show, **token, **settings).then(page.paths, **both, **settings)
-        choices = [chosen.input, positions.input, measure.input, state.input, layer.input]
+        choices = [chosen.input, positions.input, measure.input, state.input]
         gr.on(choices, page.show, **token, **settings)
         gr.on([second.submit, compare.click], page.paths, **both, **settings)
     return blocks

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import partial
 from html import escape
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,7 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from repdyn.explorer.session import LayerHeads, TokenStates
-from repdyn.studies.token_measurements import Measure, State, measure_of
-
-Quantity: TypeAlias = Measure | Literal["rank"]
+from repdyn.studies.token_measurements import Quantity, State, measure_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, distinct with any colour vision, without black and yellow: one of the two would be invisible

@@ -92,12 +92,11 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
     return (values / largest if math.isfinite(largest) and largest > 0 else finite).clamp(0, 1)
 
 
-def nearest_tables(tokens: Sequence[TokenStates], state: State, layer: int | None) -> str:
-    """Return the nearest tokens of the vocabulary at every layer, or at one: a table for each checkpoint."""
-    chosen = {"state": state} if layer is None else {"state": state, "layer": layer}
+def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
+    """Return the nearest tokens of the vocabulary at every layer: a table for each checkpoint."""
     tables = []
     for one in tokens:
-        own, near = (select(frame, **chosen) for frame in (one.table, one.nearest))
+        own, near = (select(frame, state=state) for frame in (one.table, one.nearest))
         caption, measure = f"{one.name}: {one.token}", measure_of(own)
         if own.empty:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")

@@ -155,9 +155,10 @@ def count_blocks(loaded: LoadedModel) -> dict[str | None, int]:
     """Return the number of blocks of each stack of a model.
 
     Raises:
-        ValueError: the blocks are not found.
+        CheckpointError: the blocks are not found.
     """
-    stacks = [block.stack for block in find_blocks(loaded.model, loaded.layers)]
+    with model_errors(f"{loaded.name} cannot be measured"):
+        stacks = [block.stack for block in find_blocks(loaded.model, loaded.layers)]
     return {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)}
 
 

@@ -106,10 +106,6 @@ class Measured:
         extreme = min if layers == "lowest" else max
         return {step: extreme(blocks, key=lambda block: block.value) for step, blocks in by_step.items()}
 
-    def has(self, name: str) -> bool:
-        """Return whether a metric was measured, by its name as for :meth:`profile`."""
-        return not of_metric(self.rows, *split(name)).empty
-
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
         found = of_metric(self.rows, *split(name))
@@ -145,8 +141,6 @@ class Criterion(ABC):
     """Step at which a profile is judged and drawn."""
     layers: Layers = "mean"
     """Blocks over which the values of a course are taken."""
-    least_checkpoints: int = 1
-    """Number of checkpoints of a model that a verdict needs."""
     axis: Axis = "training"
     """Quantity on the horizontal axis of a figure."""
 
@@ -178,9 +172,8 @@ class PublishedFinding(Criterion):
     kind: Literal["finding"] = "finding"
 
     def __post_init__(self) -> None:
-        is_profile = self.finding in {"bell", "uniform"}
-        object.__setattr__(self, "axis", "depth" if is_profile else "training")
-        object.__setattr__(self, "least_checkpoints", 1 if is_profile else 3)
+        if self.finding in {"bell", "uniform"}:
+            object.__setattr__(self, "axis", "depth")
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -269,7 +262,6 @@ class Phases(Criterion):
     def __post_init__(self) -> None:
         if len(self.more) != len(self.phases):
             raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
-        object.__setattr__(self, "least_checkpoints", len(self.phases) + 1)
 
     @property
     def text(self) -> str:
@@ -284,8 +276,8 @@ class Phases(Criterion):
         return []
 
     def _turns(self, course: Course) -> tuple[list[int], Drift]:
-        if len(course) < self.least_checkpoints:
-            raise CannotBeJudgedError(f"needs {self.least_checkpoints} checkpoints, got {len(course)}")
+        if len(course) <= len(self.phases):
+            raise CannotBeJudgedError(f"needs {len(self.phases) + 1} checkpoints, got {len(course)}")
         values = np.array([estimate.value for estimate in course.values()])
         if values.min() <= 0:
             raise CannotBeJudgedError("ratios need values above 0")

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -226,28 +224,6 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
     return Measured(run, rows, recipe.judged_by == "values", probe, deviations(recipe.cloud, rows, probe))
-
-
-def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:
-    """Return sentences on the published values that cannot be judged on a choice of too few checkpoints."""
-    return [
-        f"published value {number} needs {needed} checkpoints of {model.run}, got {n}; choose more with --revisions"
-        for number, published in enumerate(recipe.published, start=1)
-        if published.criterion is not None
-        for model in models_for(recipe, published, models)
-        if (n := n_checkpoints.get(model.run, math.inf)) < (needed := published.criterion.least_checkpoints)
-    ]
-
-
-def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
-    """Return a sentence on each model that lacks metrics of a recipe, with the options that measure them."""
-    options = f"--design {recipe.cloud.design} --metrics {' '.join(map(shlex.quote, recipe.metrics))}"
-    found = {each.name: [metric for metric in recipe.metrics if not each.has(metric)] for each in measured}
-    return [
-        f"{name} was not measured with {', '.join(missing)}; track them, or sweep its checkpoints with {options}"
-        for name, missing in found.items()
-        if missing
-    ]
 
 
 def run_studies(

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from repdyn.figures.charts import Axis, Chart, Line, Panel, notes
+from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes
 from repdyn.figures.drawing import draw, save
 from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError, Phases, half_width
 from repdyn.recipes.evaluation import Outcome, count_verdicts
@@ -99,13 +99,8 @@ def _panel(
     otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
     title = "\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"])
     # an axis of values shows 0: a small change is not to fill the panel
-    ends = [np.zeros(1)]
-    for line in lines:
-        margin = np.nan_to_num(0.0 if line.margin is None else line.margin)
-        ends += [np.asarray(line.y, float) - margin, np.asarray(line.y, float) + margin]
-    low, high = float(np.nanmin(np.concatenate(ends))), float(np.nanmax(np.concatenate(ends)))
-    limits = (low, high if high > low else 1.0)
-    y = Axis(label=_name(published.metric), limits=limits, padding=(0.05 * (low < 0), 0.05))
+    origin = Line(x=[0.0], y=[0.0], colour="")
+    y = axis_of_lines(published.metric, [origin, *lines], _name(published.metric))
     return Panel(title=title, x=_AXES[criterion.axis], y=y, lines=lines)
 
 

@@ -209,8 +209,8 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
     above.set(xlim=(0, n), ylim=(0, 2 * rotation.period), title=title)
     below.plot(middles, ordered, color=colour)
     below.axhline(paths.ORDERED, **limit)
-    below.set(xlim=(0, n), ylim=(min(0.0, ordered.min()), 1.03), xlabel="position")
-    below.set_title("share of the steps that follow the rotation")
+    title = "share of the steps that follow the rotation"
+    below.set(xlim=(0, n), ylim=(min(0.0, ordered.min()), 1.03), xlabel="position", title=title)
 
 
 def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -> Figure:
@@ -264,8 +264,7 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
     alike = paths.cross_sentence_cosine(one, other)
     draw_tokens(last, np.arange(len(alike)), alike, [a for a, *_ in pairs])
-    last.set_title("cosine of the two sentences' tokens at the same place")
-    last.set_ylim(top=1.02)
+    last.set(title="cosine of the two sentences' tokens at the same place", ylim=(None, 1.02))
     layer_axis(last)
     partner = {a: other.tokens[b] for a, b, _ in pairs}
     both = ([one.tokens[place], partner.get(place, one.tokens[place])] for place in named)

@@ -212,10 +212,9 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     for number, (name, table) in enumerate(profiles.items()):
         depth = table["layer"] / (1 if same_depth else len(table) - 1)
         _draw_profile(axes, table, "alignment", depth, **_look(number), label=name)
-    axes.set_xlabel(RELATIVE_DEPTH)
+    axes.set(xlabel=RELATIVE_DEPTH, ylabel="mean cosine to the last layer")
     if same_depth:
         layer_axis(axes)
-    axes.set_ylabel("mean cosine to the last layer")
     axes.legend()
     return figure
 

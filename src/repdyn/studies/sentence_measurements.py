@@ -42,7 +42,6 @@ _BATCH_SENTENCES = 64
 SHARED_TOKENS = "tokens in common"
 """In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
 _ROUNDING = 1e-5
-_BINS = np.linspace(-1, 1, 201)
 BETWEEN = "one of each"
 """The pairs of a text of the one collection and one of the other."""
 N_PERMUTATIONS = 2000
@@ -179,21 +178,16 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
         yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
 
 
-def _pair_cosines(x: np.ndarray) -> np.ndarray:
+def pair_cosines(x: np.ndarray) -> np.ndarray:
+    """Return the cosines of all pairs of vectors (n, dim), without those of a vector that is zero."""
     cosines = cosine_matrix(x)[np.triu_indices(len(x), 1)]
     return cosines[~np.isnan(cosines)]
 
 
 def collection_rows(x: np.ndarray) -> Iterator[Row]:
     """Yield the distribution of the cosines of all pairs of texts, and ``positive``, the share of those above 0."""
-    values = _pair_cosines(x)
+    values = pair_cosines(x)
     yield {**describe(values), "positive": float((values > 0).mean())}
-
-
-def histogram_rows(x: np.ndarray) -> Iterator[Row]:
-    """Yield the number of pairs of texts by cosine, in 200 bins from -1 to 1: low, high, count."""
-    for low, high, count in zip(_BINS[:-1], _BINS[1:], np.histogram(_pair_cosines(x), bins=_BINS)[0], strict=True):
-        yield {"low": low, "high": high, "count": count}
 
 
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:

@@ -100,8 +100,7 @@ class SentenceStudy(Study):
         name, texts = self.collection
         vectors = self._vectors(loaded, texts, "texts")
         self.tables["collection"] = table = pd.DataFrame(over_layers(vectors, measured.collection_rows))
-        self.tables["collection_histograms"] = counts = pd.DataFrame(over_layers(vectors, measured.histogram_rows))
-        self.figures["collection"] = collection_figure(loaded.name, table, counts, name)
+        self.figures["collection"] = collection_figure(loaded.name, table, vectors, name)
         show(f"cosine of two texts at the last layer ({name}):")
         show(_of_last(table), "vector", "mean", "q05", "median", "q95", "min", "positive")
         if self.other is None:
@@ -130,14 +129,8 @@ class SentenceStudy(Study):
         return measured.sentence_vectors(loaded, self._encode(loaded, texts), title)
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
-        limit, sequences = min(self.options.max_tokens, loaded.context), []
-        for sentence in sentences:
-            sequences.append(list(loaded.tokenizer(sentence, truncation=True, max_length=limit)["input_ids"]))
-            if not sequences[-1]:
-                raise ValueError(
-                    f"expected sentences of at least one token, got {sentence!r}, which has none in {loaded.name}"
-                )
-        return sequences
+        limit = min(self.options.max_tokens, loaded.context)
+        return loaded.tokenizer([*sentences], truncation=True, max_length=limit)["input_ids"]
 
 
 def _last_means(vectors: SentenceVectors) -> tuple[int, np.ndarray]:
@@ -293,7 +286,7 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     return figure
 
 
-def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, source: str) -> Figure:
+def collection_figure(name: str, table: pd.DataFrame, vectors: SentenceVectors, source: str) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
     n_panels = len(poolings) + 1
@@ -307,9 +300,8 @@ def collection_figure(name: str, table: pd.DataFrame, histograms: pd.DataFrame, 
             axes.fill_between(rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
         axes.plot(rows["layer"], rows["median"], color=colour)
         axes.set(title=f"cosine: {pooling}", ylim=(lowest - 0.03, 1.02))
-        bins = select(histograms, vector=pooling, layer=last)
-        edges = np.append(bins["low"], bins["high"].iloc[-1])
-        outline(at_last, bins["count"] / bins["count"].max(), edges, pooling, color=colour)
+        heights, edges = np.histogram(measured.pair_cosines(vectors[last, pooling]), np.linspace(-1, 1, 201))
+        outline(at_last, heights / heights.max(), edges, pooling, color=colour)
     zero_line(*of_poolings, color="0.5")
     layer_axis(*of_poolings)
     at_last.axvline(0, color="0.5", linewidth=0.8)

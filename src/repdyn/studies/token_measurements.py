@@ -37,16 +37,22 @@ CAPTURES = ("after_attention", "embeddings")
 Measure: TypeAlias = Literal["cosine", "distance"]
 State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""
+STATES: dict[State, str] = {"block": "after the block (0: input of the first)", "attention": "after the attention"}
+Quantity: TypeAlias = Measure | Literal["rank"]
+QUANTITIES: dict[Quantity, str] = {
+    "cosine": "cosine to the token's own embedding",
+    "distance": "distance to the token's own embedding",
+    "rank": "closer rows of the vocabulary (rank)",
+}
+"""Titles in figures."""
 
 
 class SentenceStates(NamedTuple):
     """The tokens of a sentence in every state of a model."""
 
     ids: list[int]
-    keys: list[tuple[int, State]]
-    """Layer and state: layer by layer, after the attention (if the layer has that) and after the block."""
-    vectors: list[Tensor]
-    """Of each state (n_tokens, dim)."""
+    vectors: dict[tuple[int, State], Tensor]
+    """(n_tokens, dim) by layer and state: layer by layer, after the attention (if it has that) and after the block."""
     embeddings: Tensor | str
     """The table of input embeddings, or why there is none."""
     reasons: list[str]
@@ -66,11 +72,9 @@ def capture_sentence(loaded: LoadedModel, sentence: str) -> SentenceStates:
     """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
     states = reading.layer_states(loaded, [ids], captures=CAPTURES)
-    found = SentenceStates(ids, [], [], states.embeddings, [])
+    found = SentenceStates(ids, {}, states.embeddings, [])
     for layer in states:
-        for state, vectors in states_of(layer):
-            found.keys.append((layer.index, state))
-            found.vectors.append(vectors)
+        found.vectors.update({(layer.index, state): vectors for state, vectors in states_of(layer)})
         if isinstance(layer.after_attention, str):
             found.reasons.append(f"layer {layer.index}: {layer.after_attention}")
     return found
@@ -87,7 +91,7 @@ def compare_sentence(
 ) -> VocabularyComparison:
     """Compare the tokens of a sentence with the rows of the model's input embedding."""
     positions, at = None, slice(None) if place is None else slice(place, place + 1)
-    some = states._replace(ids=states.ids[at], vectors=[vectors[at] for vectors in states.vectors])
+    some = states._replace(ids=states.ids[at], vectors={key: each[at] for key, each in states.vectors.items()})
     with comparable(loaded, states.embeddings) as table, full_precision(table.device):
         if with_positions:
             table, positions = _with_positions(loaded, table, states.ids)
@@ -126,11 +130,10 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     config: dict = vars(loaded.model.config)
     before = {"is_causal": config["is_causal"]} if "is_causal" in config else {}
     config["is_causal"] = False
+    is_causal = None
     try:
-        try:
+        with suppress(CheckpointError):  # code of a family that does not expect it
             is_causal = reading.causal_stacks(loaded, sequences).get(None)
-        except CheckpointError:  # code of a family that does not expect it
-            is_causal = None
         if is_causal is not False:
             raise ValueError(
                 f"expected a decoder whose causal mask transformers can take off, but {loaded.name} keeps it; leave "
@@ -189,7 +192,7 @@ def compare_with_vocabulary(
 
     ``positions``, (n_tokens, dim), are added to every row of ``table``, (vocabulary, dim), for the token of each.
     """
-    ids, states = sentence.ids, torch.stack([vectors.to(table.device) for vectors in sentence.vectors])
+    ids, states = sentence.ids, torch.stack([each.to(table.device) for each in sentence.vectors.values()])
     # with positions every token has a vocabulary of its own
     places, parts = [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))], []
     for place in places:
@@ -200,7 +203,7 @@ def compare_with_vocabulary(
     values, ranks, near, rows = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
     tokens = list(zip(range(len(ids)), ids, token_names(tokenizer, ids), strict=True))
     columns = ["layer", "state", "position", "token_id", "token"]
-    keys = pd.DataFrame([(*key, *token) for key in sentence.keys for token in tokens], columns=columns)
+    keys = pd.DataFrame([(*key, *token) for key in sentence.vectors for token in tokens], columns=columns)
     measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
     nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)

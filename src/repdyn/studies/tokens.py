@@ -1,5 +1,6 @@
 """``repdyn study tokens``: the tokens of a sentence and the words of a text against the vocabulary, layer by layer."""
 
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -12,18 +13,12 @@ from repdyn.reading import LoadedModel
 from repdyn.studies import token_measurements as measured
 from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band, panels, zero_line
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
-from repdyn.studies.token_measurements import ANY, CLASSES, GAP, NEIGHBOURS, POINTS, VocabularyComparison, measure_of
+from repdyn.studies.token_measurements import ANY, CLASSES, GAP, QUANTITIES, STATES, Quantity, measure_of
 from repdyn.tables.style import SUBSET_COLOURS
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
-STATES = {"attention": "after the attention", "block": "after the block (0: input of the first)"}
 _COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
 _MARKED: dict[str, Any] = {"marker": "o", "markersize": 3.5}
-_QUANTITIES = {
-    "cosine": "cosine to the token's own embedding",
-    "distance": "distance to the token's own embedding",
-    "rank": "closer rows of the vocabulary (rank)",
-}
 _MAX_LAYERS = 9
 _MAX_NAMED = 30
 _DASHES = ("-", "--", ":")
@@ -33,19 +28,19 @@ class TokenStudy(Study):
     """The tokens of a sentence, and the words of a text, against the vocabulary."""
 
     def measure(self, loaded: LoadedModel) -> None:
-        self._measure(loaded, loaded.name, loaded.folder_name)
+        self._measure(loaded)
         if self.options.no_causal_mask:
             with measured.without_causal_mask(loaded, self.options.sentence):
-                self._measure(loaded, f"{loaded.name} (no causal mask)", f"{loaded.folder_name}-no-causal-mask")
+                self._measure(replace(loaded, name=f"{loaded.name}-no-causal-mask"))
 
-    def _measure(self, loaded: LoadedModel, name: str, folder: str) -> None:
-        self._add_sentence(loaded, name)
+    def _measure(self, loaded: LoadedModel) -> None:
+        self._add_sentence(loaded)
         if self.options.text:
-            self._add_text(loaded, name)
-        self.write(folder)
+            self._add_text(loaded)
+        self.write(loaded.folder_name)
 
-    def _add_sentence(self, loaded: LoadedModel, name: str) -> None:
-        sentence, positions = self.options.sentence, self.options.positions
+    def _add_sentence(self, loaded: LoadedModel) -> None:
+        name, sentence, positions = loaded.name, self.options.sentence, self.options.positions
         states = measured.capture_sentence(loaded, sentence)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
         found = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
@@ -62,8 +57,8 @@ class TokenStudy(Study):
         for quantity in (measure_of(table), "rank"):
             self.figures[quantity] = trajectory_figure(name, table, sentence, quantity, caption)
 
-    def _add_text(self, loaded: LoadedModel, name: str) -> None:
-        text, tables = measured.measure_text(loaded, self.options)
+    def _add_text(self, loaded: LoadedModel) -> None:
+        name, (text, tables) = loaded.name, measured.measure_text(loaded, self.options)
         self.tables.update(tables)
         measure = measure_of(tables["classes"])
         show_title(f"{name}: words of {text}")
@@ -118,7 +113,7 @@ def tokens(
     run_study(TokenStudy, loading, locals())
 
 
-def position_effect(added: VocabularyComparison, plain: VocabularyComparison) -> pd.DataFrame:
+def position_effect(added: measured.VocabularyComparison, plain: measured.VocabularyComparison) -> pd.DataFrame:
     """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
 
     Columns: layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
@@ -145,7 +140,7 @@ def _by_state(
     title: str, caption: str, size: tuple[float, float], table: pd.DataFrame, *labels: str
 ) -> tuple[Figure, np.ndarray, list[pd.DataFrame]]:
     """Return a figure with a column of panels for each state of a table and a row for each label, and its rows."""
-    states = [state for state in STATES if state in set(table["state"])]
+    states = sorted(set(table["state"]))
     layout = {"sharex": True, "sharey": "row", "squeeze": False}
     figure, grid = panels(title, caption, size, len(labels), len(states), **layout)
     for axes, state in zip(grid[0], states, strict=True):
@@ -155,11 +150,11 @@ def _by_state(
     return figure, grid, [select(table, state=state) for state in states]
 
 
-def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: str, caption: str) -> Figure:
+def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: Quantity, caption: str) -> Figure:
     """Draw a line for each token across the layers, after the attention and after the block."""
     n_tokens, is_rank = len(set(table["position"])), quantity == "rank"
     caption += " Grey: rank 0, a line for each token." if is_rank else ""
-    figure, [grid], of_states = _by_state(f"{name}: {sentence}", caption, (11, 5.2), table, _QUANTITIES[quantity])
+    figure, [grid], of_states = _by_state(f"{name}: {sentence}", caption, (11, 5.2), table, QUANTITIES[quantity])
     for axes, rows in zip(grid, of_states, strict=True):
         for number, (place, line) in enumerate(rows.groupby("position")):
             values = line[quantity]
@@ -216,13 +211,13 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
     return figure
 
 
-def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: str, measure: str) -> Figure:
+def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: str, measure: Quantity) -> Figure:
     """Draw rank against cosine (or distance), a point for each token and layer."""
-    caption = f"A point for each layer and token, up to {POINTS} tokens of a class. "
+    caption = f"A point for each layer and token, up to {measured.POINTS} tokens of a class. "
     caption += "Ranks per 0.01: all changes, summed."
     title = f"{name}: rank against {measure}, words of {text}"
     of_all = select(changes, quantity="ranks_per_0.01", layer=ANY)
-    figure, [grid], of_states = _by_state(title, caption, (11, 4.8), points, _QUANTITIES["rank"])
+    figure, [grid], of_states = _by_state(title, caption, (11, 4.8), points, QUANTITIES["rank"])
     for axes, of_state in zip(grid, of_states, strict=True):
         for of_class, rows in of_state.groupby("class", sort=False):
             per = select(of_all, state=rows["state"].iloc[0], **{"class": of_class})["value"].item()
@@ -231,7 +226,7 @@ def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: 
             shown = rows["rank"].where(rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows)))
             axes.scatter(rows[measure], shown, s=5, alpha=0.4, linewidths=0, color=_COLOURS[str(of_class)], label=label)
         _rank_axis(axes, max(points["rank"]), lanes=True)
-        axes.set_xlabel(_QUANTITIES[measure])
+        axes.set_xlabel(QUANTITIES[measure])
         axes.legend(fontsize=8, markerscale=3)
     return figure
 
@@ -250,8 +245,7 @@ def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
         line_with_band(left, rows, "received", **_MARKED, color=colour, label=f"{of_class} words")
         left.plot(rows["layer"], rows["by_position"], color=colour, linestyle="--", linewidth=1.2)
     left.axhline(1, color="black", linewidth=0.8)
-    left.set_ylim(bottom=0)
-    left.set_ylabel("attention received, times even attention")
+    left.set(ylim=(0, None), ylabel="attention received, times even attention")
     layer_axis(left)
     left.legend(fontsize=8)
     draw_heads(right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position")
@@ -267,8 +261,8 @@ def step_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
         axes.plot(table["layer"] + 0.5, table[column], marker="o", markersize=4, color=colour, label=label)
     zero_line(axes)
     layer_axis(axes, label="between layers")
-    axes.set_ylabel("mean cosine of two tokens' steps")
-    axes.set_ylim(min(0.0, 1.1 * float(table[["within", "between"]].min(axis=None))), 1)
+    lowest = float(table[["within", "between"]].min(axis=None))
+    axes.set(ylabel="mean cosine of two tokens' steps", ylim=(min(0.0, 1.1 * lowest), 1))
     axes.legend()
     return figure
 
@@ -283,7 +277,7 @@ def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
         shares = np.full(len(rows), 1 / len(rows))
         left.hist(rows["density"], edges, weights=shares, orientation="horizontal", alpha=0.55, **look)
         right.scatter(rows["count"], rows["density"], s=9, alpha=0.6, linewidths=0, **look)
-    left.set(xlabel="share of the class", ylabel=f"mean cosine to the {NEIGHBOURS} nearest other rows")
+    left.set(xlabel="share of the class", ylabel=f"mean cosine to the {measured.NEIGHBOURS} nearest other rows")
     left.legend()
     right.set(xscale="log", xlabel="occurrences in the text")
     return figure

@@ -133,9 +133,8 @@ def topics(
 def show_gaps(name: str, found: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
     show_title(name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different")
-    for product, unit in (("cosine", "cosine"), ("dot", "inner product")):
-        show(f"{unit} of two words of the same topic, of different topics:")
-        show(select(found.embeddings, product=product), "layer", "same", "different", "gap", "control")
+    show("cosine and inner product of two words of the same topic, of different topics:")
+    show(found.embeddings, "layer", "product", "same", "different", "gap", "control")
     attention = select(found.attention, head=None).copy()
     shown = ["same", "different", "gap", "control", "difference", "standard_error"]
     attention[shown] *= found.length
