@@ -90,12 +90,13 @@ def test_a_block_that_changes_nothing():
         return {"value": value + bit * layer} if layer in {2, 3} and step >= 100 else {}
 
     found = with_layers(repeat)
-    sentence = "Layer 3 (h.2) has the values of the layer before to the last bit since step 100: its block changes"
+    sentence = "Layer 3 (h.2) has the values of the layer before since step 100: its block changes"
     assert (found.status, found.reason) == ("watch", f"{sentence} nothing that was measured.")
-    one_bit = with_layers(lambda *cell: repeat(*cell, bit=1e-15))
+    assert with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == found.reason  # one step after it was set to 0
+    near = with_layers(lambda *cell: repeat(*cell, bit=1e-5))
     undefined = with_layers(lambda *_: {"value": math.nan, "reason": "none"})
     single, before_training = with_layers(repeat, metrics=["two_nn"]), with_layers(repeat, steps=[0])
-    assert not any("idle block" in kinds(other) for other in (one_bit, undefined, single, before_training))
+    assert not any("idle block" in kinds(other) for other in (near, undefined, single, before_training))
 
 
 def test_a_layer_that_collapsed_is_named_before_its_missing_values():

@@ -307,7 +307,11 @@ def test_no_store(tmp_path):
     for path, end in ((tmp_path, "$"), (tmp_path / "nowhere", ", which does not exist"), (tmp_path / "file", "$")):
         with pytest.raises(ValueError, match=f"found none in {path}{end}"):
             find_store(path)
-    store = fill(tmp_path / "store", make_published("lab/a", steps=(0,)))
+    store = fill(tmp_path / "store" / "repdyn", make_published("lab/a", steps=(0,)))
+    with pytest.raises(ValueError, match=f"did you mean {store.path}"):
+        open_store(store.path.parent).to_pandas()  # the folder of a run
+    with pytest.raises(ValueError, match="did you mean 'store'"):
+        find_store(tmp_path / "stor")
     with pytest.raises(ValueError, match=f"did you mean {store.path}"):
         find_store(store.folder_of("lab/a"))
     with pytest.raises(ValueError, match="of the run 'other'"):

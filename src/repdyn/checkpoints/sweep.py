@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from repdyn.checkpoints.targets import (
     select_revisions,
 )
 from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
+from repdyn.metrics.metric import base_name
 from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from repdyn.probe import Probe
+
+log = logging.getLogger(__name__)
 
 UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
@@ -194,8 +198,9 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
         return values.pop() if len(values) == 1 else None
 
     dtype, probe = options.dtype or common("dtype"), options.probe
-    # other metrics are one's own
-    metrics = [f"{row['metric']}@{row['subset']}" for row in rows if row["metric"].partition("[")[0] in METRICS]
+    metrics = [f"{row['metric']}@{row['subset']}" for row in rows if base_name(row["metric"]) in METRICS]
+    if not options.metrics and (own := sorted({base_name(row["metric"]) for row in rows} - {*METRICS})):
+        log.warning("not measured, as nothing registers them here: %s; see repdyn.register_metric", ", ".join(own))
     if probe is None and not options.has_probe_text:
         stored = sorted((store.path / "probes").glob("*.safetensors"))
         if len(stored) > 1:

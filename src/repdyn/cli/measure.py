@@ -43,7 +43,7 @@ def sweep(
     reason, and the exit status is 1.
 
     Args:
-        source: A run's folder, a folder of save_pretrained or .ckpt checkpoints, a .gguf file, or a hub repository.
+        source: A run's folder, one of save_pretrained or train.py's .ckpt files, a .gguf file, or a hub repository.
         list_suites: List the suites and their models.
         dry_run: Show what remains and what would be downloaded.
         export: Loggers that get the runs at the end, as by repdyn export STORE --to LOGGER.

@@ -191,7 +191,7 @@ def watch(
 
 
 def insights(
-    store: Run | None = None,
+    stores: Runs = (),
     /,
     *,
     rows: Rows = Rows(),
@@ -201,7 +201,7 @@ def insights(
     print_rules: bool = False,
     json: Json = False,
 ) -> int:
-    """Say what happened in the runs of a store and in what they differ, or list their alerts.
+    """Say what happened in the runs of stores and in what they differ, or list their alerts.
 
     Args:
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
@@ -211,6 +211,7 @@ def insights(
 
     Examples:
       repdyn insights runs/quickstart/TIME
+      repdyn insights runs/a runs/b
       repdyn insights sweeps --run EleutherAI/pythia-70m
       repdyn insights RUN --json | jq '.[].status'
       repdyn insights RUN --alerts
@@ -226,9 +227,9 @@ def insights(
     if print_rules:
         print(as_yaml(RULES), end="")
         return 0
-    if store is None:
+    if not stores:
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
-    data = described_runs([find_store(store)], rows.run, rows.probe)
+    data = described_runs([find_store(store) for store in stores], rows.run, rows.probe)
     if alerts or fail or rules:
         used = read_rules(rules) if rules else None
         runs = data.runs if used is None else [replace(run, rules=used) for run in data.runs]

@@ -58,7 +58,7 @@ class DescribedRun(MeasuredRun):
         if self.finished:
             return "unknown", "A finished model has no course of training to judge."
         if (number := len(self.steps)) < training.MIN_LOSSES:
-            return "unknown", f"{number} measured steps are too few to judge; {training.MIN_LOSSES} are enough."
+            return "unknown", f"{number} of the {training.MIN_LOSSES} measured steps that a judgement needs."
         watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
         if layers := [each.sentence for each in watched if each.kind in training.LAYER_KINDS]:
             return "watch", layers[0]

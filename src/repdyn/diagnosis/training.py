@@ -147,8 +147,8 @@ LAYER_KINDS = {
         ("collapsed", "all vectors of each are equal up to rounding"),
     ),
     "idle block": (
-        ("has the values of the layer before to the last bit", "its block changes nothing that was measured"),
-        ("have the values of the layers before to the last bit", "their blocks change nothing that was measured"),
+        ("has the values of the layer before", "its block changes nothing that was measured"),
+        ("have the values of the layers before", "their blocks change nothing that was measured"),
     ),
 }
 """What is said of a layer, and of several, without information of their own, by the kind of the statement."""

@@ -28,7 +28,7 @@ from repdyn.publish.loggers import (
     target_of,
     validate_log_layers,
 )
-from repdyn.publish.results import provenance
+from repdyn.publish.results import log_layer_lines, provenance
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.files import folder_name
@@ -69,6 +69,8 @@ def export_run(
                 each_target(loggers, methodcaller("log_values", row, step))
         for one in stacks:
             log_figures(all_figures(one, attempt), loggers, one.steps[-1], one.stack, attempt)
+            with attempt():
+                each_target(loggers, lambda target, one=one: log_layer_lines(one, target))
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)

@@ -82,6 +82,7 @@ def show_run(
             with attempt():
                 figures, files = _draw(one, _of_stack(folder, one.stack), attempt, (".png",))
                 log_figures(figures, used_loggers, last, one.stack, attempt, prefix)
+                each_target(used_loggers, lambda target, one=one: log_layer_lines(one, target, prefix))
             with attempt():
                 written += files
                 print_summary(one, figures=files, console=console, **spent())
@@ -217,7 +218,7 @@ def _save(
 
 def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step, and
-    a chart with a line for each layer to W&B.
+    the charts of :func:`log_layer_lines`.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
     Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
@@ -230,16 +231,22 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
         for one in stacks_of_run(frame, stored_rules(store.alerts_path(run))):
-            figures, last = {}, one.steps[-1]
+            figures = {}
             for metric, subset in (key for key in one.series if has_own_figures(key[0])):
                 with attempt():
-                    series, stem = one.series[metric, subset], file_stem(metric)
-                    names = [f"layer {layer}" for layer in series.layers]
-                    lines = dict(zip(names, series.values.tolist(), strict=True))
-                    chart = "_".join(filter(None, [stem, one.stack, subset]))
-                    target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, last)
-                    figures[f"heatmap_{stem}_{subset}"] = heatmap(one, metric, subset)
-            target.log_images(named_figures(figures, one.stack, prefix), last, attempt)
+                    figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(one, metric, subset)
+            target.log_images(named_figures(figures, one.stack, prefix), one.steps[-1], attempt)
+            with attempt():
+                log_layer_lines(one, target, prefix)
+
+
+def log_layer_lines(run: DescribedRun, target: Target, prefix: str = "") -> None:
+    """Log a chart of each metric of geometry and of the user's own with a line for each layer, which W&B shows."""
+    for (metric, subset), series in run.series.items():
+        if has_own_figures(metric):
+            lines = {f"layer {layer}": row for layer, row in zip(series.layers, series.values.tolist(), strict=True)}
+            chart = "_".join(filter(None, [file_stem(metric), run.stack, subset]))
+            target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, run.steps[-1])
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repdyn.store.files import has_row_files
-from repdyn.store.store import Store
+from repdyn.store.store import RUN_STORE, Store
 from repdyn.utils.files import is_url
+from repdyn.utils.mistyped import did_you_mean
 
-RUN_STORE = "repdyn"
-"""Name of the store in the folder of a run."""
 _MAX_DEPTH = 4  # a store of train.py lies three folders below that of all runs: NAME/TIME/repdyn
 _MAX_LISTED = 8
 
@@ -65,7 +64,9 @@ def find_store(path: str | Path) -> Store:
         raise ValueError(f"expected one store in {path}, got {len(found)}; name one of {listed}")
     if not found:
         hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
-        hint = hint if path.exists() else ", which does not exist"
+        if not path.exists():
+            beside = [each.name for each in path.parent.glob("[!.]*/")]
+            hint = f", which does not exist{did_you_mean(path.name, beside)}"
         raise ValueError(f"expected a store with measurements, found none in {path}{hint}")
     return found[0]
 

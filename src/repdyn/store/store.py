@@ -47,6 +47,8 @@ _SETTLED_SECONDS = 2.0
 """Age of the last change of a folder from which on a later change is certain to have another time."""
 
 _ID_BYTES = 4
+RUN_STORE = "repdyn"
+"""Name of the store in the folder of a run."""
 
 
 class Store:
@@ -131,7 +133,9 @@ class Store:
 
     def empty_error(self) -> ValueError:
         """Return the error of a store without measurements."""
-        return ValueError(f"expected a store with measurements, found none in {self.location}")
+        inside = next((str(folder) for folder in [self.path / RUN_STORE] if folder.is_dir()), None)
+        hint = f"; did you mean {inside}?" if inside else ""
+        return ValueError(f"expected a store with measurements, found none in {self.location}{hint}")
 
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
         """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;

@@ -61,17 +61,22 @@ def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable
     return since
 
 
-def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
-    """Return the layers that have the values of the layer before to the last bit, as :func:`since_by_layer` does.
+SAME = 1e-6
+"""Relative difference up to which a layer has the values of the layer before."""
 
-    Two different values must agree that are no whole numbers, which may be bounds, and none may differ.
+
+def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
+    """Return the layers that have the values of the layer before, as :func:`since_by_layer` does.
+
+    Two different values must agree that are no whole numbers, which may be bounds, and none may differ by more than
+    :data:`SAME` of it: one step of the optimizer after a block's weights were set to zero may leave its output tiny.
     """
 
     def repeating(at_step: pd.DataFrame) -> Iterable[int]:
         values = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
         layers = [int(layer) for layer in values.columns]
         for layer, before, own in zip(layers[1:], values.to_numpy(float).T, values.to_numpy(float).T[1:], strict=False):
-            same = layer - 1 in layers and np.array_equal(before, own, equal_nan=True)
+            same = layer - 1 in layers and np.allclose(before, own, rtol=SAME, atol=0.0, equal_nan=True)
             if same and len(np.unique(own[own % 1 > 0])) > 1:
                 yield layer
 
