@@ -1,5 +1,6 @@
 """The picture of a profile or a store on the last line of a notebook's cell."""
 
+import textwrap
 from contextlib import suppress
 from io import BytesIO
 from typing import Protocol
@@ -17,6 +18,9 @@ from repdyn.store import Store
 from repdyn.tables.frames import in_registry_order
 from repdyn.tables.seeds import with_seeds
 
+_MAX_HEADLINES = 3
+_WIDTH = 100  # characters of a line below the picture
+
 
 class Rows(Protocol):
     """Has rows, as a profile does."""
@@ -25,17 +29,19 @@ class Rows(Protocol):
 
 
 def picture(shown: Store | Rows) -> bytes | None:
-    """Return the means of a store's runs over training, or a profile over depth, as PNG; None where nothing has a
-    value.
+    """Return the means of a store's runs over training, above what is said of the first of them, or a profile over
+    depth, as PNG; None where nothing has a value.
 
     The metrics are those of one family: geometry, unless none of its metrics was measured.
     """
     with suppress(ValueError):  # nothing is measured
         if isinstance(shown, Store):
-            runs = described_runs([shown])
+            data = described_runs([shown])
+            lines = [f"{run.label}, {run.insights.headline}" for run in data.runs[:_MAX_HEADLINES]]
+            told = "\n".join(textwrap.fill(line, _WIDTH) for line in lines)
         else:
-            runs = DescribedRuns(stacks_of_run(shown.to_pandas()), {})
-        return _png(_drawn(runs))
+            data, told = DescribedRuns(stacks_of_run(shown.to_pandas()), {}), ""
+        return _png(_drawn(data), told)
     return None
 
 
@@ -54,7 +60,8 @@ def _drawn(data: DescribedRuns) -> Figure:
     return of_run.mean_over_layers(first, metrics) if in_training else of_run.over_depth(first, metrics, title, LARGE)
 
 
-def _png(figure: Figure) -> bytes:
+def _png(figure: Figure, told: str) -> bytes:
     file = BytesIO()
-    figure.savefig(file, format="png", dpi=100)
+    figure.text(0.02, -0.01, told, va="top")
+    figure.savefig(file, format="png", dpi=100, bbox_inches="tight", pad_inches=0.1)
     return file.getvalue()
