@@ -68,9 +68,10 @@ DUMPS = {
 
 
 @pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
-def test_a_dump_that_is_malformed(tmp_path, dump):
+def test_a_dump_that_is_malformed(tmp_path, monkeypatch, dump):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match=r"^expected (a MediaWiki|well-formed|articles)"):
-        clean_dump(dump, tmp_path)
+        clean_dump(dump)
 
 
 def test_entities_of_a_dump_are_not_written_out(tmp_path):
