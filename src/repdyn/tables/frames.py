@@ -257,17 +257,17 @@ def counted_reasons(missing: pd.DataFrame) -> str:
     >>> counted_reasons(pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]}))
     '3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0); 1 cell: no reason given'
     """
-    told = told_reasons(missing)
-    repeats = (missing["layer"] == 0) & told.str.contains(FEW_DISTINCT)
-    told += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
-    kinds = sorted(by_kind(told), key=len, reverse=True)
+    reasons = reasons_in_words(missing)
+    repeats = (missing["layer"] == 0) & reasons.str.contains(FEW_DISTINCT)
+    reasons += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
+    kinds = sorted(by_kind(reasons), key=len, reverse=True)
     texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for of_kind in kinds]
     if len(texts) == 1:
         return texts[0][1]
     return "; ".join(f"{number} cell{'s' * (number > 1)}: {text}" for number, text in texts)
 
 
-def told_reasons(missing: pd.DataFrame) -> pd.Series:
+def reasons_in_words(missing: pd.DataFrame) -> pd.Series:
     """Return the reason why each of these rows has no value, in the words that views show."""
     # each category of a categorical is looked at once
     return filled(pd.Series(missing["reason"]), "no reason given").map(shown_reason).astype(object)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
-from repdyn.tables.frames import grid_of, in_order, log_spaced, metrics_of, of_heads, told_reasons
+from repdyn.tables.frames import grid_of, in_order, log_spaced, metrics_of, of_heads, reasons_in_words
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -137,7 +137,7 @@ class MetricSeries:
         missing = self.rows.loc[self.rows["value"].isna()]
         if missing.empty:
             return None
-        found = dict(zip(zip(missing["layer"], missing["step"], strict=True), told_reasons(missing), strict=True))
+        found = dict(zip(zip(missing["layer"], missing["step"], strict=True), reasons_in_words(missing), strict=True))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
 
     @cached_property
