@@ -122,6 +122,7 @@ class HuggingFaceTracker(TrainerCallback):
             origin=self._origin(state),
             loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
             label=self._name,
+            settings=args.to_sanitized_dict(),
             monitors=[args.metric_for_best_model],
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows

@@ -165,6 +165,7 @@ class RepresentationDynamics(ScheduledCallback):
             origin=origin,
             loggers=lambda: trainer.loggers,
             label=self.name,
+            settings=_settings(trainer, pl_module),
             monitors=[getattr(callback, "monitor", None) for callback in trainer.callbacks],  # type: ignore[attr-defined]
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
@@ -249,6 +250,17 @@ class RepresentationDynamics(ScheduledCallback):
             return self._restored or {}
         tokens = self._tokens_seen
         return {**self._tracked.state(), "tokens_seen": None if tokens is None else int(tokens)}
+
+
+def _settings(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    """Return the hyperparameters of a training, its trainer's settings, and those that its optimizers began with."""
+    names = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "world_size")
+    found = {name: getattr(trainer, name) for name in names}
+    for number, optimizer in enumerate(trainer.optimizers):
+        kind = f"{type(optimizer).__name__}{number or ''}"
+        found |= {f"{kind}.{name}": value for name, value in getattr(optimizer, "defaults", {}).items()}
+    modules = (getattr(trainer, "datamodule", None), pl_module)
+    return found | {name: value for one in modules for name, value in getattr(one, "hparams_initial", {}).items()}
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:

@@ -68,6 +68,8 @@ def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_prob
     frame = attached.store.to_pandas()
     stored = frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
     assert stored == pytest.approx({0: 0.0, 2: 1e-2, 4: 5e-3, 6: 0.0})
+    settings = attached.store.path_of("job").run.configuration["training"]
+    assert {"lr_scheduler_type": "linear", "learning_rate": 1e-2}.items() <= settings.items()
 
 
 def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, small_probe):

@@ -368,13 +368,14 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
         for name, rate, dtype, high in (("a", 1e-3, "float32", 8.0), ("b", 1e-2, "bfloat16", 12.0))
     ]
     page = text(write_report(stores, tmp_path / "report.html"))
-    assert "These runs differ in: states in float32 / bfloat16; largest learning rate 0.001 / 0.01.<" in page
+    rate = "largest learning rate measured 0.001 (a), 0.01 (b)"
+    assert f"These runs differ in: {rate}; states in float32 (a), bfloat16 (b).<" in page
     # t of 7 degrees of freedom times sqrt(2 / 8) for both values, whose deviations are 1%
     assert (
         "Intrinsic dimension (TwoNN) (mean over layers) is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
         "at step 8, and since step 0, most in layer 0 (12 and 8)." in page
     )
-    assert "Alike in both runs, within the intervals or by 10%: Anisotropy." in page
+    assert "No difference between these runs exceeds 10% and its interval: Anisotropy." in page
     assert re.search(r"Made by repdyn \S+ from a, b\.", page)
 
 

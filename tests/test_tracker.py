@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
+from repdyn.diagnosis import comparison_statements, described_runs
 from repdyn.metrics import Metric
 from repdyn.store import Store
 
@@ -182,6 +183,18 @@ def test_averaged_weights_of_another_structure_are_refused(attach):
     """The layers that the average lacks had values of the trained weights."""
     with pytest.raises(ValueError, match="same structure"):
         attach(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))), averaged=nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
+    """Loops told nothing but a learning rate, and the model of a hyperparameter was copied."""
+    for number, rate in enumerate((1e-3, 1e-2)):
+        settings = {"lr": rate, "model": {"layers": 2}, "key": "hf_abcdefghijklmnopqr", "of": nn.Linear(2, 2)}
+        with attach(Loop().model, store=tmp_path / f"{number}", configuration=settings):
+            pass
+    data = described_runs([open_store(tmp_path / f"{number}") for number in range(2)])
+    told = comparison_statements(data.runs, data.seeds)[0]
+    assert told.sentence == "These runs differ in: lr 0.001 (0), 0.01 (1)."
+    assert "hf_" not in next(tmp_path.glob("0/*/run.json")).read_text()
 
 
 def test_a_mistyped_option_is_named_with_the_one_that_was_meant(attach):

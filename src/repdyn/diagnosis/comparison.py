@@ -1,22 +1,28 @@
-"""Statements about several runs: in which metrics they differ most, by how much, in which layers and since when."""
+"""Statements about several runs: in which settings they differ, and in which metrics most, by how much, in which layers
+and since when."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, report_link
 from repdyn.diagnosis.metrics import MIN_CHANGE
 from repdyn.diagnosis.run import chosen_series, ranked
+from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Effect, change_size
-from repdyn.tables.runs import MeasuredRun, differences
+from repdyn.tables.frames import scalar
+from repdyn.tables.runs import MeasuredRun, differences, listed
 from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import metric_title, number_text, short_subset_title
+from repdyn.tables.style import NO_VALUE, metric_title, number_text, short_count, short_subset_title
 
 
 def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup]) -> list[Insight]:
-    """Return in which metrics runs differ most, the largest difference first; and in which they agree.
+    """Return in which settings runs differ, and in which metrics most, the largest difference first; and in which they
+    agree.
 
     Compared are the means over layers, at the last step that all have or else at the end of each, of the two runs with
     the highest and the lowest one. They differ if the interval of the ratio of two independent values leaves out 1, and
@@ -27,11 +33,12 @@ def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[Seed
         described: the runs.
         seeds: those that are seeds of one model, which count as one run.
     """
+    settings = [] if len(described) < 2 else [*_settings_statements(described)]
     if len({run.key for run in described}) < max(2, len(described)) or differences(described):
-        return []
-    runs, found, agreeing = with_seeds(described, seeds), [], []
+        return settings
+    runs, found, agreeing = with_seeds(described, seeds), settings, []
     if len(runs) < 2:
-        return []
+        return settings
     of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
     for key in (key for key in of_runs[0] if all(key in others for others in of_runs)):
         compared = _compared(runs, [series[key] for series in of_runs])
@@ -40,10 +47,51 @@ def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[Seed
         elif compared:
             agreeing.append(metric_title(key[0]))
     if agreeing:
-        which = "both runs" if len(runs) == 2 else f"all {len(runs)} runs"
-        sentence = f"Alike in {which}, within the intervals or by {MIN_CHANGE:.0%}: {', '.join(agreeing)}."
+        what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval"
+        sentence = f"{what}: {', '.join(agreeing)}."
         found.append(Insight("note", "agreement", sentence))
     return ranked(found)
+
+
+_STORED = {"model": "model", "design": "design", "dtype": "states in", "attention": "attention", "device": "on"}
+"""Names of settings by the column that has them."""
+_PLACES = ("output_dir", "logging_dir", "run_name")
+"""Settings of ``TrainingArguments`` that differ in any two runs."""
+_MAX_SETTINGS, _MAX_VALUES = 12, 4  # that are named
+
+
+def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+    """Yield in which settings runs differ: those of the trainings, where all are stored, then those of the measurement.
+
+    Of trainings without them the largest learning rate that was measured is compared.
+    """
+    trained = pd.json_normalize([dict(run.configuration) for run in runs]).drop(columns=[*_PLACES], errors="ignore")
+    values = {name: [*map(_value_text, column)] for name, column in trained.items()}
+    if not all(run.configuration for run in runs):
+        rates = (scalar(run.scalars, LEARNING_RATE).max() for run in runs)
+        values = {"largest learning rate measured": [*map(_value_text, rates)]}
+    for column, title in _STORED.items():
+        values[title] = [", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs]
+    values["parameters"] = [NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs]
+    values["probe"] = [run.probe[:8] for run in runs]
+    different = []
+    for name, of_runs in values.items():
+        labels: dict[str, list[str]] = {}
+        for value, run in zip(of_runs, runs, strict=True):
+            labels.setdefault(value, []).append(run.label)
+        if len(labels) > 1:
+            different.append(f"{name} {listed(labels) if len(labels) <= _MAX_VALUES else f'{len(labels)} values'}")
+    if different:
+        more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (len(different) > _MAX_SETTINGS)
+        sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
+        yield Insight("note", "settings", sentence, weight=1.0)
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of a configuration in a few characters."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NO_VALUE
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:

@@ -1,9 +1,10 @@
 """One run with its status, its alerts, the statements on it, and the findings, judged."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import pandas as pd
 
@@ -99,11 +100,16 @@ class DescribedRun(MeasuredRun):
         return findings(self.frame) if any(metric in JUDGED for metric, _ in self.series) else []
 
 
-def stacks_of_run(frame: pd.DataFrame, rules: Sequence[Rule] = RULES, label: str | None = None) -> list[DescribedRun]:
+def stacks_of_run(
+    frame: pd.DataFrame,
+    rules: Sequence[Rule] = RULES,
+    label: str | None = None,
+    configuration: Mapping[str, Any] | None = None,
+) -> list[DescribedRun]:
     """Return each stack of one run, from all of its rows on one probe; its label is its name unless given."""
     name = str(frame["run"].iloc[0])
     return [
-        DescribedRun(name, of_stack(label or name, stack), stack, rows, rules)
+        DescribedRun(name, of_stack(label or name, stack), stack, rows, rules, configuration or {})
         for stack, rows in by_stack(frame).items()
     ]
 

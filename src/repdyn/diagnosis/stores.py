@@ -61,10 +61,14 @@ def described_rows(found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | 
     frames = {names[key]: rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()}
     if not (measured := {name: rows for name, rows in frames.items() if is_measured(rows)}):
         raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
-    labels, rules = run_labels(measured), {names[key]: key[0].alerts_path(key[1]) for key in found}
-    runs = in_comparison_order(
-        one for name, rows in measured.items() for one in stacks_of_run(rows, stored_rules(rules[name]), labels[name])
-    )
+    labels, keys = run_labels(measured), {name: key for key, name in names.items()}
+
+    def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
+        store, run, _ = keys[name]
+        configuration = path.run.configuration.get("training") if (path := store.path_of(run)) else None
+        return stacks_of_run(rows, stored_rules(store.alerts_path(run)), labels[name], configuration)
+
+    runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))
     try:
         return DescribedRuns(runs, frames, seed_groups(runs, seeds))
     except ValueError as error:

@@ -11,11 +11,10 @@ from repdyn.diagnosis.metrics import CAVEAT
 from repdyn.diagnosis.run import chosen_series
 from repdyn.metrics import metric_info
 from repdyn.report.markup import Markup, details, joined, table, tag
-from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Correlation
 from repdyn.tables.findings import JUDGED, MARKS, MEANINGS, PAPER, VERSION, Finding, findings_over_seeds
 from repdyn.tables.fits import fits_of
-from repdyn.tables.frames import failures, metrics_of, missing_values, scalar
+from repdyn.tables.frames import failures, metrics_of, missing_values
 from repdyn.tables.runs import differences
 from repdyn.tables.style import (
     KINDS,
@@ -62,10 +61,8 @@ def _about(run: DescribedRun) -> str:
 
 def _differences(data: DescribedRuns) -> list[Markup]:
     """Return in what runs differ: what is stored of their settings, and what was measured."""
-    settings = _different_settings(data.runs)
-    parts = [tag("p", f"These runs differ in: {settings}.")] if settings else []
-    if why := differences(data.runs):
-        parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
+    why = differences(data.runs)
+    parts = [tag("p", f"These runs do not all compare: {why}.", class_="warning")] if why else []
     if data.not_seeds:
         parts.append(tag("p", f"Not shown as seeds of one model: {data.not_seeds}.", class_="warning"))
     statements = comparison_statements(data.runs, data.seeds)
@@ -129,22 +126,6 @@ BIBTEX = f"""@software{{repdyn,
 
 MAX_ALERTS = 12
 MAX_FAILURES = 200
-
-
-def _different_settings(runs: Sequence[DescribedRun]) -> str:
-    """Return what is stored of the settings of runs, where these are not all the same, in the order of the runs."""
-    columns = {"model": "model", "design": "design", "dtype": "states in", "attention": "attention", "device": "on"}
-    values = {title: [_listed(run.rows, column) for run in runs] for column, title in columns.items()}
-    rates = [scalar(run.scalars, LEARNING_RATE) for run in runs]
-    values["largest learning rate"] = [NO_VALUE if rate.empty else f"{rate.max():.3g}" for rate in rates]
-    values["parameters"] = [_or_dash(run.parameters) for run in runs]
-    values["probe"] = [run.probe[:8] for run in runs]
-    distinct = {title: list(dict.fromkeys(of_runs)) for title, of_runs in values.items()}
-    return "; ".join(
-        f"{title} {' / '.join(found[:MAX_LINES])}{' / ...' * (len(found) > MAX_LINES)}"
-        for title, found in distinct.items()
-        if len(found) > 1
-    )
 
 
 def alerts_and_findings(data: DescribedRuns) -> Markup:

@@ -12,10 +12,10 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from repdyn.store.files import (
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
 from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, Row, to_table
 from repdyn.utils.files import is_url, write_atomically
+from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -92,7 +93,7 @@ class Store:
 
         Args:
             name: under which it is shown.
-            configuration: values that JSON can represent; others are written as texts.
+            configuration: values that JSON can represent; others are written as texts, without passwords and tokens.
             parent: id of the run that it goes on from.
             parent_step: step at which it leaves its parent.
             parent_store: folder or URL of the store with the parent; this one unless given, or if it has the parent.
@@ -109,8 +110,10 @@ class Store:
                 elsewhere = Path(os.path.relpath(Path(parent_store).resolve(), self.path.resolve())).as_posix()
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
-        run = Run(run_id, name, started, parent, parent_step, elsewhere, configuration or {})
-        content = json.dumps(asdict(run), indent=2, ensure_ascii=False, default=str) + "\n"
+        run = Run(run_id, name, started, parent, parent_step, elsewhere, dict(configuration or {}))
+        # not by asdict(), which would copy a model that is among the hyperparameters
+        content = json.dumps(vars(run), indent=2, ensure_ascii=False, skipkeys=True, default=_as_json)
+        content = redacted(content) + "\n"
         (folder := self.folder_of(run_id)).mkdir(parents=True)
         write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
         self._written()
@@ -302,5 +305,10 @@ class Store:
 
 
 @cache
+def _as_json(value: Any) -> Any:
+    """Return what JSON has in place of a value that it lacks: a dictionary of a mapping, a short text of others."""
+    return dict(value) if isinstance(value, Mapping) else shorten(str(value), 200)
+
+
 def _warn_once(message: str) -> None:
     log.warning(message)

@@ -6,10 +6,10 @@ The stacks of a model that has several stand there like models of their own.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, takewhile
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -122,6 +122,8 @@ class MeasuredRun:
     """Its rows, scalars and failures among them."""
     rules: Sequence[Rule] = RULES
     """Those of its alerts."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of its training, as its tracker stored them; empty for a sweep."""
 
     @cached_property
     def rows(self) -> pd.DataFrame:

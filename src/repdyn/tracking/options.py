@@ -1,9 +1,9 @@
 """The options of a tracker, declared once for all ways to attach one."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from repdyn.alerts import DEFAULT, Rule, resolve_rules
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
@@ -32,6 +32,9 @@ class TrackingArguments(MeasurementArguments, total=False):
     max_overhead: float | None
     """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps without time for a
     measurement are left out, except the first and the last; None for no limit."""
+    configuration: Mapping[str, Any]
+    """Settings of the training to store with the run, such as ``vars(args)``, beside those that a trainer tells: views
+    name the ones in which runs differ."""
     ranks: WhichRanks
     """Which processes measure a model that each of them holds whole: "zero", the first alone, without a word to the
     others; "all" shares layers and forward passes out. A sharded model is measured by all of them together."""
@@ -53,6 +56,7 @@ class TrackingOptions(MeasurementOptions):
     alerts: Sequence[Rule] | str | Path | None = DEFAULT
     report: bool = True
     max_overhead: float | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict, compare=False)
     ranks: WhichRanks = "zero"
 
     def __post_init__(self) -> None:

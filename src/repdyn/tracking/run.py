@@ -107,6 +107,7 @@ class TrackedRun:
         loggers: returns the loggers that get the rows once they are stored.
         label: distinguishes several trackers of one training: it leads the names in the loggers.
         weights_kind: of the weights that are measured.
+        settings: those of the training that its trainer knows, stored with the run beside those of the options.
         monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
             :meth:`shared` and :meth:`Cost.allows`.
 
@@ -132,10 +133,12 @@ class TrackedRun:
         loggers: Callable[[], Iterable[Logger]] = tuple,
         label: str = "",
         weights_kind: str = "raw",
+        settings: Mapping[str, Any] | None = None,
         monitors: Iterable[object] | None = None,
     ) -> None:
         self.options, self.probe, self.name, self.store = options, probe, name, store
         self.weights_kind, self._origin = weights_kind, origin
+        self._settings = {**(settings or {}), **options.configuration}
         self.id: str | None = None
         """Id of the run in the store."""
         self.should_stop = False
@@ -469,6 +472,7 @@ class TrackedRun:
             "schedule": repr(schedule),
             "probe": self.probe.hash,
             "weights_kind": self.weights_kind,
+            "training": self._settings,
         }
         run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
         self._alerts.begin(self._writer, run.id, has_history=origin is not None)
@@ -536,6 +540,7 @@ class TrackedRun:
                     loggers=self._loggers.of_training,
                     label=f"{self.prefix}{AVERAGED}",
                     weights_kind=AVERAGED,
+                    settings=self._settings,
                 )
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
