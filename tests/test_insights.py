@@ -170,7 +170,7 @@ def test_a_peak_is_described_with_both_ends():
     found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
     peak = only(found, "peak")
     assert peak.sentence == (
-        "Intrinsic dimension (TwoNN) (mean over 6 layers) grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
+        "Intrinsic dimension (TwoNN), mean over 6 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link

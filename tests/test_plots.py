@@ -39,7 +39,13 @@ def test_a_heatmap_shows_the_stored_values(store):
     assert isinstance(figure, go.Figure)
     np.testing.assert_array_equal(np.asarray(figure.data[0].z, float), values(store, "two_nn"))
     assert figure.layout.title.text.startswith("Intrinsic dimension (TwoNN), all tokens<br>")
-    assert figure == heatmap(store, "two_nn")
+    assert figure == heatmap(str(store.path), "two_nn")
+
+
+def test_stores_that_are_no_list_are_named(store, both):
+    """The error asked for a metric and printed a store."""
+    with pytest.raises(TypeError, match="list"):
+        compare(store, both, "two_nn")
 
 
 def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):

@@ -372,7 +372,7 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
     assert f"These runs differ in: {rate}; states in float32 (a), bfloat16 (b).<" in page
     # t of 7 degrees of freedom times sqrt(2 / 8) for both values, whose deviations are 1%
     assert (
-        "Intrinsic dimension (TwoNN) (mean over layers) is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
+        "Intrinsic dimension (TwoNN), mean over layers, is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
         "at step 8, and since step 0, most in layer 0 (12 and 8)." in page
     )
     assert "No difference between these runs exceeds 10% and its interval: Anisotropy." in page

@@ -221,7 +221,6 @@ def insights(
     """
     from repdyn.alerts import RULES, as_yaml, read_rules
     from repdyn.diagnosis import comparison_statements, described_runs
-    from repdyn.store import find_store
     from repdyn.terminal.runs import alerts_of, print_alerts, print_insights
 
     if print_rules:
@@ -229,7 +228,7 @@ def insights(
         return 0
     if not stores:
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
-    data = described_runs([find_store(store) for store in stores], rows.run, rows.probe)
+    data = described_runs(stores, rows.run, rows.probe)
     if alerts or fail or rules:
         used = read_rules(rules) if rules else None
         runs = data.runs if used is None else [replace(run, rules=used) for run in data.runs]

@@ -127,12 +127,12 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         layers = (members[0].layers[place],)
         at += f", most in layer {layers[0]} ({' and '.join(number_text(values[place]) for values in ends)})"
     metric, subset = members[0].key
-    about = f"mean over layers{'' if subset == 'all' else f', {short_subset_title(subset)}'}"
+    about = f"mean over layers{'' if subset == 'all' else f', {short_subset_title(subset)}'},"
     size = (
         str(effect) if math.isfinite(effect.half_width) else f"{change_size(effect.log_ratio)} (no interval is known)"
     )
     sentence = (
-        f"{metric_title(metric)} ({about}) is higher in {runs[high].label} ({number_text(highest)}) than in "
+        f"{metric_title(metric)}, {about} is higher in {runs[high].label} ({number_text(highest)}) than in "
         f"{runs[low].label} ({number_text(lowest)}){f' of {len(runs)} runs' * (len(runs) > 2)} by {size} {at}."
     )
     shown = with_highest.members[0] if isinstance(with_highest := runs[high], SeedGroup) else with_highest

@@ -65,10 +65,8 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     if _differs(last, first, noise):
         half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
         late = max(1, len(values) // 4)
-        goes_on = _differs(last, half, noise) and all(
-            (last_ones > before) == (last > first)
-            for last_ones, before in ((last, half), (values[-late:].mean(), values[-2 * late : -late].mean()))
-        )
+        moves = (half, last), (values[-2 * late : -late].mean(), values[-late:].mean()), mean.mean.iloc[-2:]
+        goes_on = _differs(last, half, noise) and all((now > before) == (last > first) for before, now in moves)
         sentence = (
             f"{course.format(MOVES[last < first])} {number_text(last)} at step {end:,}{_by(first, last)}"
             f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
@@ -120,7 +118,7 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
 
 def _subject(series: MetricSeries, mean: LayerMean) -> str:
     tokens = "" if series.subset == "all" else f", {short_subset_title(series.subset)}"
-    return f"{metric_title(series.metric)} (mean over {mean.coverage}{tokens})"
+    return f"{metric_title(series.metric)}, mean over {mean.coverage}{tokens},"
 
 
 def _noise(mean: LayerMean) -> float:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import pandas as pd
@@ -11,7 +10,7 @@ import pandas as pd
 from repdyn.alerts import stored_rules
 from repdyn.diagnosis.insight import RunInsights
 from repdyn.diagnosis.run import DescribedRun, of_continuity, ranked, stacks_of_run
-from repdyn.store import Store, open_store
+from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.frames import design_names
 from repdyn.tables.runs import in_comparison_order, is_measured, run_labels, select, short_names
@@ -43,13 +42,13 @@ class DescribedRuns:
 
 
 def described_runs(
-    stores: Sequence[Store],
+    stores: StoreLike | Iterable[StoreLike],
     runs: Sequence[str] | None = None,
     probe: str | None = None,
     seeds: Sequence[str] | None = None,
 ) -> DescribedRuns:
     """Read runs from stores; the arguments are those of :func:`repdyn.report.write_report`."""
-    return described_rows(selected_rows(stores, runs, probe), seeds)
+    return described_rows(selected_rows(stores_of(stores), runs, probe), seeds)
 
 
 def described_rows(found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | None = None) -> DescribedRuns:
@@ -78,14 +77,14 @@ def described_rows(found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | 
 
 
 def insights(
-    store: Store | str | Path, runs: Sequence[str] | None = None, probe: str | None = None
+    stores: StoreLike | Iterable[StoreLike], runs: Sequence[str] | None = None, probe: str | None = None
 ) -> list[RunInsights]:
-    """Return the status of each run of a store and ranked statements on what happened in it.
+    """Return the status of each run of stores and ranked statements on what happened in it.
 
     They follow from the stored rows alone: the same rows give the same statements in the same order.
 
     Args:
-        store: with measurements, or where it is.
+        stores: one or several with measurements, or the folders they are in.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to describe.
 
@@ -95,14 +94,13 @@ def insights(
     Raises:
         ValueError: nothing is measured; no such run or probe.
     """
-    store = open_store(store) if isinstance(store, str | Path) else store
-    return [run.insights for run in described_runs([store], runs, probe).runs]
+    return [run.insights for run in described_runs(stores, runs, probe).runs]
 
 
 def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return what :func:`insights` states of steps that repeat another one or are out of line, for runs and the probe
     to look at of each, or all of them."""
-    found = (run for name, probe in probes for run in described_runs([store], [name], probe, seeds=()).runs)
+    found = (run for name, probe in probes for run in described_runs(store, [name], probe, seeds=()).runs)
     stated = [(run, each) for run in found for each in ranked(of_continuity(run))]
     return list(dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
@@ -28,7 +28,7 @@ from repdyn.report.plots import (
     training_plot,
     with_bands,
 )
-from repdyn.store import Store
+from repdyn.store import StoreLike
 from repdyn.tables.frames import select_steps
 from repdyn.tables.runs import differences
 from repdyn.tables.series import MetricSeries
@@ -57,11 +57,11 @@ class Which(TypedDict, total=False):
     """Of the model's blocks; needed if it has several, such as "encoder" and "decoder"."""
 
 
-def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
+def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric by layer and measured step, alerts marked.
 
     Args:
-        store: with measurements.
+        store: with measurements, or the folder it is in.
         metric: a measured metric.
         subset: a subset it was measured on.
         which: ``run``, ``probe`` and ``stack``, of :class:`Which`.
@@ -77,7 +77,7 @@ def heatmap(store: Store, metric: str, subset: str = "all", **which: Unpack[Whic
 
 
 def profile(
-    store: Store, metric: str, subset: str = "all", *, step: int | None = None, **which: Unpack[Which]
+    store: StoreLike, metric: str, subset: str = "all", *, step: int | None = None, **which: Unpack[Which]
 ) -> Figure:
     """Return a metric over depth with its 95% intervals: at one step, or with a slider over the steps.
 
@@ -104,7 +104,7 @@ def profile(
     return _figure(plot, f"{_title(metric, subset)}, step {step:,}", _about(found))
 
 
-def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
+def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss. Arguments and errors are those of
     :func:`heatmap`."""
     found, series = _series(store, metric, subset, of_training=True, **which)
@@ -112,7 +112,7 @@ def means(store: Store, metric: str, subset: str = "all", **which: Unpack[Which]
 
 
 def compare(
-    stores: Store | Sequence[Store],
+    stores: StoreLike | Iterable[StoreLike],
     metric: str,
     subset: str = "all",
     *,
@@ -127,7 +127,7 @@ def compare(
     says so if the values do not compare, as after different sampling designs.
 
     Args:
-        stores: one or several, with measurements.
+        stores: one or several with measurements, or the folders they are in.
         metric: a measured metric.
         subset: a subset it was measured on.
         over: "depth" or "training".
@@ -137,12 +137,18 @@ def compare(
             "seed" alone. An empty sequence shows each run on its own.
 
     Raises:
+        TypeError: the metric is no text.
         ValueError: no such run or probe; ``seeds`` that differ in more than their seed; no run with the metric on
             the subset; ``over`` is neither of the two; no run with two checkpoints to compare during training.
     """
+    if not isinstance(metric, str):
+        raise TypeError(
+            f"expected the name of a metric, got {type(metric).__name__}; give several stores as a list, as in "
+            "compare([store, other], 'two_nn')"
+        )
     if over not in ("depth", "training"):
         raise ValueError(f"expected over='depth' or over='training', got {over!r}")
-    data = described_runs([stores] if isinstance(stores, Store) else stores, runs, probe, seeds=seeds)
+    data = described_runs(stores, runs, probe, seeds=seeds)
     members = compared_with(data.runs, data.seeds, (metric, subset))
     if not members:
         raise _not_measured(data.runs, metric, subset)
@@ -158,12 +164,12 @@ def compare(
 
 
 def _series(
-    store: Store, metric: str, subset: str, *, of_training: bool = False, **which: Unpack[Which]
+    store: StoreLike, metric: str, subset: str, *, of_training: bool = False, **which: Unpack[Which]
 ) -> tuple[DescribedRun, MetricSeries]:
     """Return the only run that is meant and one of its series; a finished model is an error where a training is
     needed."""
     run, stack = which.get("run"), which.get("stack")
-    there = described_runs([store], None if run is None else [run], which.get("probe"), seeds=()).runs
+    there = described_runs(store, None if run is None else [run], which.get("probe"), seeds=()).runs
     runs = [one for one in there if stack in (None, one.stack)]
     if not runs:
         names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"

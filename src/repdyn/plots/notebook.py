@@ -36,7 +36,7 @@ def picture(shown: Store | Rows) -> bytes | None:
     """
     with suppress(ValueError):  # nothing is measured
         if isinstance(shown, Store):
-            data = described_runs([shown])
+            data = described_runs(shown)
             lines = [f"{run.label}, {run.insights.headline}" for run in data.runs[:_MAX_HEADLINES]]
             told = "\n".join(textwrap.fill(line, _WIDTH) for line in lines)
         else:

@@ -68,7 +68,7 @@ def show_run(
     folder = _folder(store, run, frame, store.output / "figures")
     used_loggers, written = list(loggers), []
     # what is said of the run is found once, for the report too, unless it has another name for each probe there
-    data = described_runs([store]) if report else None
+    data = described_runs(store) if report else None
     own = {each.stack: each for each in data.runs if each.name == run} if data else {}
     stacks = [own.get(each.stack, each) for each in stacks_of_run(frame, stored_rules(store.alerts_path(run)))]
     last = max(one.steps[-1] for one in stacks)

@@ -3,7 +3,7 @@
 import base64
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
 from repdyn.report.markup import Markup, asset, joined, policy
-from repdyn.store import Store
+from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences
@@ -153,7 +153,7 @@ STALE_AFTER = 1800.0
 
 
 def write_report(
-    stores: Sequence[Store] | Store,
+    stores: StoreLike | Iterable[StoreLike],
     path: Path,
     *,
     runs: Sequence[str] | None = None,
@@ -166,7 +166,7 @@ def write_report(
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
     Args:
-        stores: each with at least one measured checkpoint; duplicates are ignored.
+        stores: one or several with measurements, or the folders they are in; duplicates are ignored.
         path: of the page; a missing folder is created.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
@@ -187,8 +187,7 @@ def write_report(
     """
     if refresh_seconds is not None and not refresh_seconds > 0:
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
-    given = [stores] if isinstance(stores, Store) else list(stores)
-    chosen = list({store.path.resolve(): store for store in given}.values())
+    chosen = stores_of(stores)
     data = described_runs(chosen, runs, probe, seeds) if data is None else data
     live = None
     if refresh_seconds is not None:

@@ -1,7 +1,8 @@
 """Open a store, at a path or a URL, and find those that a folder contains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from repdyn.store.files import has_row_files
 from repdyn.store.store import RUN_STORE, Store
@@ -69,6 +70,17 @@ def find_store(path: str | Path) -> Store:
             hint = f", which does not exist{did_you_mean(path.name, beside)}"
         raise ValueError(f"expected a store with measurements, found none in {path}{hint}")
     return found[0]
+
+
+StoreLike: TypeAlias = Store | str | Path
+"""A store, or a place at which :func:`find_store` finds it."""
+
+
+def stores_of(places: StoreLike | Iterable[StoreLike]) -> list[Store]:
+    """Return one or several stores, each once; errors as for :func:`find_store`."""
+    given = [places] if isinstance(places, StoreLike) else places
+    found = [place if isinstance(place, Store) else find_store(place) for place in given]
+    return list({store.path.resolve(): store for store in found}.values())
 
 
 def find_stores(path: str | Path) -> list[Store]:
