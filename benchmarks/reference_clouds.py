@@ -48,7 +48,7 @@ def main() -> None:
     for name, (a, b) in pairs.items():
         both = kernels.Cloud(a), kernels.Cloud(b)
         values = {
-            "step_cosine": kernels.step_cosine(*both),
+            "step_cosine": kernels.alignment(*both),
             "linearity": kernels.linearity(*both),
             "linearity_step": kernels.linearity(*both, of="step"),
             "cka": kernels.linear_cka(*both),

@@ -41,7 +41,6 @@ CLOUDS: dict[str, Callable[..., Tensor]] = {
 PAIRS: dict[str, Callable[..., Tensor]] = {
     "alignment": kernels.alignment,
     "step_length": kernels.step_length,
-    "step_cosine": kernels.step_cosine,
     "linearity": kernels.linearity,
     "linear_cka": kernels.linear_cka,
     "mutual_knn": kernels.mutual_knn,
@@ -198,7 +197,6 @@ NAIVE: dict[str, Callable[..., float]] = {
     "norm": lambda x: np.linalg.norm(x, axis=1).mean(),
     "alignment": lambda x, y: cosines(x, y).mean(),
     "step_length": lambda x, y: np.linalg.norm(x - y, axis=1).mean(),
-    "step_cosine": lambda x, y: cosines(x, y).mean(),
     "linear_cka": naive_cka,
     "procrustes_distance": naive_procrustes,
     "information_imbalance": naive_imbalance,
@@ -243,7 +241,7 @@ def test_a_gaussian_control_keeps_the_covariance_and_loses_the_shape():
     assert kernels.two_nn(curved).item() < 5 < kernels.two_nn(same).item()
 
 
-MEANS = {"norm", "alignment", "step_length", "step_cosine"}
+MEANS = {"norm", "alignment", "step_length"}
 
 
 @pytest.mark.parametrize("name", ["anisotropy", "two_nn", *sorted(MEANS)])

@@ -16,7 +16,6 @@ from repdyn.kernels.cosines import alignment_falls as alignment_falls
 from repdyn.kernels.cosines import alignment_gradient as alignment_gradient
 from repdyn.kernels.cosines import mean_cosine as mean_cosine
 from repdyn.kernels.cosines import norm as norm
-from repdyn.kernels.cosines import step_cosine as step_cosine
 from repdyn.kernels.cosines import step_length as step_length
 from repdyn.kernels.dimension import gride as gride
 from repdyn.kernels.dimension import levina_bickel as levina_bickel

@@ -121,15 +121,16 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
 
 @mean_over_vectors
 def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
-    """Compute the mean cosine of a layer's vectors with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
+    """Compute the mean cosine of a layer's vectors with another's: ``A_l = mean_t cos(h_l(t), h_L(t))`` of the last.
 
     Args:
         x: points of the layer, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        last: points of the last layer of its stack, the same tokens in the same order, the same shape.
+        last: points of the last layer of its stack, or for the metric ``step_cosine`` of the next one; the same tokens
+            in the same order, the same shape.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the last layer itself; NaN when
-        undefined. Accurate to 1e-15: all sums are in float64.
+        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the layer itself; NaN when undefined.
+        Accurate to 1e-15: all sums are in float64.
 
     Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
     of the tokens. Not to translation: the cosine is taken from the origin, and a mean that all vectors of both layers
@@ -245,26 +246,3 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     cloud, following = matched(require_numbers, x, following, one_space=True)
     pairs = zip(row_chunks(cloud.x), row_chunks(following.x), strict=True)
     return torch.cat([lengths(after.double() - before) for before, after in pairs])
-
-
-@mean_over_vectors
-def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
-    """Compute the mean cosine of a layer's vectors with the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
-
-    Args:
-        x, following: as for :func:`step_length`.
-
-    Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 where the block changes no direction; NaN
-        when undefined. Accurate to 1e-15: all sums are in float64.
-
-    Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
-    of the tokens; not to translation.
-    Undefined when a point contains NaN or inf, when one is zero, or when there are none.
-
-    Example:
-        >>> step_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 5.0], [0.0, 1.0]])).item()
-        0.5
-    """
-    cloud, following = matched(require_numbers, x, following, one_space=True)
-    return cosines(cloud, following)

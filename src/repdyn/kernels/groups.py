@@ -6,8 +6,6 @@ from torch import Tensor
 from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, as_labels, nan_if_undefined, row_chunks, unit_scale
 from repdyn.kernels.sequences import require_attention
 
-# numbers converted to float64 at a time
-_VALUES_AT_ONCE = 1 << 22
 # classes whose means are compared with all others at once
 _ROWS = 512
 # distance between means, in lengths of the longest one, below which rounding decides
@@ -45,8 +43,9 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
     """
     if not isinstance(min_vectors, int) or min_vectors < 2:
         raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
-    cloud, order, sizes = _classes_of(x, classes, min_vectors)
-    means, variances = _moments(cloud, order, sizes)
+    points, sizes = _classes_of(x, classes, min_vectors)
+    means = _reduced(points, "mean", sizes)
+    variances = _reduced((points - means.repeat_interleave(sizes, dim=0)).square().sum(1), "mean", sizes)
     return _mean_over_pairs(means, variances)
 
 
@@ -80,15 +79,14 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     """
     if delta < 0:
         raise ValueError(f"expected delta >= 0, got {delta}")
-    cloud, order, sizes = _classes_of(x, classes)
-    dim, n_beside = cloud.x.shape[1], len(order) - len(sizes)
+    points, sizes = _classes_of(x, classes)
+    dim, n_beside = points.shape[1], len(points) - len(sizes)
     if n_beside < dim:
         raise Undefined(f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed")
-    points = cloud.frame.transform(cloud.x[order])
     means = _reduced(points, "mean", sizes)
     points -= means.repeat_interleave(sizes, dim=0)
     means -= means.mean(0)
-    within = points.mT @ points / len(order)
+    within = points.mT @ points / len(points)
     within.diagonal().add_(delta * within.diagonal().mean())
     root, info = torch.linalg.cholesky_ex(within)
     if int(info) or not bool(means.any()):
@@ -133,9 +131,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     """
     if pairs < 2 or permutations < 1:
         raise ValueError(f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}")
-    cloud, order, sizes = _classes_of(x, classes)
-    sizes = sizes[:pairs]
-    points = cloud.frame.transform(cloud.x[order[: int(sizes.sum())]])
+    points, sizes = _classes_of(x, classes)
+    points, sizes = points[: int(sizes[:pairs].sum())], sizes[:pairs]
     of_class = torch.arange(len(points), device=points.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     grams = []
     for turn, n_of_view in ((0, (sizes + 1) // 2), (1, sizes // 2)):
@@ -154,15 +151,16 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     return entropies[1:].mean() - entropies[0]
 
 
-def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Cloud, Tensor, Tensor]:
-    """Return the cloud, and its classes as of :func:`_by_class`; raise Undefined for fewer than 2 of them."""
+def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Tensor, Tensor]:
+    """Return the points of the classes of :func:`_by_class`, centred, in float64, and the numbers of their points;
+    raise Undefined for fewer than 2 classes."""
     cloud = as_cloud(x)
     [classes] = as_labels(cloud.x, classes=classes)
     cloud.require_defined()
     order, sizes = _by_class(classes, min_vectors)
     if len(sizes) < 2:
         raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
-    return cloud, order, sizes
+    return cloud.frame.transform(cloud.x[order]), sizes
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
@@ -171,19 +169,6 @@ def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
     is_used = (names >= 0) & (sizes >= min_vectors)
     by_class = of_row.argsort(stable=True)
     return by_class[is_used[of_row[by_class]]], sizes[is_used]
-
-
-def _moments(cloud: Cloud, order: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of each class, (n_classes, dim), and the mean squared distance from it, (n_classes,)."""
-    x, frame = cloud.x, cloud.frame
-    of_row = torch.arange(len(sizes), device=x.device).repeat_interleave(sizes)
-    means, squares = [], torch.zeros(len(order), dtype=torch.float64, device=x.device)
-    width = max(1, _VALUES_AT_ONCE // len(order))
-    for columns, mean in zip(x.split(width, dim=1), frame.mean.split(width), strict=True):
-        rows = columns[order].double().mul(frame.scale).sub_(mean)
-        means.append(_reduced(rows, "mean", sizes))
-        squares += (rows - means[-1][of_row]).square().sum(1)
-    return torch.cat(means, 1), _reduced(squares, "mean", sizes)
 
 
 def _reduced(rows: Tensor, how: str, sizes: Tensor) -> Tensor:

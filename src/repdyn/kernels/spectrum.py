@@ -8,13 +8,8 @@ from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, in_full_prec
 
 @in_full_precision
 def spectrum_of(cloud: Cloud, *, centred: bool = True) -> Tensor:
-    """Compute the eigenvalues of the scatter matrix of a cloud, up to a common factor; use as
-    ``cloud.once(spectrum_of)``.
-
-    Returns:
-        float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the points,
-        centred or not. Off by 1e-13 of the largest or so: multiplied in float64, whatever the points are in.
-    """
+    """Compute the squared singular values of the points, centred or not, up to a common factor: (min(n_vectors, dim),)
+    float64, descending, none negative, off by 1e-13 of the largest or so. Use as ``cloud.once(spectrum_of)``."""
     cloud.require_defined()
     return torch.linalg.eigvalsh(gram_matrix(cloud, centred=centred)).flip(0).clamp_min(0)
 
@@ -29,8 +24,8 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Undefined when the
-    points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros; repeated points count
+    as often as they occur. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
 
     Source: Gao et al., A theory of multineuronal dimensionality, dynamics and measurement, bioRxiv 214262, 2017.
 
@@ -55,14 +50,13 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     ``B = f (2 tr(S**2) + (n**2 - 3 n + 1) tr(S)**2 - n Q)``. It supposes independent points: vectors of one window of
     text are not, so that a design with few of them from each window is called for.
 
-    Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+    Args: as for :func:`participation_ratio`.
 
     Returns:
         0-d float64 tensor on the device of ``x``, > 0, at times above dim; NaN when undefined.
 
-    Invariant as :func:`participation_ratio`. Undefined when the points contain NaN or inf, fewer than 3 of them differ,
-    there are fewer than 4, or A is not positive.
+    Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points, and where A is not
+    positive.
 
     Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno, Yamada, Estimations
     for some functions of covariance matrix in high dimension, Journal of Multivariate Analysis 130, 2014.
@@ -91,8 +85,7 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
 
     ``exp(-sum(p_i log p_i))`` with ``p_i = s_i / sum(s)``.
 
-    Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+    Args: as for :func:`participation_ratio`.
 
     Returns:
         0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined. Directions
@@ -182,9 +175,8 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
 
-    Invariant as :func:`participation_ratio`. Repeated points count as often as they occur.
-    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when fewer than 10 eigenvalues
-    from ``first`` on stand above rounding.
+    Invariant and undefined as :func:`participation_ratio`; undefined too when fewer than 10 eigenvalues from ``first``
+    on stand above rounding.
 
     Source: Agrawal, Mondal, Ghosh, Richards, alpha-ReQ: Assessing Representation Quality in Self-Supervised Learning by
     measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights are the defaults of its authors' package, reptrix
@@ -236,7 +228,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         0-d float64 tensor on the device of ``x``, a number of directions in [1, min(n_vectors - 1, dim)]; NaN when
         undefined.
 
-    Invariant and undefined as :func:`participation_ratio`. Repeated points count as often as they occur.
+    Invariant and undefined as :func:`participation_ratio`.
 
     Source: Jolliffe, Principal Component Analysis, 2nd edition, 2002, section 6.1.1.
 
@@ -262,16 +254,14 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
     included) divided by their root mean square. That equals ``(p - 1) / (dim - 1)``, p being the participation ratio,
     since ``|u - 1|**2 = 2 * dim - 2 * sqrt(dim * p)``; so it is computed. It orders clouds of one width as p does.
 
-    Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+    Args: as for :func:`participation_ratio`.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1], and no larger than
         (n_vectors - 2) / (dim - 1); NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling and order of the points; columns of zeros lower it, for they
-    are directions that are not used. Repeated points count as often as they occur.
-    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, or when dim is 1.
+    Invariant and undefined as :func:`participation_ratio`, but that columns of zeros lower it, for they are directions
+    that are not used, and that it is undefined when dim is 1.
 
     Source: Rudman, Gillman, Rayne, Eickhoff, IsoScore: Measuring the Uniformity of Embedding Space Utilization,
     Findings of ACL 2022, algorithm 1.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -19,9 +19,6 @@ from repdyn.kernels.cloud import (
     product,
     row_chunks,
 )
-
-# cached results: enough for the batches, subsets and states of a layer
-_CACHE_SIZE = 64
 
 
 class Vocabulary:
@@ -44,7 +41,8 @@ class Vocabulary:
         self.table = table.detach()
         self.added = None if added is None else added.detach().to(table.device).double()
         self.by_distance = by_distance
-        self._cache: dict[tuple, Tensor] = {}
+        self.ranks: dict[tuple, Tensor] = {}
+        """What :func:`token_ranks` has counted, by the content of vectors and tokens."""
 
     @property
     def n_rows(self) -> int:
@@ -98,15 +96,6 @@ class Vocabulary:
     def _largest(self) -> Tensor:
         return self.norms.max().where(self.norms.max() > 0, 1.0)
 
-    def once(self, compute: Callable[[Tensor, Tensor, Vocabulary], Tensor], x: Tensor, ids: Tensor) -> Tensor:
-        """Return ``compute(x, ids, self)``, cached by the content of the tensors."""
-        key = (compute, x.dtype, tuple(x.shape), _digest(x), _digest(ids))
-        if key not in self._cache:
-            if len(self._cache) == _CACHE_SIZE:
-                self._cache.pop(next(iter(self._cache)))
-            self._cache[key] = compute(x, ids, self)
-        return self._cache[key]
-
     def _as_float64(self, rows: Tensor) -> Tensor:
         return rows.double() if self.added is None else rows.double() + self.added.to(rows.device)
 
@@ -126,7 +115,6 @@ def row_norms(x: Tensor) -> Tensor:
 
 
 def _digest(values: Tensor) -> bytes:
-    """Return a digest of the content: each metric has its own slices of a layer."""
     return hashlib.sha256(values.contiguous().view(torch.uint8).cpu().numpy().tobytes()).digest()
 
 
@@ -134,8 +122,6 @@ def _digest(values: Tensor) -> bytes:
 _VECTOR_CHUNK = 2048
 # rows of the table at a time: their cosines with all vectors fit the cache of a CPU, or keep an accelerator busy
 _ROWS = {"cpu": 512, "cuda": 2048}
-# terms summed in float32 before the sum is added to others: the error grows with their number, not with dim
-_SUMMED = 128
 # cost of a single pair in float64, relative to a pair in a float64 product
 _PAIR_COST = 24
 # coordinates of the nearest rows in float64 at a time, and rows that they are found among
@@ -179,59 +165,38 @@ def _nearest(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]
     return values, rows.gather(1, order)
 
 
-class _Cosines:
-    """Cosines between some unit vectors and the rows of a vocabulary, or what orders distances, a tile at a time."""
+def _n_above(limits: Tensor, unit: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Count the rows of a vocabulary whose cosine to each unit vector exceeds its limit, (n,) int64.
 
-    def __init__(self, unit: Tensor) -> None:
-        self.unit = unit
-        self.parts = [part.contiguous() for part in self.unit.float().split(_SUMMED, 1)]
-        self.n_rows = _ROWS["cpu" if unit.device.type == "cpu" else "cuda"]
-        # Both factors are rounded, products summed in any order, the sums added: Higham, Accuracy and Stability of
-        # Numerical Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding.
-        roundoff = 2.0**-24 if unit.device.type == "cpu" else 2.0**-23
-        self.error = 1.02 * roundoff * (min(_SUMMED, unit.shape[1]) + len(self.parts) + 4)
+    Cosines in float32 decide where they are farther from the limit than their error; exact ones decide the rest.
+    """
+    n_rows = _ROWS["cpu" if unit.device.type == "cpu" else "cuda"]
+    # Both factors are rounded, products summed in any order: Higham, Accuracy and Stability of Numerical Algorithms,
+    # 2002, section 3.1. Accelerators may truncate instead of rounding.
+    error = 1.02 * (2.0**-24 if unit.device.type == "cpu" else 2.0**-23) * (unit.shape[1] + 5)
+    upper, lower = ((limits + sign * error).float().unsqueeze(1) for sign in (1, -1))
+    n_above, narrow = torch.zeros(len(unit), dtype=torch.int64, device=unit.device), unit.float()
+    for _, rows in vocabulary.tiles(n_rows, unit.device):
+        cosines = product(narrow, rows.float())
+        # compared into floats, which are summed several times faster than bools
+        flags = torch.empty_like(cosines)
+        above = torch.gt(cosines, upper, out=flags).sum(1)
+        n_above += above.long()
+        some = (torch.gt(cosines, lower, out=flags).sum(1) > above).nonzero().flatten()
+        if len(some):
+            between = (cosines[some] > lower[some]) & (cosines[some] <= upper[some])
+            n_above[some] += _n_exactly_above(limits[some], unit[some], rows, between)
+    return n_above
 
-    def rounded(self, rows: Tensor) -> Tensor:
-        """Return the cosines with a tile of unit rows, (n, m) float32, with an error of at most ``error``."""
-        columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
-        scores = product(self.parts[0], columns[0])
-        for left, right in zip(self.parts[1:], columns[1:], strict=True):
-            scores += product(left, right)
-        return scores
 
-    def count_above(self, limits: Tensor, vocabulary: Vocabulary) -> Tensor:
-        """Count the rows of a vocabulary whose cosine to each vector exceeds its limit, (n,) int64."""
-        n_above = torch.zeros(len(self.unit), dtype=torch.int64, device=self.unit.device)
-        upper, lower = ((limits + sign * self.error).float().unsqueeze(1) for sign in (1, -1))
-        for _, rows in vocabulary.tiles(self.n_rows, self.unit.device):
-            scores = self.rounded(rows)
-            # compared into floats, which are summed several times faster than bools
-            flags = torch.empty_like(scores)
-            above = torch.gt(scores, upper, out=flags).sum(1)
-            n_above += above.long()
-            is_uncertain = torch.gt(scores, lower, out=flags).sum(1) > above
-            if is_uncertain.any():
-                index = is_uncertain.nonzero().flatten()
-                n_above[index] += self._count_uncertain(
-                    index, scores[index], rows, limits[index], upper[index], lower[index]
-                )
-        return n_above
-
-    def _count_uncertain(
-        self, index: Tensor, scores: Tensor, rows: Tensor, limits: Tensor, upper: Tensor, lower: Tensor
-    ) -> Tensor:
-        """Count the rows of a tile between the bounds whose exact cosine exceeds the limit, for some vectors."""
-        above = scores > upper
-        vectors, columns = ((scores > lower) & ~above).nonzero().unbind(1)
-        if len(vectors) * _PAIR_COST > scores.numel():
-            return (self.unit[index] @ rows.T > limits.unsqueeze(1)).sum(1) - above.sum(1)
-        exact = torch.cat(
-            [
-                torch.linalg.vecdot(self.unit[index[some]], rows[others])
-                for some, others in zip(vectors.split(self.n_rows), columns.split(self.n_rows), strict=True)
-            ]
-        )
-        return vectors[exact > limits[vectors]].bincount(minlength=len(index))
+def _n_exactly_above(limits: Tensor, unit: Tensor, rows: Tensor, asked: Tensor) -> Tensor:
+    """Count the same among some pairs of vectors and rows, (n, n_rows) bool, in float64."""
+    vectors, columns = asked.nonzero().unbind(1)
+    if len(vectors) * _PAIR_COST > asked.numel():
+        return ((unit @ rows.T > limits.unsqueeze(1)) & asked).sum(1)
+    pairs = zip(vectors.split(len(rows)), columns.split(len(rows)), strict=True)
+    exact = torch.cat([torch.linalg.vecdot(unit[some], rows[others]) for some, others in pairs])
+    return vectors[exact > limits[vectors]].bincount(minlength=len(unit))
 
 
 @mean_over_vectors
@@ -361,16 +326,16 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     vectors and tokens.
     """
     _require_comparable(x, ids, vocabulary)
-    return vocabulary.once(_ranks, x, ids)
-
-
-def _ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    own = _own_products if vocabulary.by_distance else token_cosines
-    limits = own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
-    with full_precision(x.device):
-        parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
-        counts = [_Cosines(vocabulary.direction_of(some)).count_above(limit, vocabulary) for some, limit in parts]
-        return torch.cat(counts)
+    # by content, since each metric has its own slices of a layer
+    key = x.dtype, _digest(x), _digest(ids)
+    if key not in vocabulary.ranks:
+        own = _own_products if vocabulary.by_distance else token_cosines
+        limits = own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
+        with full_precision(x.device):
+            parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
+            counts = [_n_above(limit, vocabulary.direction_of(some), vocabulary) for some, limit in parts]
+        vocabulary.ranks[key] = torch.cat(counts)
+    return vocabulary.ranks[key]
 
 
 def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:

@@ -124,6 +124,7 @@ METRICS = [
     ),
     _to_next(
         name="step_cosine",
+        kernel="alignment",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
         **COSINE,

@@ -144,7 +144,6 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
     "sink_rate": (kernels.sink_rate, weights, (1, 1)),
-    "step_cosine": (kernels.step_cosine, two, (4, 4)),
     "step_length": (kernels.step_length, two, (2, 2)),
     "token_cosine": (on_vocabulary(kernels.token_cosine), tokens, (5, 5)),
     "token_distance": (on_vocabulary(kernels.token_distance), tokens, (5, 5)),

@@ -49,7 +49,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("sequence_cosine", (Sequences(GAPPED, (2, 2)),), {}, "1 of 4 vectors are zero"),
     ("sequence_entropy", (Sequences(FOUR * (torch.arange(4) > 1)[:, None], (2, 2)),), {}, "zeros alone"),
     ("sink_rate", (torch.ones(3, 1, 1),), {}, "1 positions"),
-    ("step_cosine", (NUMBERS, 0 * NUMBERS), {}, "5 of 5 vectors are zero"),
+    ("alignment", (NUMBERS, 0 * NUMBERS), {}, "5 of 5 vectors are zero"),
     ("top_norm_variance_share", (torch.nn.functional.layer_norm(normal(9, 4), (4,), eps=0.0),), {}, "equally long"),
     ("token_cosine", (normal(4, 3), torch.arange(4), Vocabulary(TABLE)), {}, "4 dimensions, the vectors 3"),
     ("token_rank", (normal(4, 4), torch.arange(4), Vocabulary(WITH_ZERO)), {}, "token 3 is zero"),
