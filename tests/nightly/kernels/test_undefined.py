@@ -17,7 +17,7 @@ FOUR = torch.eye(4)
 GAPPED = FOUR.clone()
 GAPPED[2] = 0
 TABLE, WITH_ZERO = normal(9, 4), normal(9, 4) * (torch.arange(9) != 3)[:, None]
-CLUSTERS = normal(40, 3) + 100 * (torch.arange(40) // 20)[:, None]
+CLUSTERED = Cloud(normal(40, 3) + 100 * (torch.arange(40) // 20)[:, None], groups=torch.arange(40) // 20)
 CROSS = torch.cat([torch.eye(70), 3 * torch.ones(1, 70)])
 MOST_IN_ONE = torch.tensor([0, 0, 0, 1, 2])
 
@@ -36,14 +36,14 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("linear_cka", (torch.eye(5), NUMBERS), {}, "no two points are more alike"),
     ("linearity", (normal(15, 20).repeat(4, 1), normal(60, 20, seed=1)), {}, "15 distinct of 60 points"),
     ("linearity", (normal(100, 20), normal(100, 20) + 1e-3), {"of": "step"}, "the same for all points"),
-    ("local_dimension", (torch.randn(12, 3), torch.arange(12).clamp_max(7)), {"k": 8}, "7 of 12 distinct points"),
+    ("local_dimension", (Cloud(torch.randn(12, 3), groups=torch.arange(12).clamp_max(7)),), {"k": 8}, "7 of 12"),
     ("local_dimension", (CROSS,), {"k": 8}, "71 of 71 neighbourhoods"),
-    ("local_dimension", (CLUSTERS, torch.arange(40) // 20), {"k": 8, "points": 4}, "4 of 4 neighbourhoods"),
+    ("local_dimension", (CLUSTERED,), {"k": 8, "points": 4}, "4 of 4 neighbourhoods"),
     ("mean_cosine", (torch.cat([FOUR, torch.zeros(1, 4), -torch.zeros(1, 4)]),), {}, "2 of 6 vectors are zero"),
     ("mutual_knn", tuple(Cloud(NUMBERS, groups=MOST_IN_ONE) for _ in range(2)), {"k": 2}, "at least 3 needed"),
     ("mutual_knn", (torch.eye(9), normal(9, 3)), {"k": 2}, "9 of 9 tokens"),
     ("ph_dimension", (torch.randn(63, 3),), {}, "63 distinct of 63 points"),
-    ("ph_dimension", (torch.randn(64, 3), torch.arange(64) % 8), {}, "one group"),
+    ("ph_dimension", (Cloud(torch.randn(64, 3), groups=torch.arange(64) % 8),), {}, "one group"),
     ("ph_dimension", (torch.eye(64),), {}, "power 1"),
     ("sequence_cosine", (Sequences(FOUR, (3, 1)),), {}, "one token"),
     ("sequence_cosine", (Sequences(GAPPED, (2, 2)),), {}, "1 of 4 vectors are zero"),
