@@ -32,6 +32,7 @@ from transformers import AutoModel
 
 import repdyn
 from repdyn.store.schema import COLUMNS
+from repdyn.studies.panels import series_colour
 from repdyn.tables.findings import Finding, findings
 
 PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
@@ -39,7 +40,8 @@ SUBSETS = {"all": "all tokens", "no_sink": "without first positions", "no_massiv
 METRICS = [*(f"anisotropy@{subset}" for subset in SUBSETS), *(f"two_nn@{subset}" for subset in SUBSETS)]
 RANDOM = " (random weights)"
 SEED = 0
-COLOURS = ("#123f75", "#e08a2e", "#2a7f62", "#7a4fa3", "#8a6d1f", "#a8324a")
+MARKERS = "os^DvP"
+"""By which lines are told apart in greyscale."""
 
 
 def main() -> None:
@@ -132,7 +134,7 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     rows = pd.concat([pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True)
     rows = rows.reindex(columns=[*COLUMNS])  # the files leave out columns without a value
     measured = [name for name in plan if name in set(rows["run"])]
-    colours = dict(zip(measured, COLOURS, strict=False))
+    colours = {name: series_colour(number) for number, name in enumerate(measured)}  # as in the studies' figures
     for metric, label, subsets in (
         ("anisotropy", "anisotropy", tuple(SUBSETS)),
         ("two_nn", "intrinsic dimension (TwoNN)", ("all",)),
@@ -167,10 +169,13 @@ def figure(
     )
     places = [(kind, subset) for kind in kinds for subset in subsets]
     for axis, (kind, subset) in zip(axes.ravel(), places, strict=True):
-        for name, colour in colours.items():
+        for (name, colour), marker in zip(colours.items(), MARKERS, strict=False):
             if plan[name]["kind"] != kind:
                 continue
-            for run, style in ((name, {"lw": 2}), (name + RANDOM, {"lw": 1.2, "ls": (0, (4, 2))})):
+            for run, style in (
+                (name, {"lw": 2, "marker": marker, "ms": 4}),
+                (name + RANDOM, {"lw": 1.2, "ls": (0, (4, 2))}),
+            ):
                 line = rows[(rows["run"] == run) & (rows["subset"] == subset)].sort_values("layer")
                 axis.plot(line["depth"], line["value"], color=colour, **style)
                 axis.fill_between(line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0)
@@ -185,7 +190,8 @@ def figure(
         axis.set_ylabel(label)
     for axis in axes[-1]:
         axis.set_xlabel("relative depth (0: embeddings, 1: last block)")
-    named = [Line2D([], [], color=colour, lw=2, label=name) for name, colour in colours.items()]
+    looks = zip(colours.items(), MARKERS, strict=False)
+    named = [Line2D([], [], color=colour, lw=2, marker=marker, label=name) for (name, colour), marker in looks]
     dashed = Line2D([], [], color="0.4", lw=1.2, ls=(0, (4, 2)), label="the same with random weights")
     drawn.legend(handles=[*named, dashed], loc="outside lower center", ncols=len(named) + 1, fontsize=9, frameon=False)
     return drawn

@@ -537,6 +537,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
         label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
         layout["annotations"].append(heading(label, across[0], up[1], 13))
     whole = {"height": _MARGINS + _PANEL_HEIGHT * n_rows, "coloraxis": colour_axis(colours), "margin": {"t": 30}}
+    whole["plot_bgcolor"] = EMPTY
     return {"data": traces, "layout": whole | layout}
 
 

@@ -119,7 +119,7 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
             "profiles": plots.profiles_plot(compared, colours),
             "training": plots.training_plot(compared, colours),
             "heatmaps": heatmaps,
-            "heatmaps_note": f"; the first {plots.MAX_PANELS} runs" * is_cut,
+            "heatmaps_note": "; grey: no value" + f"; the first {plots.MAX_PANELS} runs" * is_cut,
         }
     return found
 

@@ -21,7 +21,7 @@ def test_many_runs_make_one_page(tmp_path):
     compared = page.tree["comparisons"]["two_nn"]["all"]
     assert {trace["meta"]["run"] for trace in compared["profiles"]["data"]} == set(range(26))
     assert len(compared["heatmaps"]["data"]) == 24
-    assert compared["heatmaps_note"] == "; the first 24 runs"
+    assert compared["heatmaps_note"] == "; grey: no value; the first 24 runs"
 
 
 def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
