@@ -26,12 +26,8 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
     Any text that UTF-8 can write survives encoding and decoding unchanged, and nothing is ever unknown. The spelling
     of a special token inside a text is text: it becomes the bytes it is written with.
 
-    Args:
-        for_encoder: whether a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``;
-            otherwise nothing is added.
-
-    Returns:
-        A tokenizer of 260 tokens that ``save_pretrained`` writes and ``AutoTokenizer.from_pretrained`` reads.
+    For an encoder a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``; else nothing is added.
+    ``save_pretrained`` writes the tokenizer, and ``AutoTokenizer.from_pretrained`` reads it.
 
     >>> byte_tokenizer()("Aé").input_ids
     [65, 195, 169]
@@ -107,15 +103,11 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path) -> np.n
     """Return the token ids of a text, without special tokens.
 
     A long text goes through the tokenizer in pieces of about 64,000 characters that end at line ends, so that memory
-    stays bounded; a piece is tokenized as if a text began there.
-
-    Args:
-        data: UTF-8 text; bytes that are no UTF-8 become U+FFFD.
-        tokenizer: any Hugging Face tokenizer.
-        cache: folder to keep the ids in, under a name made of the hashes of text and tokenizer.
+    stays bounded; a piece is tokenized as if a text began there. Bytes that are no UTF-8 become U+FFFD.
 
     Returns:
-        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read from disk as needed.
+        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read as needed from a file in the folder
+        ``cache`` whose name is made of the hashes of text and tokenizer.
     """
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
     if not path.exists():

@@ -32,17 +32,11 @@ _TRAINING, _VALIDATION, _PROBE = range(3)
 def draw_documents(
     n_documents: int, length: int, *, n_topics: int, n_words: int, alpha: float, seed: int | Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw documents of ``length`` words each; the same for the same seed.
+    """Draw documents of ``length`` words each, the same for the same seed: the words, (n_documents, length) int64 in
+    [0, n_words), and the topic that wrote each.
 
     Topics share no word and use each of theirs equally often, as in the source: word w belongs to topic
-    ``w // (n_words / n_topics)``.
-
-    Args:
-        alpha: concentration of the documents' Dirichlet distribution over topics; the smaller, the fewer topics make up
-            a document.
-
-    Returns:
-        The words, (n_documents, length) int64 in [0, n_words), and the topic that wrote each.
+    ``w // (n_words / n_topics)``. The smaller ``alpha``, the fewer topics make up a document.
 
     >>> draw_documents(2, 6, n_topics=2, n_words=4, alpha=1, seed=0)[0].tolist()
     [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]

@@ -325,13 +325,11 @@ class Frame:
 
 @in_full_precision
 def gaussian_like(cloud: Cloud) -> Cloud:
-    """Return a cloud of as many independent normal vectors with the covariance and the groups of a cloud.
+    """Return a cloud of as many independent normal vectors with the covariance and the groups of a cloud; raise
+    Undefined where no metric is defined on it.
 
     What a dimension says beyond the spectrum is how far it lies below that of such a cloud. The vectors are
     ``Z @ (X - mean) / sqrt(n - 1)`` with Z standard normal, always the same for one number of vectors.
-
-    Raises:
-        Undefined: no metric is defined on the cloud.
     """
     cloud.require_defined()
     centred, generator, n = cloud.centred, torch.Generator().manual_seed(0), cloud.n_vectors

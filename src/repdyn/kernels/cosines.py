@@ -46,11 +46,7 @@ def require_numbers(cloud: Cloud) -> None:
 
 
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:
-    """Return the cosine of the angle between the two vectors of each row, (n,) float64 in [-1, 1].
-
-    Raises:
-        Undefined: a vector is zero.
-    """
+    """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise Undefined if a vector is 0."""
     products, own, others = [], [], []
     for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
         wide, other_wide = _scaled(rows)[0], _scaled(other_rows)[0]
@@ -151,9 +147,8 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
     """Compute what one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
 
     Args:
-        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        following: points of layer l + 1, the same tokens in the same order, the same shape.
-        last: points of the last layer of its stack, likewise.
+        x, last: as for :func:`alignment`.
+        following: points of layer l + 1, likewise.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the block turns the vectors
@@ -211,8 +206,7 @@ def norm(x: Tensor | Cloud) -> Tensor:
         relative 1e-14: all sums are in float64.
 
     Invariant to rotation, to the order of the points and to columns of zeros; a factor of all points is one of the
-    result.
-    Undefined when a point contains NaN or inf, or when there are none.
+    result. Undefined when a point contains NaN or inf, or when there are none.
 
     Example:
         >>> norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
@@ -236,8 +230,7 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         relative 1e-14 of what the two layers, as they were captured, differ by.
 
     Invariant to a rotation or a translation of both, and to the order of the tokens; a factor of both is one of the
-    result.
-    Undefined when a point contains NaN or inf, or when there are none.
+    result. Undefined when a point contains NaN or inf, or when there are none.
 
     Example:
         >>> step_length(torch.zeros(2, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()

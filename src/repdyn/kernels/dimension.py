@@ -139,11 +139,9 @@ def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Ten
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined. Of points equally far
         from a chosen one, to 1e-10, either may be the last of its neighbourhood.
 
-    Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
-    groups; to the order of the points where ``points`` is not smaller than their number.
-    Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
-    outside its group, when one of a neighbourhood has fewer than 2 others outside its group there, when the two nearest
-    distances of a neighbourhood are tied throughout, or when distances leave the range of float64.
+    Invariant as :func:`gride`, to the order of the points only where ``points`` is not smaller than their number.
+    Undefined as :func:`gride`, and when one of a neighbourhood has fewer than 2 others outside its group there, or the
+    two nearest distances of a neighbourhood are tied throughout.
 
     Source: Ruppik, Heck, van Niekerk, Vukovic, Lin, Feng, Zibrowius, Gasic, Less is More: Local Intrinsic Dimensions of
     Contextual Language Models, arXiv 2506.01034, 2025; the estimator is that of Facco et al., Scientific Reports
@@ -228,8 +226,7 @@ def ph_dimension(x: Tensor | Cloud, *, points: int = 512, alpha: float = 1.0) ->
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, repetition of the points, columns of zeros and names of the
-    groups; not to the order of the points.
+    Invariant as :func:`gride`, but not to the order of the points.
     Undefined when the points contain NaN or inf, when fewer than 64 of them differ, when all points of a subset are of
     one group, when the sum grows in proportion to the number of points or faster, or when distances leave the range of
     float64.
@@ -269,11 +266,8 @@ def _mean_sum(distances: Tensor, division: int, alpha: float) -> Tensor:
 
 
 def _tree_lengths(distances: Tensor) -> Tensor:
-    """Return the lengths of the edges of minimum spanning trees, (n_trees, m - 1), by Prim's algorithm.
-
-    Args:
-        distances: (n_trees, m, m), inf where no edge may be.
-    """
+    """Return the lengths of the edges of minimum spanning trees, (n_trees, m - 1), by Prim's algorithm; of distances
+    (n_trees, m, m), inf where no edge may be."""
     tree = torch.arange(len(distances), device=distances.device)
     to_tree, is_in_tree = distances[:, 0].clone(), torch.zeros_like(distances[:, 0], dtype=torch.bool)
     is_in_tree[:, 0] = True

@@ -106,8 +106,7 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     ``-sum(p log p)`` of a matrix's eigenvalues as shares of their sum. The permutations are drawn from a fixed seed.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        classes: integers, shape (n_vectors,), the class of each point; negative for none.
+        x, classes: as for :func:`class_variance`.
         pairs: largest number of classes, >= 2, the first by their number; time grows with its cube, and values of
             different numbers do not compare.
         permutations: >= 1; the more, the less the value depends on them.
@@ -390,8 +389,7 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     """Return the mean product of vectors of one topic, and that of vectors of different topics.
 
     The inner products of all pairs within a group, here of one topic and one word, sum to the square of the group's
-    sum; and squares add up over the coordinates, which are processed a few at a time. Sums by segments are
-    deterministic, also on a GPU.
+    sum; and squares add up over the coordinates, which are processed a few at a time.
     """
     x = as_cloud(x).x
     ids, topics = as_labels(x, ids=ids, topics=topics)

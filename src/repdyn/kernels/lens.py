@@ -43,17 +43,11 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
 
 
 def calibration_error(predictions: Predictions) -> Tensor:
-    """Compute the expected calibration error of the most probable tokens.
+    """Compute the expected calibration error of the most probable of n > 0 tokens: 0-d float64 tensor in [0, 1].
 
     The predictions are grouped by confidence into 15 intervals of equal width. The error is the absolute
     difference of accuracy and mean confidence in each, weighted by the number of predictions in it. It is biased
     upwards for few predictions: a calibrated model has about sqrt(15 / n) / 2, at most.
-
-    Args:
-        predictions: of n > 0 tokens.
-
-    Returns:
-        0-d float64 tensor in [0, 1].
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks (ICML).
     """
@@ -113,13 +107,10 @@ def _by_tiles(read: Callable[..., tuple[Tensor, ...]], n_logits: int, *rows: Ten
 
 
 def lens_kl(reading: LensReading) -> Tensor:
-    """Compute the mean over vectors of KL(final || layer), in nats.
-
-    Args:
-        reading: of n > 0 vectors.
+    """Compute the mean over n > 0 vectors of KL(final || layer).
 
     Returns:
-        0-d float64 tensor in [0, inf); 0 where the layer's predictions are the final ones.
+        0-d float64 tensor in [0, inf), in nats; 0 where the layer's predictions are the final ones.
 
     Source: nostalgebraist, interpreting GPT: the logit lens, 2020.
     """
@@ -127,15 +118,10 @@ def lens_kl(reading: LensReading) -> Tensor:
 
 
 def lens_agreement(reading: LensReading) -> Tensor:
-    """Compute the share of vectors from which the layer predicts the token that the model predicts in the end.
+    """Compute the share of n > 0 vectors from which the layer predicts the token that the model predicts in the end:
+    0-d float64 tensor in [0, 1].
 
-    Args:
-        reading: of n > 0 vectors.
-
-    Returns:
-        0-d float64 tensor in [0, 1].
-
-    Source: nostalgebraist, interpreting GPT: the logit lens, 2020.
+    Source: as :func:`lens_kl`.
     """
     return (reading.final_rank == 0).double().mean()
 

@@ -52,13 +52,7 @@ class Neighbours(NamedTuple):
 
 def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
     """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached; or those of
-    some of them, int64 (m,).
-
-    Points of one group are not each other's neighbours.
-
-    Raises:
-        Undefined: a point has fewer than k distinct others outside its group.
-    """
+    some of them, int64 (m,). Raise Undefined if a point has fewer than k distinct others outside its group."""
     points, groups, *_ = cloud.distinct
     if k > cloud.n_candidates and groups is not None:
         raise Undefined(
@@ -79,14 +73,11 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
 @in_full_precision
 def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours, and which
-    points its distinct ones are, int64.
+    points its distinct ones are, int64; raise Undefined if fewer than 3 points, or than ``fewest``, are left.
 
     Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius, have no distance
     that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to every point that has both as
     its nearest. They may be of one group. Points that are joined in several steps count as one.
-
-    Raises:
-        Undefined: no metric is defined on the cloud, or fewer than 3 points, or than ``fewest``, are left.
     """
     cloud.require_defined()
     part, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
@@ -201,13 +192,12 @@ def radius(cloud: Cloud) -> float:
 
 
 def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
-    """Find the k nearest neighbours of each point; ties are broken arbitrarily.
+    """Find the k >= 1 nearest neighbours of each point; ties are broken arbitrarily.
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
-        k: number of neighbours, >= 1.
-        groups: integers, shape (n,): points of one group are not each other's neighbours. Each point needs k others
-            outside its own group.
+        groups: integers, shape (n,), of which each point needs k others outside its own: points of one group are not
+            each other's neighbours.
 
     Returns:
         Distances ascending along each row, in the unit of ``points``; the relative error is below 1e-10, and a point's

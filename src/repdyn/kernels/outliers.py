@@ -72,9 +72,7 @@ def outlier_kurtosis(x: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, a pure number in [1, dim]: 1 where all coordinates have the same root
         mean square, dim where a single one is not zero; NaN when undefined.
 
-    Invariant to uniform scaling, signs, order of the points and of their coordinates, and repetition of the cloud as a
-    whole; not to rotation or translation.
-    Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant and undefined as :func:`massive_activation_share`, and invariant to uniform scaling.
 
     Source: He, Noci, Paliotta, Schlag, Hofmann, Understanding and Minimising Outlier Features in Neural Network
     Training, arXiv 2405.19279, 2024.

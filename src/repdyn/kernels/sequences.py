@@ -15,7 +15,7 @@ _CENTRED = 1e-12
 
 @dataclass(frozen=True)
 class Sequences:
-    """The states of all tokens of several sequences.
+    """The states of all tokens of several whole sequences.
 
     Raises:
         ValueError: vectors that are not (n_vectors, dim) of a floating dtype, or lengths that do not add up to them.
@@ -59,7 +59,6 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     nor scaled, so that one vector that is much longer than all others takes the entropy to 0.
 
     Args:
-        sequences: states of whole sequences.
         normalised: whether to divide by the largest possible entropy, ``log(min(length, dim))``.
 
     Returns:
@@ -102,7 +101,6 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
     ``log(min(length, dim))``. Another quantity than :func:`sequence_entropy`: long vectors count as short ones.
 
     Args:
-        sequences: states of whole sequences.
         order: of the Renyi entropy: 2 as published for WikiText, 1 as published for MTEB.
 
     Returns:
@@ -151,9 +149,6 @@ def curvature(sequences: Sequences) -> Tensor:
     steps between independent vectors have a cosine of -1/2. A step of length 0, between two equal vectors, has no
     direction; the angles at it are left out.
 
-    Args:
-        sequences: states of whole sequences.
-
     Returns:
         0-d float64 tensor on the device of the states, radians in [-2 pi / 3, pi / 3]: 0 for independent vectors, below
         for a smoother path; NaN when undefined.
@@ -186,9 +181,6 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
     """Compute the mean cosine between the vectors of two different tokens of a sequence, mean over sequences.
 
     With u_i the vectors of a sequence divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``.
-
-    Args:
-        sequences: states of whole sequences.
 
     Returns:
         0-d float64 tensor on the device of the states, a cosine in [-1 / (n - 1), 1] with n tokens in a sequence; NaN
@@ -226,9 +218,6 @@ def largest_activation(sequences: Sequences) -> Tensor:
 
     ``max |z_ij|`` over the vectors and coordinates of a sequence, without centring.
 
-    Args:
-        sequences: states of whole sequences.
-
     Returns:
         0-d float64 tensor on the device of the states, in their unit, >= 0; NaN when undefined.
 
@@ -255,8 +244,7 @@ def largest_activation(sequences: Sequences) -> Tensor:
 
 def _require_pairs(sequences: Sequences) -> None:
     """Raise Undefined if a sequence has one token only."""
-    if min(sequences.lengths) < 2:
-        n_short = sequences.lengths.count(1)
+    if n_short := sequences.lengths.count(1):
         raise Undefined(f"{n_short} of {len(sequences.lengths)} sequences have one token, at least 2 needed")
 
 
@@ -300,8 +288,7 @@ def attention_evenness(weights: Tensor) -> Tensor:
     ``mean_i(-sum_j(a_ij log a_ij) / log n_i)``, rows divided by their sums; n_i is the number of positions that i sees:
     those to which any head gives weight. Positions that see one alone, as the first of a causal model, are left out.
 
-    Args:
-        weights: of one sequence, shape (heads, n, n), from each position to each, any floating dtype, any device.
+    Args: ``weights`` as for :func:`sink_rate`.
 
     Returns:
         (heads,) float64 on the device of ``weights``, in [0, 1]: 1 for even attention, 0 for attention to one position;

@@ -291,9 +291,8 @@ def information_imbalance(a: Tensor | Cloud, b: Tensor | Cloud, *, reverse: bool
         0-d float64 tensor on the device of ``a``, a pure number in (0, 2): about 2 / n where a determines the
         neighbours in b, 1 on average for unrelated clouds; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to names of the groups,
-    and to the order of the tokens where ``points`` is not smaller than their number. Of near duplicates in either cloud
-    one counts.
+    Invariant as :func:`mutual_knn`, to the order of the tokens only where ``points`` is not smaller than their number.
+    Of near duplicates in either cloud one counts.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ in both clouds by more than rounding.
 
     Source: Glielmo, Zeni, Cheng, Csanyi, Laio, Ranking the information content of distance measures, PNAS Nexus 1,
@@ -438,11 +437,8 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
 
 @dataclass(frozen=True)
 class _Fit:
-    """Least squares in float64, as a function of the layer that explains.
-
-    It returns the sum of the squared residuals of the best map, the same for state and step; the sums of squares about
-    the mean, of the state and of the step; and the number of directions that the map uses.
-    """
+    """Least squares in float64, as a function of the layer that explains: the sum of the squared residuals of the best
+    map, the same for state and step; the sums of squares about the mean of both; and how many directions it uses."""
 
     following: Cloud
 

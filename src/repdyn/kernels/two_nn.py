@@ -36,10 +36,8 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
 
 
 def _value_neighbours_in_groups(cloud: Cloud, groups: Tensor) -> tuple[Neighbours, Tensor, Tensor, Tensor]:
-    """Return the neighbours if points of one group are not each other's neighbours.
-
-    For each distinct value, which equal points share: its two nearest others, whether its points have an equal one as a
-    neighbour, how many points it has, and how many points of the nearest value are neighbours.
+    """Return for each distinct value, which equal points share: its two nearest others, whether its points have an
+    equal one as a neighbour, how many points it has, and how many points of the nearest value are neighbours.
 
     A value that occurs in several groups is a possible neighbour of every point, and each of its points has a copy in
     another group. For the search such a value is a group of its own.

@@ -233,7 +233,7 @@ def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     vectors.
 
     The rank is the number of rows of the vocabulary with a larger cosine to the vector than its own row has, rows that
-    no token uses among them; 0 where the own row is the nearest. See :func:`token_ranks`.
+    no token uses among them; 0 where the own row is the nearest.
 
     Args and Raises: as for :func:`token_cosine`.
 

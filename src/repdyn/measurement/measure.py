@@ -96,12 +96,8 @@ class MeasurementOptions:
         return [(metric.name, subset) for metric, subset in resolve(self.metrics)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
-        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, and the layers.
-
-        Args:
-            probe: what they are measured on; None where it is not known yet.
-            dtype: precision that the weights were converted to; "auto" for their own.
-        """
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers, and the
+        precision that weights are converted to ("auto": their own)."""
         pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(self.metrics, probe))
         converted = [] if dtype == "auto" else [dtype]
         loss = ["probe loss"] if self.probe_loss else []

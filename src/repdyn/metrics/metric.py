@@ -16,7 +16,7 @@ from functools import cache, cached_property, lru_cache
 from math import inf
 from numbers import Integral, Real
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repdyn.utils.mistyped import did_you_mean
 
@@ -217,22 +217,11 @@ _HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, su
 Kernel: TypeAlias = Callable[..., Any]
 
 
-class ParsedName(NamedTuple):
-    """The parts of a metric's name."""
-
-    base: str
-    """The name of the registered metric."""
-    settings: dict[str, Any]
-    """The given settings, as numbers, booleans and strings."""
-    subset: str
-    """The subset, "" where none was given."""
-
-
-def parsed(name: str) -> ParsedName:
-    """Read the name of a metric.
+def parsed(name: str) -> tuple[str, dict[str, Any], str]:
+    """Return the name of the registered metric, the given settings, and the subset, "" where none was given.
 
     >>> parsed("two_nn[discard=0.8, duplicates=count]@no_sink")
-    ParsedName(base='two_nn', settings={'discard': 0.8, 'duplicates': 'count'}, subset='no_sink')
+    ('two_nn', {'discard': 0.8, 'duplicates': 'count'}, 'no_sink')
     """
     found = _WITH_SUBSET.fullmatch(name)
     if not found:
@@ -246,7 +235,7 @@ def parsed(name: str) -> ParsedName:
         if not setting:
             raise ValueError(f"expected settings as name=value, got {part.strip()!r} in {name!r}; {_HOW}")
         settings[setting[1]] = _value(setting[2], name)
-    return ParsedName(base.strip(), settings, (subset or "").strip())
+    return base.strip(), settings, (subset or "").strip()
 
 
 def spelled(base: str, settings: Mapping[str, Any]) -> str:

@@ -126,14 +126,8 @@ def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
 def validate_content(
     tokens: Tensor, lengths: Tensor, classes: Mapping[str, Tensor], topics: Tensor | None = None
 ) -> None:
-    """Raise ValueError unless lengths, classes and topics fit the tokens.
-
-    Args:
-        tokens: (n_tokens,) int64, not negative.
-        lengths: (n_sequences,) int64.
-        classes: by valid names, (n_tokens,) bool.
-        topics: (n_tokens,) int64, -1 for no topic, some of them others; None if no topics are known.
-    """
+    """Raise ValueError unless lengths (n_sequences,), classes by valid names, (n_tokens,) bool, and topics, (n_tokens,)
+    int64 with -1 for none, fit the tokens, int64 and not negative."""
     within = (lengths >= 1) & (lengths <= len(tokens))
     if not bool(within.all()) or int(lengths.sum()) != len(tokens):
         raise ValueError(

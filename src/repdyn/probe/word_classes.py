@@ -158,13 +158,10 @@ class TokenWords:
         return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
 
     def in_phrases(self, phrases: Mapping[str, Sequence[str]], windows: np.ndarray) -> dict[str, Tensor]:
-        """Return which tokens belong to a phrase of each class, (n_tokens,) bool.
+        """Return which tokens belong to a phrase of each class, words with spaces between them: (n_tokens,) bool.
 
-        The words of a phrase follow each other in one window, in any case; between them may be what is no word.
-
-        Args:
-            phrases: words, or several with spaces between them, by class.
-            windows: (n_tokens,) the window of each token.
+        The words of a phrase follow each other in one window, in any case; between them may be what is no word. The
+        window of each token is in ``windows``, (n_tokens,).
         """
         is_word = self.numbers != NO_WORD
         begins = is_word & np.append(True, (np.diff(self.numbers) != 0) | (np.diff(windows) != 0))

@@ -120,7 +120,7 @@ def split(name: str) -> tuple[str, str]:
     >>> split("two_nn"), split("two_nn[discard=0.8]@no_sink")
     (('two_nn', 'all'), ('two_nn[discard=0.8]', 'no_sink'))
     """
-    return name.partition("@")[0], parsed(name).subset or "all"
+    return name.partition("@")[0], parsed(name)[2] or "all"
 
 
 def _estimates(cells: pd.DataFrame) -> list[Estimate]:

@@ -21,6 +21,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,12 @@ _HTML_NAMES = (
 # Marks a line that begins with a space, which MediaWiki shows as preformatted text. Such a line cannot be
 # recognised after the markup around it is removed, nor removed before, since it may close a template.
 _PREFORMATTED = "\x00"
-_FEED_BYTES = 1 << 20
 _PAGES_PER_CALL = 100
 
 
 def clean_dump(dump: bytes) -> bytes:
-    """Return the prose of a Wikipedia dump, computed once, on all cores, and cached.
-
-    Args:
-        dump: MediaWiki XML, possibly truncated.
-
-    Returns:
-        UTF-8 text of the articles, separated by blank lines.
-    """
+    """Return the prose of a Wikipedia dump, MediaWiki XML that may be truncated: the articles as UTF-8, separated by
+    blank lines. It is computed once, on all cores, and cached."""
     path = cache_directory() / "clean" / f"{_fingerprint(dump)}.txt"
     if not path.exists():
         pages = list(articles(dump))
@@ -75,14 +69,8 @@ def clean_dump(dump: bytes) -> bytes:
 
 
 def articles(dump: bytes) -> Iterator[dict[str, str]]:
-    """Yield the title and wikitext of each complete article of a dump, without redirects and other namespaces.
-
-    Args:
-        dump: MediaWiki XML export; data after its last complete page is ignored.
-
-    Yields:
-        ``{"title": ..., "text": ...}`` in the order of the dump.
-    """
+    """Yield ``{"title": ..., "text": ...}``, in wikitext, of each complete article of a dump, in their order, without
+    redirects and other namespaces."""
     namespaces: set[str] = set()
     for element in _elements(dump):
         if etree.QName(element).localname == "namespace":
@@ -112,16 +100,13 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
     page_end = dump.rfind(b"</page>") + len(b"</page>")
     if page_end < len(b"</page>"):
         raise ValueError("expected a MediaWiki dump with at least one complete <page>, got none; use a longer part")
-    parser = etree.XMLPullParser(
-        events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False
-    )
-    pieces = (dump[start : min(start + _FEED_BYTES, page_end)] for start in range(0, page_end, _FEED_BYTES))
+    whole = BytesIO(dump[:page_end] + b"</mediawiki>")
     try:
-        for piece in (*pieces, b"</mediawiki>"):
-            parser.feed(piece)
-            for _, element in parser.read_events():
-                yield element
-                element.clear()
+        for _, element in etree.iterparse(
+            whole, tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False
+        ):
+            yield element
+            element.clear()
     except etree.XMLSyntaxError as error:
         raise ValueError(f"expected well-formed XML up to the last </page>: {error}; use it without cleaning") from None
 

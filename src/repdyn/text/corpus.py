@@ -65,10 +65,7 @@ class Corpus:
         return Corpus(f"{self.name}, its first {max_bytes:,} bytes", self.data[:max_bytes])
 
     def split(self, held_out_percent: int) -> tuple[bytes, bytes, bytes]:
-        """Return the text for training, validation and testing, in the order of the text.
-
-        Args:
-            held_out_percent: share of the bytes for validation, and the same for testing.
+        """Return the text for training, for validation and for testing, the last two of this share of the bytes each.
 
         >>> Corpus("digits", b"0123456789").split(10)
         (b'01234567', b'8', b'9')
@@ -83,7 +80,7 @@ def load_corpus(
     clean: bool = True,
     max_bytes: int | None = None,
 ) -> Corpus:
-    """Load a text by name or path, and clean it if it is a Wikipedia dump.
+    """Load a text by name or path, named by its checksum, and clean it if it is a Wikipedia dump.
 
     Args:
         source: "builtin" (the Python language reference, no download), "enwik8" (from the cache, downloaded if
@@ -91,9 +88,6 @@ def load_corpus(
             plain, .gz, .xz or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
-
-    Returns:
-        The text, named by its checksum.
 
     Raises:
         ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected one.
@@ -138,14 +132,10 @@ def is_wiki_dump(data: bytes) -> bool:
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Read a text file, compressed or not, and name it by its checksum.
+    """Read a text file, plain, .gz, .xz or .zip (a zip of exactly one file), and name it by its checksum.
 
-    Args:
-        path: a plain, .gz, .xz or .zip file (a zip holds exactly one file).
-
-    Returns:
-        The decompressed bytes. enwik8 and its known prefixes are recognised by their checksum, whatever the file name;
-        any other dump is named "not enwik8", any other text by its file name, both followed by the checksum.
+    enwik8 and its known prefixes are recognised by it, whatever the file name; any other dump is named "not enwik8",
+    any other text by its file name, both followed by the checksum.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -256,16 +246,8 @@ _ALTERNATIVE = "download it elsewhere and give its path as the text, or take 'bu
 
 
 def enwik8_corpus(url: str = ENWIK8_URL) -> Corpus:
-    """Load enwik8 from the cache, and download it there first if it is missing.
-
-    Args:
-        url: address of a zip holding enwik8, its official one by default.
-
-    Returns:
-        The 10^8 bytes of enwik8, verified by their checksum.
-
-    Source: Matt Mahoney, Large Text Compression Benchmark.
-    """
+    """Load the 10^8 bytes of enwik8 (Matt Mahoney, Large Text Compression Benchmark), verified by their checksum, from
+    the cache; download them there first, from the address of a zip, if they are missing."""
     path = cache_directory() / "enwik8.zip"
 
     def download_and_verify(partial: Path) -> None:
