@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import re
 import shlex
@@ -45,6 +46,16 @@ def python_blocks() -> Iterator[tuple[str, str]]:
         for language, code in FENCE.findall(page.read_text()):
             if language == "python":
                 yield str(page.relative_to(ROOT)), code
+
+
+WITH_EXAMPLES = [path for path in sorted((ROOT / "src/repdyn").rglob("*.py")) if ">>> " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT / "src/repdyn").as_posix())
+def test_examples_in_docstrings_hold(path):
+    """One showed half of what its function returns."""
+    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+    assert doctest.testmod(importlib.import_module(name.removesuffix(".__init__"))).failed == 0
 
 
 COMMANDS = list(commands())

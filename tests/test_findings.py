@@ -1,6 +1,5 @@
 """The published findings, the criteria that judge them, and the statistics they rest on."""
 
-import doctest
 import math
 
 import numpy as np
@@ -23,7 +22,6 @@ from scipy import stats
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
-from repdyn.tables import effects
 from repdyn.tables.continuity import (
     Jumps,
     losses_out_of_line,
@@ -40,10 +38,6 @@ from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, f
 from repdyn.tables.fits import MIN_STEPS, fit_activations, fits_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
-
-
-def test_examples():
-    assert doctest.testmod(effects).failed == 0
 
 
 def test_an_interval_by_hand():

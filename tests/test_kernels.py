@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import pkgutil
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +10,6 @@ import torch
 from hostile import HOSTILE
 from torch import Tensor
 
-import repdyn.kernels
 from repdyn import kernels
 from repdyn.kernels import Cloud, Sequences, Vocabulary
 
@@ -309,8 +305,3 @@ def test_metrics_of_whole_sequences():
     assert kernels.sequence_cosine(states).item() == pytest.approx(expected, rel=1e-9)
     largest = np.mean([np.abs(part).max() for part in parts])
     assert kernels.largest_activation(states).item() == pytest.approx(largest, rel=1e-6)
-
-
-@pytest.mark.parametrize("module", [each.name for each in pkgutil.iter_modules(repdyn.kernels.__path__)])
-def test_examples_in_docstrings(module: str):
-    assert doctest.testmod(importlib.import_module(f"repdyn.kernels.{module}")).failed == 0

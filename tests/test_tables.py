@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 import re
 
@@ -14,15 +13,12 @@ from hypothesis import strategies as st
 from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
-from repdyn.diagnosis import insight
-from repdyn.figures import charts
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.schema import (
     LOSS,
     PROBE_LOSS,
 )
-from repdyn.tables import effects, frames, series, style
 from repdyn.tables.frames import (
     by_stack,
     causality,
@@ -165,15 +161,6 @@ def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures
         assert failures_of(stacks[name])["step"].tolist() == [16, 16]
     n_scalars = int(frame["layer"].isna().sum())
     assert sum(len(rows) for rows in stacks.values()) == len(frame) + n_scalars
-
-
-@pytest.mark.parametrize(
-    "module", [charts, effects, frames, insight, series, style], ids=lambda module: module.__name__
-)
-def test_examples_in_docstrings_hold(module):
-    results = doctest.testmod(module)
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)

@@ -75,7 +75,7 @@ def over_depth(runs: Sequence[MeasuredRun], metrics: Sequence[str], title: str, 
     """
     drawn, looks = [run for run in runs if any(metric in metrics for metric, _ in run.series)], _looks(runs)
     keys = sorted((key for key in _valued(runs) if key[0] in metrics), key=lambda key: metrics.index(key[0]))
-    board = Board(panes_of(keys, "runs"), panel)
+    board = Board(panes_of(keys, "runs"), panel, drawn[0].vectors_of)
     when, suffixes = _end_checkpoints(drawn)
     cells = {run.label: (ends := run.at_end()).loc[ends["metric"].isin(metrics)] for run in drawn}
     panels = _panels(board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **looks[run.key]))
@@ -114,7 +114,7 @@ def means_over_layers(runs: Sequence[MeasuredRun], metrics: Sequence[str] = ("tw
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis([x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens)
     keys = {key for run in drawn for key in run.keys_of(wanted)}
-    board = Board(panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"), WIDE)
+    board = Board(panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"), WIDE, drawn[0].vectors_of)
     n_left = len(runs) - len(drawn)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:

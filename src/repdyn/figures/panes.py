@@ -143,6 +143,8 @@ class Board:
 
     panes: Sequence[Pane]
     panel: tuple[float, float] = SMALL
+    of: str = "tokens"
+    """What the vectors are the states of."""
 
     @property
     def columns(self) -> int:
@@ -168,7 +170,7 @@ class Board:
     def about_tokens(self) -> str:
         """Return which tokens all small panels show, or the meaning of a short name for tokens."""
         if self.panel == SMALL and len(self.subsets) == 1:
-            return subset_title(self.subsets[0])
+            return subset_title(self.subsets[0], self.of)
         is_short = self.panel == SMALL and "no_sink" in self.subsets
         return f"{short('no_sink')}: {subset_title('no_sink')}" if is_short else ""
 
@@ -204,6 +206,6 @@ class Board:
         if self.panel == SMALL:
             several = len(self.subsets) > 1
             return textwrap.fill(pane.title, width) + (f"\n{pane.tokens}" if several and pane.tokens else "")
-        tokens = subset_title(pane.traces[0].subset) if len(pane.traces) == 1 else pane.tokens
+        tokens = subset_title(pane.traces[0].subset, self.of) if len(pane.traces) == 1 else pane.tokens
         one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
         return textwrap.fill(", ".join(filter(None, [pane.title * (not one_metric), tokens])), width)

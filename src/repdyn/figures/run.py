@@ -66,7 +66,7 @@ def over_depth(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tupl
     """
     measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
     steps = select_steps(sorted(measured), MAX_STEPS)
-    rows, board = run.rows_of(metrics), Board(panes_of(run.keys_of(metrics), "depth"), panel)
+    rows, board = run.rows_of(metrics), Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     several = len(steps) > 1
     by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
@@ -130,8 +130,8 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
 def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Chart:
     rows, keys = run.rows_of(metrics), run.keys_of(metrics)
     embeddings = [key for key in keys if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()]
-    names = short_subset_title if panel == SMALL else subset_title
-    board = Board(panes_of(keys, "step", names, embeddings), panel)
+    names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
+    board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
     axis = training_axis(sorted(rows["step"].unique().tolist()))
     marked = MARKED * any(alert.metric in metrics for alert in run.alerts)
     return board.chart(
@@ -171,7 +171,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     series = run.series[metric, subset]
     panel = heatmap_panel(run, series)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
-    title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
+    title = f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
     shown = run.rows_of([metric], subset)
     caption = run_caption(shown, about_checkpoints(shown), MARKED * bool(panel.marks))
     return draw(Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
@@ -182,7 +182,7 @@ def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     series = run.series[metric, subset]
     panel = heads_panel(series, np.asarray(series.by_head)[-1:])
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
-    title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset)}"
+    title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
     caption = run_caption(run.rows_of([metric], subset))
     return draw(Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
 

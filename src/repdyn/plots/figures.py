@@ -30,7 +30,7 @@ from repdyn.report.plots import (
 )
 from repdyn.store import StoreLike
 from repdyn.tables.frames import select_steps
-from repdyn.tables.runs import differences
+from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
 from repdyn.tables.texts import sampling
@@ -73,7 +73,7 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
     found, series = _series(store, metric, subset, of_training=True, **which)
     plot = heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
-    return _figure(plot, _title(metric, subset), _about(found))
+    return _figure(plot, _title(metric, subset, found), _about(found))
 
 
 def profile(
@@ -92,7 +92,7 @@ def profile(
     if step is None:
         plot = profile_plot(found, series)
         plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
-        return _figure(plot, _title(metric, subset), _about(found))
+        return _figure(plot, _title(metric, subset, found), _about(found))
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
         raise ValueError(
@@ -101,14 +101,14 @@ def profile(
     plot = profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
     # the legend would name one step, the heading does
     plot["layout"]["showlegend"] = False
-    return _figure(plot, f"{_title(metric, subset)}, step {step:,}", _about(found))
+    return _figure(plot, f"{_title(metric, subset, found)}, step {step:,}", _about(found))
 
 
 def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss. Arguments and errors are those of
     :func:`heatmap`."""
     found, series = _series(store, metric, subset, of_training=True, **which)
-    return _figure(_along_steps(course_plot(found, series)), _title(metric, subset), _about(found))
+    return _figure(_along_steps(course_plot(found, series)), _title(metric, subset, found), _about(found))
 
 
 def compare(
@@ -159,7 +159,7 @@ def compare(
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
     if over == "training":
         plot = _along_steps(plot)
-    title = html.escape(_title(metric, subset), quote=False)
+    title = html.escape(_title(metric, subset, members[0].run), quote=False)
     return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
 
 
@@ -247,8 +247,8 @@ def _figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
     return go.Figure({**plot, "data": with_bands(plot["data"]), "layout": {**plot["layout"], **layout}})
 
 
-def _title(metric: str, subset: str) -> str:
-    return f"{metric_title(metric)}, {subset_title(subset)}"
+def _title(metric: str, subset: str, run: MeasuredRun) -> str:
+    return f"{metric_title(metric)}, {subset_title(subset, run.vectors_of)}"
 
 
 def _about(run: DescribedRun) -> str:

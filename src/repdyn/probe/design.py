@@ -144,8 +144,10 @@ PAPER = Design(
 """The published protocol: all tokens of 128 windows of 512 characters, batches of at least 4096, the dimension fitted
 to the lowest 20% of the ratios with duplicates counted (Razzhigaev et al. 2024, package llm_microscope 0.0.7)."""
 
-INPUTS = Design("inputs")
-"""That of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input excluded."""
+INPUTS, IMAGES, AUDIO = Design("inputs"), Design("images"), Design("audio")
+"""Those of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input excluded."""
+INPUT_DESIGNS = {INPUTS.name: "input", IMAGES.name: "image", AUDIO.name: "recording"}
+"""What one input is called, by the name of the design."""
 
 SHUFFLED = replace(INDEPENDENT, name="shuffled", shuffled=True)
 """The default design on the same windows with their tokens in random order: the same tokens without their syntax."""
@@ -170,7 +172,7 @@ def resolve_design(design: DesignLike) -> Design:
 
 def design_from_rule(rule: Mapping[str, Any]) -> Design:
     """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one."""
-    known = next((design for design in (*DESIGNS.values(), INPUTS) if design.rule == rule), None)
+    known = next((design for design in (*DESIGNS.values(), INPUTS, IMAGES, AUDIO) if design.rule == rule), None)
     return known or Design(rule["design"], **{name: value for name, value in rule.items() if name != "design"})
 
 

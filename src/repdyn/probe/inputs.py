@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from repdyn.probe.content import ProbeBatch
-from repdyn.probe.design import INPUTS, fitting
+from repdyn.probe.design import AUDIO, IMAGES, INPUTS, Design, fitting
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
@@ -92,10 +92,19 @@ def inputs_fields(
     return {
         "tokens": torch.zeros(n_inputs * of_each, dtype=torch.int64),
         "lengths": torch.full((n_inputs,), of_each, dtype=torch.int64),
-        "design": INPUTS,
+        "design": _design_of(copied[0]) if copied else INPUTS,
         "inputs": Inputs(copied, positions, causal, of_each),
         **fitting(plan, available=filled or n_inputs * of_each),
     }
+
+
+def _design_of(batch: InputBatch) -> Design:
+    """Return the design that says what inputs are, by the names that transformers gives them, or four dimensions."""
+    tensors = {name: value for name, value in _items(batch) if isinstance(value, Tensor)}
+    own = {name: value for name, value in tensors.items() if not ("mask" in name or name.startswith("decoder"))}
+    if all(name.startswith("pixel") or (x.ndim == 4 and x.is_floating_point()) for name, x in own.items()):
+        return IMAGES
+    return AUDIO if all(name in {"input_features", "input_values"} for name in own) else INPUTS
 
 
 def as_batch(batch: Any) -> InputBatch:

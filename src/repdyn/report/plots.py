@@ -456,7 +456,7 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> Panel:
     (line,) = mean_lines(series, colour=VALUE, marker_size=2.5)
     alerts = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
-    of = f"{title}, {short_subset_title(series.subset)}, mean over {series.layer_mean.coverage}"
+    of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, mean over {series.layer_mean.coverage}"
     return Panel(
         title=of if unit == title else f"{of} ({unit})",
         x=TRAINING,

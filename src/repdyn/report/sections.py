@@ -195,7 +195,8 @@ def without_value(data: DescribedRuns) -> Markup:
     """Return the metrics that lack values, by reason."""
     rows = []
     for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
-        names = [metric_title(name) + f" ({subset_title(of)})" * (of != "all") for name, of in missing.metrics]
+        subsets = [f" ({subset_title(of, run.vectors_of)})" * (of != "all") for _, of in missing.metrics]
+        names = [metric_title(name) + of for (name, _), of in zip(missing.metrics, subsets, strict=True)]
         rows.append((run.label, ", ".join(names), f"{missing.number:,} of {missing.of:,}", missing.reasons))
     if not rows:
         return tag("p", "Every measured metric has a value at every layer and step.")
@@ -266,7 +267,7 @@ def _metric_table(run: DescribedRun) -> Markup:
             metric_title(metric),
             tag("code", metric),
             family_title(metric_info(metric).family),
-            ", ".join(subset_title(of) for name, of in run.series if name == metric),
+            ", ".join(subset_title(of, run.vectors_of) for name, of in run.series if name == metric),
             f"{seconds[metric]:.3f}",
             f"{seconds[metric] / whole:.0%}" if whole else "",
         )
@@ -318,8 +319,9 @@ def _correlation_table(run: DescribedRun) -> Markup:
 
     correlations = run.insights.loss_correlations
     rows = [
-        (metric_title(one.metric), subset_title(one.subset), *numbers(one.values), *numbers(one.changes))
+        (metric_title(one.metric), subset, *numbers(one.values), *numbers(one.changes))
         for one in correlations.of_metrics
+        for subset in [subset_title(one.subset, run.vectors_of)]
     ]
     return table(f"Correlation with the {correlations.loss}, {run.label}", _CORRELATION_HEADINGS, rows, numbers=6)
 

@@ -35,6 +35,7 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
     steps = {int(step) for run in runs if not run.finished for step in (*run.steps, *run.loss(LOSS).index)}
+    of = runs[0].vectors_of if len({run.vectors_of for run in runs}) == 1 else "tokens"
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
         "start": sections.first_run(data),
@@ -43,7 +44,9 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
         "losses": plots.losses_plot(runs, data.seeds),
         "axes": {name: {"layout": plots.plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
-        "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
+        "subsets": {
+            name: [title(name, of) for title in (subset_title, short_subset_title)] for name in sorted(subsets)
+        },
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": plots.DIVERGING_SCALE,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.probe.design import INPUTS
+from repdyn.probe.design import INPUT_DESIGNS
 from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tables.effects import (
     MOVES,
@@ -326,7 +326,7 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 def _failure(frame: pd.DataFrame) -> str | None:
     """Return why a run cannot be judged: it was not measured on text, or its training failed according to its stored
     losses; None if it can."""
-    if "design" in frame and bool((frame["design"] == INPUTS.name).any()):
+    if "design" in frame and bool(frame["design"].isin(INPUT_DESIGNS).any()):
         return "measured on other inputs than text, which the finding is about"
     losses = scalar_rows(frame, LOSS)["value"].to_numpy(float)
     if not len(losses):

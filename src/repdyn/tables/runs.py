@@ -15,7 +15,7 @@ import pandas as pd
 
 from repdyn.alerts import RULES, Alert, Rule, find_alerts
 from repdyn.metrics import FAMILIES, metric_info
-from repdyn.probe.design import NO_MASSIVE
+from repdyn.probe.design import INPUT_DESIGNS, NO_MASSIVE
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import (
@@ -149,6 +149,11 @@ class MeasuredRun:
     def probe(self) -> str:
         """The hash of the probe."""
         return str(self.rows["probe"].iloc[0])
+
+    @cached_property
+    def vectors_of(self) -> str:
+        """What each vector is the state of: "tokens", or "positions" of images, audio and other inputs."""
+        return "positions" if set(design_names(self.rows)) <= INPUT_DESIGNS.keys() else "tokens"
 
     @cached_property
     def causal(self) -> bool | None:

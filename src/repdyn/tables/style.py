@@ -109,24 +109,28 @@ def metric_unit(metric: str) -> str:
     return metric_info(metric).unit or base_name(metric)
 
 
-def subset_title(subset: str) -> str:
-    """Return the name of a subset in titles and legends.
+def subset_title(subset: str, of: str = "tokens") -> str:
+    """Return the name of a subset in titles and legends, ``of`` what :attr:`MeasuredRun.vectors_of` says.
 
     >>> subset_title("all"), subset_title("nouns"), subset_title("last_token.normed")
     ('all tokens', 'nouns', 'last tokens of windows after the final norm')
+    >>> subset_title("all", "positions")
+    'all positions'
     """
     view = view_of(subset)
-    return _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
+    title = _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
+    return title.replace("tokens", of)
 
 
-def short_subset_title(subset: str) -> str:
-    """Return the short name of a subset, for narrow columns.
+def short_subset_title(subset: str, of: str = "tokens") -> str:
+    """Return the short name of a subset, for narrow columns, as :func:`subset_title`.
 
     >>> short_subset_title("no_sink"), short_subset_title("nouns")
     ('no sinks', 'nouns')
     """
     view = view_of(subset)
-    return _SUBSETS.get(view.vectors, ("", view.vectors))[1] + view.normed * ", normed"
+    title = _SUBSETS.get(view.vectors, ("", view.vectors))[1] + view.normed * ", normed"
+    return title.replace("tokens", of)
 
 
 def of_stack(name: str, stack: str | None) -> str:

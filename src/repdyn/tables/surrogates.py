@@ -71,7 +71,7 @@ def sharpness(courses: np.ndarray, phases: Sequence[str]) -> np.ndarray:
         (n_courses,) at most 1, that of a course of one phase whose every step goes as it does; 0 of constant courses.
 
     >>> sharpness(np.array([[5.0, 2.0, 3.0, 9.0, 4.0], [1.0, 2.0, 3.0, 4.0, 3.9]]), ["fall", "rise", "fall"]).round(2)
-    array([ 0.2 , -0.32])
+    array([ 0.4 , -0.65])
     """
     path = np.abs(np.diff(courses)).sum(axis=1)
     gain = _gain(courses, phases)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from repdyn.alerts import Alert
-from repdyn.probe.design import INPUTS
+from repdyn.probe.design import INPUT_DESIGNS
 from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
 from repdyn.tables.frames import LOSS_TITLES, by_kind, design_names, failures, is_finished, scalar, scalar_rows
 from repdyn.tables.runs import layer_names
@@ -34,13 +34,13 @@ left out"
     if known.empty:
         return f"{size}, sampling design not recorded"
     names = design_names(rows)
-    # images and waveforms have neither windows nor tokens
-    window, token = ("input", "position") if names == [INPUTS.name] else ("window", "token")
-    designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
+    window = INPUT_DESIGNS.get(names[0], "window")
+    designs = names[0] if names[0] in INPUT_DESIGNS else f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
     n_windows, most = known["n_windows"], known["vectors_per_window"]
     as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
     share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} {window}s"
-    windows = f"{share} of {_span(known['window_tokens'])} {token}s"
+    # how many positions an image or waveform has differs between layers
+    windows = share if names[0] in INPUT_DESIGNS else f"{share} of {_span(known['window_tokens'])} tokens"
     # in metrics that look at neighbours
     left_out = set(known["own_window_excluded"].dropna().astype(bool))
     what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"

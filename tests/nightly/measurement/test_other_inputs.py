@@ -29,6 +29,7 @@ from transformers import (
 )
 
 from repdyn import Probe, Tracker, kernels, measure, open_store
+from repdyn.tables.texts import sampling
 
 
 @pytest.fixture(params=FAMILIES)
@@ -46,6 +47,16 @@ def naive_vectors(family: Family, states: Tensor, stack: str | None, probe: Prob
         chosen = [start + int(u * (end - start)) for start, end, u in zip(edges, edges[1:], drawn, strict=False)]
         vectors += [states[each, first + position] for position in chosen]
     return [torch.stack([vectors[index] for index in batch]) for batch in probe.sample("all")]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("ViT", "image"), ("CLIP", "input"), ("Whisper", "recording"), ("wav2vec2", "recording")]
+)
+def test_inputs_are_called_by_their_names(name: str, what: str) -> None:
+    """Images had as many positions as were sampled of them."""
+    family = FAMILIES[name]
+    frame = measure(model_of(family), probe_of(family), ("anisotropy",), layers=family.layers).to_pandas()
+    assert sampling(frame).endswith(f"{OF_EACH} of each of {N_INPUTS // 2} {what}s")
 
 
 @torch.no_grad()

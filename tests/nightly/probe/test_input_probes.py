@@ -81,7 +81,7 @@ def test_a_saved_probe_is_read_as_it_was(tmp_path, positions, named: bool) -> No
     probe.save(tmp_path / "probe.safetensors")
     found = Probe.load(tmp_path / "probe.safetensors")
     assert found.hash == probe.hash
-    assert (found.name, found.design.name) == ("images", "inputs")
+    assert (found.name, found.design.name) == ("images", "images" if named else "inputs")
     assert found.inputs is not None
     assert (found.inputs.positions, found.inputs.causal) == (positions, causal)
     assert type(found.inputs.batches[0]) is type(probe.inputs.batches[0])
