@@ -80,8 +80,9 @@ def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):
     tokens = frame.groupby("step")["tokens_seen"].unique().map(list).to_dict()
     assert tokens == {0: [0], 3: [3 * 48], 6: [6 * 48], 8: [8 * 48]}
     assert set(frame["run"]) == {"job/0"}
-    settings = attached.store.path_of("job/0").run.configuration["training"]  # by which runs are told apart
-    assert {"max_steps": 8, "AdamW.lr": 1e-2}.items() <= settings.items()
+    configuration = attached.store.path_of("job/0").run.configuration
+    assert configuration["n_steps"] == 8
+    assert {"max_steps": 8, "AdamW.lr": 1e-2}.items() <= configuration["training"].items()  # by which runs differ
     assert set(frame.loc[frame.layer.notna(), "model"]) == {"Job"}
 
 

@@ -14,7 +14,6 @@ import time
 
 import pandas as pd
 import pytest
-import yaml
 from starlette.testclient import TestClient
 from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
 
@@ -59,8 +58,8 @@ def test_the_rows_are_those_of_the_store(followed, tmp_path):
 
 
 def test_what_the_table_shows(followed, tmp_path):
-    one_run(tmp_path / "repdyn")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"trainer": {"max_steps": 1000}}))
+    run = {"id": "first", "name": "first", "configuration": {"n_steps": 1000}}
+    (one_run(tmp_path / "repdyn").folder_of("first") / "run.json").write_text(json.dumps(run))
     found = settle(followed)["first"]
     assert (found["status"], found["step"], found["total"]) == ("healthy", 512, 1000)
     assert found["loss"] == pytest.approx(1.2, abs=0.01)

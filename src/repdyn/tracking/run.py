@@ -470,6 +470,7 @@ class TrackedRun:
             "metrics": [f"{metric.name}@{subset}" for metric, subset in resolve(self.options.metrics, self.probe)],
             "layers": self.options.choice,
             "schedule": repr(schedule),
+            "n_steps": self.cost.n_steps,
             "probe": self.probe.hash,
             "weights_kind": self.weights_kind,
             "training": self._settings,

@@ -19,14 +19,13 @@ from repdyn.diagnosis import STATUSES, DescribedRun, described_rows
 from repdyn.diagnosis.stores import RunKey, names_in_stores, selected_rows
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
-from repdyn.store.find import RUN_STORE
 from repdyn.store.remote import RemoteError
 from repdyn.store.runs import RunPath
 from repdyn.store.schema import LOSS, PROBE_LOSS
 from repdyn.tables.frames import of_metric, scalar
 from repdyn.tables.runs import select
 from repdyn.tables.series import MetricSeries, thin
-from repdyn.utils.records import json_values, read_yaml
+from repdyn.utils.records import json_values
 
 INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
@@ -98,7 +97,8 @@ class WatchedRun:
         steps = [step_of(file.name) for file in self.files if not is_failure(file.name)]
         last = max((step for step in steps if step is not None), default=self._shown["step"])
         about = {"key": self.key, "version": self.version, "label": label, "store": self.store.path.as_posix()}
-        return json_values({**about, **self._shown, "step": last, "total": total_steps(self.store.path)})
+        total = self.path.run.configuration.get("n_steps")
+        return json_values({**about, **self._shown, "step": last, "total": total})
 
 
 def _unknown(reason: str) -> dict[str, Any]:
@@ -132,16 +132,6 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
         "losses": [[steps[index], values[index]] for index in thin(steps, values, _CURVE_POINTS)],
         **means,
     }
-
-
-def total_steps(store: Path) -> int | None:
-    """Return ``trainer.max_steps`` of the configuration that train.py saves beside a run; None without one."""
-    for folder in [store, *([store.parent] if store.name == RUN_STORE else [])]:
-        with suppress(OSError, ValueError, KeyError, TypeError):  # none, or one of something else
-            steps = read_yaml(folder / "config.yaml")["trainer"]["max_steps"]
-            if isinstance(steps, int) and steps > 0:
-                return steps
-    return None
 
 
 class Index:
