@@ -188,7 +188,13 @@ def test_averaged_weights_of_another_structure_are_refused(attach):
 def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
     """Loops told nothing but a learning rate, and the model of a hyperparameter was copied."""
     for number, rate in enumerate((1e-3, 1e-2)):
-        settings = {"lr": rate, "model": {"layers": 2}, "key": "hf_abcdefghijklmnopqr", "of": nn.Linear(2, 2)}
+        settings = {
+            "lr": rate,
+            "model": {"layers": 2},
+            "key": "hf_abcdefghijklmnopqr",
+            "tags": {"a"},
+            "of": nn.Linear(2, 2),
+        }
         with attach(Loop().model, store=tmp_path / f"{number}", configuration=settings):
             pass
     data = described_runs([open_store(tmp_path / f"{number}") for number in range(2)])

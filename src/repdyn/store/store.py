@@ -112,7 +112,7 @@ class Store:
         run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
         run = Run(run_id, name, started, parent, parent_step, elsewhere, dict(configuration or {}))
         # not by asdict(), which would copy a model that is among the hyperparameters
-        content = json.dumps(vars(run), indent=2, ensure_ascii=False, skipkeys=True, default=_as_json)
+        content = json.dumps(vars(run), indent=2, skipkeys=True, default=_as_json)
         content = redacted(content) + "\n"
         (folder := self.folder_of(run_id)).mkdir(parents=True)
         write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
@@ -304,11 +304,16 @@ class Store:
         return times, time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
 
 
-@cache
 def _as_json(value: Any) -> Any:
     """Return what JSON has in place of a value that it lacks: a dictionary of a mapping, a short text of others."""
-    return dict(value) if isinstance(value, Mapping) else shorten(str(value), 200)
+    if isinstance(value, Mapping):
+        return dict(value)
+    try:
+        return shorten(str(value), 200)
+    except Exception:  # whatever a hyperparameter raises, the training goes on
+        return type(value).__name__
 
 
+@cache
 def _warn_once(message: str) -> None:
     log.warning(message)
