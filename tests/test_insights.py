@@ -105,6 +105,7 @@ def test_a_layer_that_collapsed_is_named_before_its_missing_values():
     found = with_layers(lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {})
     sentence = "Layers 3-4 (h.2 to h.3) collapsed since step 200: all vectors of each are equal up to rounding."
     assert (found.status, found.reason, found.statements[0].sentence) == ("watch", sentence, sentence)
+    assert [each.severity for each in found.statements].count("watch") == 1  # one collapse was told four times
     assert "has no value any more: in layer 3, all 4096 vectors are equal." in found.statements[1].sentence
 
 

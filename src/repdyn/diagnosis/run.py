@@ -92,7 +92,14 @@ class DescribedRun(MeasuredRun):
             training.layer_failures(self.rows),
             metrics.missing_statements(self.rows),
         ]
-        return [*chain(*found)]
+        statements = [*chain(*found)]
+        collapsed = {layer for each in statements if each.kind == "collapsed layer" for layer in each.layers}
+        return [
+            replace(each, severity="note", weight=0.0)  # what a collapsed layer lacks follows from its collapse
+            if each.kind in {"alert", "missing values"} and each.layers and collapsed.issuperset(each.layers)
+            else each
+            for each in statements
+        ]
 
     @cached_property
     def findings(self) -> list[Finding]:
