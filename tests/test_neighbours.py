@@ -4,6 +4,7 @@ import torch
 from hostile import HOSTILE, naive_nearest, nearest_distances
 
 from repdyn.kernels import Cloud, neighbours
+from repdyn.kernels.cloud import Frame, unit_scale
 
 
 def _too_close():
@@ -68,9 +69,8 @@ def test_the_tile_leaves_the_result_alone(tile, monkeypatch):
 
 def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     held = []
-    search = neighbours._Float64Search.search
-    watched = lambda self, rows: held.append(len(rows)) or search(self, rows)  # noqa: E731
-    monkeypatch.setattr(neighbours._Float64Search, "search", watched)
+    search = neighbours._search
+    monkeypatch.setattr(neighbours, "_search", lambda rows, *given: held.append(len(rows)) or search(rows, *given))
     monkeypatch.setattr(neighbours, "_TILE", 50)
     nearest_distances(_too_close())
     assert max(held) == 50
@@ -82,9 +82,9 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
     points = HOSTILE["bimodal_1000"]().double()
     points[:, -1] *= stretch * 1e6
     points *= unit
-    search = neighbours._Float64Search(points, 2, 2)
+    frame = Frame.fit(points, unit_scale(points))
     # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
-    allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(search.frame.transform(points)).min()
+    allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(frame.transform(points)).min()
     exact = neighbours._scores
     signs = torch.randn(len(points), generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
 
@@ -93,7 +93,7 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
         return exact(left, right) + signs * allowed
 
     monkeypatch.setattr(neighbours, "_scores", inaccurate)
-    found, proven = search.search(torch.arange(len(points)))
+    found, proven = neighbours._search(torch.arange(len(points)), points, 2, 2, frame)
     wrong = ~np.isclose(found.distances.numpy(), naive_nearest(points), rtol=1e-12, atol=0).all(1)
     assert wrong.any()
     assert not (wrong & proven.numpy()).any()
@@ -119,7 +119,8 @@ def test_points_too_close_for_any_product_reach_the_last_search(monkeypatch):
     points = _too_close()
     monkeypatch.setattr(neighbours, "_N_EXTRA", (2, None))
     np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12)
-    assert not neighbours._Float64Search(points, 2, 4).search(torch.arange(320))[1].any()
+    frame = Frame.fit(points, unit_scale(points))
+    assert not neighbours._search(torch.arange(320), points, 2, 4, frame)[1].any()
 
 
 def test_a_point_is_never_its_own_neighbour():

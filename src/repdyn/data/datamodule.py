@@ -88,9 +88,6 @@ class TextDataModule(WindowsDataModule):
     def val_dataloader(self) -> DataLoader[Any]:
         return self._loader(self._windows(self._splits[1]), shuffle=False)
 
-    def test_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._splits[2]), shuffle=False)
-
     def probe(self) -> Probe:
         """Return the fixed tokens that the tracker measures: windows of the text that nothing is trained on."""
         from repdyn.probe import Probe

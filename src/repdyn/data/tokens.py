@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from rich import get_console
 from rich.progress import track
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -110,23 +110,15 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path) -> np.n
         ``cache`` whose name is made of the hashes of text and tokenizer.
     """
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
-    if not path.exists():
-        write_atomically(path, lambda partial: np.save(partial, _encode(data, tokenizer)))
     try:
-        ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise ValueError(f"expected token ids in {path}, which does not read: {error}; delete it") from error
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype != _dtype(tokenizer):
-        raise ValueError(f"expected token ids of {_dtype(tokenizer)} in {path}, got something else; delete it")
-    return ids
-
-
-def _dtype(tokenizer: PreTrainedTokenizerBase) -> np.dtype:
-    return np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
+        return open_memmap(path, mode="r")
+    except (OSError, ValueError):  # it is not there yet, or damaged
+        write_atomically(path, lambda partial: np.save(partial, _encode(data, tokenizer)))
+        return open_memmap(path, mode="r")
 
 
 def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    dtype = _dtype(tokenizer)
+    dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
     parts = list(chunks(data.decode(errors="replace")))
     encoded: list[np.ndarray] = []
     starts = range(0, len(parts), _CHUNKS_PER_CALL)

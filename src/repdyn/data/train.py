@@ -164,7 +164,11 @@ class TrainCLI(LightningCLI):
                 "checkpoint.save_on_exception": True,
                 "checkpoint.enable_version_counter": False,
                 # those that the tracker's signature takes as a whole
-                **{f"tracker.{each.name}": each.default for each in fields(TrackingOptions) if each.default is not MISSING},
+                **{
+                    f"tracker.{each.name}": each.default
+                    for each in fields(TrackingOptions)
+                    if each.default is not MISSING
+                },
             }
         )
         parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)

@@ -188,7 +188,7 @@ class Cloud:
         self.groups = None if groups is None else as_labels(x, groups=groups)[0]
         self.n_neighbours = n_neighbours
         self.whole_spectrum = whole_spectrum
-        self.results: dict[Callable[..., Any], Any] = {}
+        self.results: dict[Any, Any] = {}
         """What :meth:`once` has computed, by function."""
 
     @property
@@ -279,11 +279,12 @@ class Cloud:
             length += rows[:, varies].double().mul(self.scale).square().sum().item()
         return spread <= RESOLUTION[self.x.dtype] ** 2 * length
 
-    def once(self, compute: Callable[[Cloud], Result]) -> Result:
-        """Return ``compute(self)``, cached by function."""
-        if compute not in self.results:
-            self.results[compute] = compute(self)
-        return cast(Result, self.results[compute])
+    def once(self, compute: Callable[..., Result], *others: Cloud) -> Result:
+        """Return ``compute(self, *others)``, cached by function, and by the others where there are some."""
+        key = (compute, *others) if others else compute
+        if key not in self.results:
+            self.results[key] = compute(self, *others)
+        return cast(Result, self.results[key])
 
 
 class Distinct(NamedTuple):

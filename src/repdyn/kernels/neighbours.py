@@ -238,14 +238,14 @@ def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),
     )
     pending = torch.arange(len(rows), device=points.device)
+    frame = Frame.fit(points, unit_scale(points))
     for n_extra in _N_EXTRA:
         if not len(pending):
             break
         n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
-        search = _Float64Search(points, k, n_candidates, groups)
         proven = []
-        for part in pending.split(min(_TILE, search.max_rows)):
-            neighbours, is_proven = search.search(rows[part])
+        for part in pending.split(max(1, min(_TILE, (1 << 16) // n_candidates))):
+            neighbours, is_proven = _search(rows[part], points, k, n_candidates, frame, groups)
             found.distances[part], found.indices[part] = neighbours
             proven.append(is_proven)
         pending = pending[~torch.cat(proven)]
@@ -269,49 +269,44 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return result.where(result > _MIN_DISTANCE, 0).div_(scale)
 
 
-class _Float64Search:
-    """A search by rows of a float64 product, with a proof that the neighbours found are the nearest."""
+def _search(
+    rows: Tensor, points: Tensor, k: int, n_candidates: int, frame: Frame, groups: Tensor | None = None
+) -> tuple[Neighbours, Tensor]:
+    """Return the k nearest neighbours of some rows by a float64 product, and for which of them they are proven."""
+    left = frame.transform(points[rows])
+    # converted in chunks: all points in float64 would take twice the memory of the points themselves
+    scores = torch.cat([_scores(left, frame.transform(right)) for right in row_chunks(points)], 1)
+    scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
+    if groups is not None:
+        scores.masked_fill_(groups[rows, None] == groups, torch.inf)
+    # the column of the point itself, infinite, is the last one where nothing was left out
+    values, candidates = scores.topk(n_candidates + 1, largest=False)
+    first = rows.repeat_interleave(n_candidates)
+    distances = pair_distances(points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
+    # a group may leave fewer real candidates than columns
+    distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
+    found, best = distances.topk(k, largest=False)
+    proven = _is_proven(points.shape[1], _squares(left), found[:, -1] * frame.scale, values[:, -1])
+    return Neighbours(found, candidates.gather(1, best)), proven
 
-    def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:
-        self.points, self.k, self.n_candidates, self.groups = points, k, n_candidates, groups
-        self.max_rows = max(1, (1 << 16) // n_candidates)
-        self.frame = Frame.fit(points, unit_scale(points))
 
-    def search(self, rows: Tensor) -> tuple[Neighbours, Tensor]:
-        """Return the k nearest neighbours of some rows, and for which rows they are proven."""
-        left = self.frame.transform(self.points[rows])
-        # converted in chunks: all points in float64 would take twice the memory of the points themselves
-        scores = torch.cat([_scores(left, self.frame.transform(right)) for right in row_chunks(self.points)], 1)
-        scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
-        if self.groups is not None:
-            scores.masked_fill_(self.groups[rows, None] == self.groups, torch.inf)
-        # the column of the point itself, infinite, is the last one where nothing was left out
-        values, candidates = scores.topk(self.n_candidates + 1, largest=False)
-        first = rows.repeat_interleave(self.n_candidates)
-        distances = pair_distances(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
-        # a group may leave fewer real candidates than columns
-        distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
-        found, best = distances.topk(self.k, largest=False)
-        proven = self._prove(_squares(left), found[:, -1] * self.frame.scale, values[:, -1])
-        return Neighbours(found, candidates.gather(1, best)), proven
+def _is_proven(dim: int, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
+    """Return True where no point that was left out can be nearer than ``reach`` (in units of the frame).
 
-    def _prove(self, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
-        """Return True where no point that was left out can be nearer than ``reach`` (in units of the frame).
+    Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 - |x|^2 plus
 
-        Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 - |x|^2 plus
-
-        - the rounding of both points, which moves their distance by u (|x| + |y|);
-        - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k = k u / (1 - k u)
-          (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), that of the squared norms, and
-          underflow.
-        """
-        dim, u = self.points.shape[1], _ROUNDOFF
-        norm = square.sqrt()
-        span = (2 * norm + reach) * (1 + 4 * u)
-        terms = (dim + 8) * u
-        gamma = terms / (1 - terms) + 2 * dim * u
-        rounding = gamma * span.square() + 16 * (dim + 8) * torch.finfo(torch.float64).tiny
-        return best_left_out + square - rounding >= (reach + 2 * u * span).square() * (1 - _TIE)
+    - the rounding of both points, which moves their distance by u (|x| + |y|);
+    - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k = k u / (1 - k u)
+      (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), that of the squared norms, and
+      underflow.
+    """
+    u = _ROUNDOFF
+    norm = square.sqrt()
+    span = (2 * norm + reach) * (1 + 4 * u)
+    terms = (dim + 8) * u
+    gamma = terms / (1 - terms) + 2 * dim * u
+    rounding = gamma * span.square() + 16 * (dim + 8) * torch.finfo(torch.float64).tiny
+    return best_left_out + square - rounding >= (reach + 2 * u * span).square() * (1 - _TIE)
 
 
 def _scores(left: Tensor, right: Tensor) -> Tensor:

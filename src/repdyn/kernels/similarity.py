@@ -1,7 +1,6 @@
 """How alike two clouds of the same tokens are."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
@@ -427,7 +426,7 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         raise Undefined(
             f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least {dim + 2} needed"
         )
-    residual, totals, rank = cloud.once(_Fit(following))
+    residual, totals, rank = cloud.once(_fit, following)
     total = totals[of]
     if total <= _CONSTANT**2 * following.x.numel():
         raise Undefined(f"the {of} to be explained is the same for all points")
@@ -435,54 +434,51 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
     return 1 - residual / total * freedom
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """Least squares in float64, as a function of the layer that explains: the sum of the squared residuals of the best
-    map, the same for state and step; the sums of squares about the mean of both; and how many directions it uses."""
+def _fit(cloud: Cloud, following: Cloud) -> tuple[Tensor, dict[str, Tensor], int]:
+    """Return, of the least squares in float64 that explain a following layer by a cloud: the sum of the squared
+    residuals, the same for state and step; the sums of squares about the mean of both; the number of directions used.
+    """
+    totals: dict[str, Tensor] = {}
+    for _, explained in _blocks(cloud, following):
+        totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
+    # both have the same residual; the smaller one has less cancellation
+    of = min(totals, key=lambda of: totals[of].item())
+    gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
+    cross = gram.new_zeros(cloud.x.shape[1], following.x.shape[1])
+    for x, explained in _blocks(cloud, following):
+        gram.addmm_(x.mT, x)
+        cross.addmm_(x.mT, explained[of])
+    # columns of unit length, for accuracy; a constant one, up to the rounding of its mean, explains nothing and is
+    # replaced by one orthogonal to all others
+    lengths = gram.diagonal().sqrt()
+    constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.frame.mean.abs()
+    weights = (1 / lengths).masked_fill(constant, 0)[:, None]
+    gram, cross = gram * weights * weights.mT, cross * weights
+    gram.diagonal()[constant] = 1
+    n_constant = int(constant.sum())
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    pivot = 0.0 if failed else factor.diagonal().min().square().item()
+    if pivot > _WELL_CONDITIONED:
+        explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
+        return (totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant
+    if pivot > _SOLVABLE:
+        best, rank = torch.cholesky_solve(cross, factor), len(gram)
+    else:  # the map of least norm without noise directions
+        values, vectors = torch.linalg.eigh(gram)
+        kept = values > _NOISE
+        vectors, rank = vectors[:, kept], int(kept.sum())
+        best = vectors @ ((vectors.mT @ cross) / values[kept, None])
+    # computed from the residuals: the error of the map enters squared
+    residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in _blocks(cloud, following)]
+    return torch.stack(residuals).sum(), totals, rank - n_constant
 
-    following: Cloud
 
-    def __call__(self, cloud: Cloud) -> tuple[Tensor, dict[str, Tensor], int]:
-        totals: dict[str, Tensor] = {}
-        for _, explained in self._blocks(cloud):
-            totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
-        # both have the same residual; the smaller one has less cancellation
-        of = min(totals, key=lambda of: totals[of].item())
-        gram = torch.zeros(cloud.x.shape[1], cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
-        cross = gram.new_zeros(cloud.x.shape[1], self.following.x.shape[1])
-        for x, explained in self._blocks(cloud):
-            gram.addmm_(x.mT, x)
-            cross.addmm_(x.mT, explained[of])
-        # columns of unit length, for accuracy; a constant one, up to the rounding of its mean, explains nothing and is
-        # replaced by one orthogonal to all others
-        lengths = gram.diagonal().sqrt()
-        constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.frame.mean.abs()
-        weights = (1 / lengths).masked_fill(constant, 0)[:, None]
-        gram, cross = gram * weights * weights.mT, cross * weights
-        gram.diagonal()[constant] = 1
-        n_constant = int(constant.sum())
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        pivot = 0.0 if failed else factor.diagonal().min().square().item()
-        if pivot > _WELL_CONDITIONED:
-            explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
-            return (totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant
-        if pivot > _SOLVABLE:
-            best, rank = torch.cholesky_solve(cross, factor), len(gram)
-        else:  # the map of least norm without noise directions
-            values, vectors = torch.linalg.eigh(gram)
-            kept = values > _NOISE
-            vectors, rank = vectors[:, kept], int(kept.sum())
-            best = vectors @ ((vectors.mT @ cross) / values[kept, None])
-        # computed from the residuals: the error of the map enters squared
-        residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
-        return torch.stack(residuals).sum(), totals, rank - n_constant
-
-    def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield rows of the layer and of what it explains, centred, in float64."""
-        frame, following_frame = cloud.frame, self.following.frame
-        for before, after in zip(cloud.x.split(_ROWS), self.following.x.split(_ROWS), strict=True):
-            x, y = frame.transform(before), following_frame.transform(after)
-            explained = {"state": y}
-            if x.shape == y.shape:
-                explained["step"] = y - x * (following_frame.scale / frame.scale)
-            yield x, explained
+def _blocks(cloud: Cloud, following: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Yield rows of the layer and of what it explains, centred, in float64."""
+    frame, following_frame = cloud.frame, following.frame
+    for before, after in zip(cloud.x.split(_ROWS), following.x.split(_ROWS), strict=True):
+        x, y = frame.transform(before), following_frame.transform(after)
+        explained = {"state": y}
+        if x.shape == y.shape:
+            explained["step"] = y - x * (following_frame.scale / frame.scale)
+        yield x, explained

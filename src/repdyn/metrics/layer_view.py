@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -255,28 +255,26 @@ def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
     return [(cloud,) for cloud in layer.clouds(subset)]
 
 
-@dataclass(frozen=True)
-class Matched:
-    """Selects inputs by the names of a view's methods, batch by batch."""
+def _selected(*names: str, one_space: bool = False) -> Callable[[LayerView, str], list[tuple]]:
+    """Return a function that selects inputs by the names of a view's methods, batch by batch; clouds of one dimension
+    if of ``one_space``."""
 
-    names: tuple[str, ...]
-    one_space: bool = False
-    """Whether the clouds must have the same dimension."""
+    def select(layer: LayerView, subset: str) -> list[tuple]:
+        found = [getattr(layer, name)(subset) for name in names]
+        return of_same_dim(*found) if one_space else list(zip(*found, strict=True))
 
-    def __call__(self, layer: LayerView, subset: str) -> list[tuple]:
-        found = [getattr(layer, name)(subset) for name in self.names]
-        return of_same_dim(*found) if self.one_space else list(zip(*found, strict=True))
+    return select
 
 
-with_last = Matched(("clouds", "last"), one_space=True)
-with_following = Matched(("clouds", "following"))
-with_following_of_same_dim = Matched(("clouds", "following"), one_space=True)
-with_following_and_last = Matched(("clouds", "following", "last"), one_space=True)
-with_tokens = Matched(("clouds", "tokens"))
-with_next_tokens = Matched(("clouds", "next_tokens"))
-with_topics = Matched(("clouds", "tokens", "topics"))
-with_windows = Matched(("clouds", "windows"))
-through_output_head = Matched(("lens",))
+with_last = _selected("clouds", "last", one_space=True)
+with_following = _selected("clouds", "following")
+with_following_of_same_dim = _selected("clouds", "following", one_space=True)
+with_following_and_last = _selected("clouds", "following", "last", one_space=True)
+with_tokens = _selected("clouds", "tokens")
+with_next_tokens = _selected("clouds", "next_tokens")
+with_topics = _selected("clouds", "tokens", "topics")
+with_windows = _selected("clouds", "windows")
+through_output_head = _selected("lens")
 
 
 def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:

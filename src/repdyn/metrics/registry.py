@@ -162,8 +162,9 @@ def resolve(
     """
     known = probe.subsets if probe is not None else subsets
     pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
-    for requested in as_tuple(metrics):
-        for plain, subset in _every_pair(probe) if requested == ALL else _pairs(requested, probe):
+    every = (each for requested in as_tuple(metrics) for each in (_all(probe) if requested == ALL else [requested]))
+    for requested in every:
+        for plain, subset in _pairs(requested, probe):
             metric = _with_design_settings(plain, probe)
             _check_subset(metric, subset, known)
             pairs[metric.name, metric.settings_json, subset] = (metric, subset)
@@ -187,23 +188,11 @@ def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
     return tuple(metrics)
 
 
-def _every_pair(probe: Probe | None) -> list[tuple[Metric, str]]:
+def _all(probe: Probe | None) -> list[Metric]:
     possible = {"", "tokens"} if probe is None or probe.inputs is None else {""}
     if probe is not None and probe.topics is not None:
         possible.add("topics")
-    return [
-        (metric, subset)
-        for metric in METRICS.values()
-        if metric.probe_requires in possible and metric.family != "weights"
-        for subset in _default_subsets(metric, probe)
-    ]
-
-
-def _default_subsets(metric: Metric, probe: Probe | None) -> tuple[str, ...]:
-    """Return the subsets of a name without one; of a probe of inputs those it has."""
-    if probe is None or probe.inputs is None:
-        return metric.subsets
-    return tuple(subset for subset in metric.subsets if subset in {*probe.subsets, *LAYER_SUBSETS})
+    return [each for each in METRICS.values() if each.probe_requires in possible and each.family != "weights"]
 
 
 def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
@@ -217,6 +206,7 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
             f"expected a probe whose tokens have topics for {metric.name}, got one without; make one with "
             "probe.with_topics(...), or leave the metric out"
         )
+    subsets = (subset,) if subset else metric.subsets
     if probe is not None and probe.inputs is not None:
         if metric.probe_requires:
             raise ValueError(
@@ -227,7 +217,8 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
                 f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe of inputs, got "
                 f"{subset!r}; choose positions with Probe.from_inputs(..., positions=)"
             )
-    return [(metric, chosen) for chosen in ((subset,) if subset else _default_subsets(metric, probe))]
+        subsets = tuple(each for each in subsets if each in {*probe.subsets, *LAYER_SUBSETS})
+    return [(metric, each) for each in subsets]
 
 
 def _from_name(name: str) -> tuple[Metric, str]:
