@@ -7,7 +7,7 @@ import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import count, zip_longest
 from pathlib import Path
@@ -164,11 +164,7 @@ class TrainCLI(LightningCLI):
                 "checkpoint.save_on_exception": True,
                 "checkpoint.enable_version_counter": False,
                 # those that the tracker's signature takes as a whole
-                **{
-                    f"tracker.{each.name}": each.default
-                    for each in fields(TrackingOptions)
-                    if each.default is not MISSING
-                },
+                **{f"tracker.{each.name}": each.default for each in fields(TrackingOptions)},
             }
         )
         parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)

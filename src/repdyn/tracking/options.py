@@ -32,7 +32,7 @@ class TrackingArguments(MeasurementArguments, total=False):
     max_overhead: float | None
     """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps without time for a
     measurement are left out, except the first and the last; None for no limit."""
-    configuration: Mapping[str, Any]
+    configuration: Mapping[str, Any] | None
     """Settings of the training to store with the run, such as ``vars(args)``, beside those that a trainer tells: views
     name the ones in which runs differ."""
     ranks: WhichRanks
@@ -56,7 +56,7 @@ class TrackingOptions(MeasurementOptions):
     alerts: Sequence[Rule] | str | Path | None = DEFAULT
     report: bool = True
     max_overhead: float | None = None
-    configuration: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    configuration: Mapping[str, Any] | None = field(default=None, compare=False)
     ranks: WhichRanks = "zero"
 
     def __post_init__(self) -> None:

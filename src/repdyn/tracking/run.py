@@ -138,7 +138,7 @@ class TrackedRun:
     ) -> None:
         self.options, self.probe, self.name, self.store = options, probe, name, store
         self.weights_kind, self._origin = weights_kind, origin
-        self._settings = {**(settings or {}), **options.configuration}
+        self._settings = {**(settings or {}), **(options.configuration or {})}
         self.id: str | None = None
         """Id of the run in the store."""
         self.should_stop = False
