@@ -211,14 +211,13 @@ class _Repository:
         more = {"Link": f'<{address}?p={page + 1}>; rel="next"'} if len(commits) > (page + 1) * size else {}
         return code, body, {**headers, **more}
 
-    def tree(self, commit: str, folder: str, recursive: bool, expand: bool) -> _Answer:
-        last = {"lastCommit": {"id": commit, "title": "Publish", "date": self.dates[commit]}} if expand else {}
+    def tree(self, commit: str, folder: str, recursive: bool) -> _Answer:
         entries: dict[PurePosixPath, dict[str, Any]] = {}
         for name, file in self.commits[commit].items():
             path = PurePosixPath(name)
             for above in path.parents[-2::-1]:
-                entries[above] = {"type": "directory", "path": str(above), "oid": commit, "size": 0} | last
-            entries[path] = {"type": "file", "path": name} | file.described("oid", "oid") | last
+                entries[above] = {"type": "directory", "path": str(above), "oid": commit, "size": 0}
+            entries[path] = {"type": "file", "path": name} | file.described("oid", "oid")
         root = PurePosixPath(folder)
         inside = [entry for path, entry in entries.items() if root in (path.parents if recursive else [path.parent])]
         return _json(inside) if inside else _error(404, f"{folder} does not exist", {"X-Error-Code": "EntryNotFound"})
@@ -294,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
         if route == "info":
             return repository.info(asked["name"], commit, "blobs" in on)
         if route == "tree":
-            return repository.tree(commit, asked["path"], "recursive" in on, "expand" in on)
+            return repository.tree(commit, asked["path"], "recursive" in on)
         return repository.file(commit, asked["path"], "Authorization" in self.headers)
 
     def _send(self, code: int, body: bytes, headers: Mapping[str, str], fault: Fault | None) -> None:

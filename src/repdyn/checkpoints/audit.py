@@ -70,7 +70,7 @@ class Finding:
     severity: Severity
     kind: str
     """"final weights", "identical", "shared file", "missing weights", "missing step", "no update", "main",
-    "frozen file", "size", "date" or, by users, "reported"."""
+    "frozen file", "size" or, by users, "reported"."""
     sentence: str
     revisions: tuple[str, ...] = ()
     """The checkpoints concerned."""
@@ -204,7 +204,7 @@ def _missing_shards(weights: Files) -> str | None:
 
 
 def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
-    """Yield the first two steps if they are the same, a single step at main, other sizes, and early dates."""
+    """Yield the first two steps if they are the same, a single step at main, and other sizes."""
     readable, last, main = history.readable, history.last, history.main
     first = [each for each in readable if each.step in _NO_UPDATE]
     if len(first) == 2 and first[0].content == first[1].content and not copied & {each.revision for each in first}:
@@ -222,14 +222,6 @@ def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
     for size, checkpoints in by_size.items():
         sentence = f"{size} of weights, the others {gigabytes(int(usual))}: {{names}}"
         yield _finding("remark", "size", checkpoints, sentence)
-    newest, early = None, []
-    for each in readable:
-        date = max((file.date for file in each.weights.values() if file.date), default=None)
-        if date and newest and date < newest:
-            early.append(each)
-        newest = max(filter(None, (newest, date)), default=None)
-    if early:
-        yield _finding("remark", "date", early, f"{len(early)} uploaded before an earlier step: {{names}}")
 
 
 def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
@@ -241,12 +233,12 @@ def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
             yield f"{history.selection.run}: {finding.sentence}"
 
 
-def list_histories(selections: Sequence[Selection], hub: Hub, *, with_dates: bool = False) -> list[History]:
+def list_histories(selections: Sequence[Selection], hub: Hub) -> list[History]:
     """Return the history of each selection; where there is nothing to compare nothing is listed, and it is empty."""
 
     def look_up(commit: tuple[str, str]) -> Files | CheckpointError:
         try:
-            return hub.files(*commit, with_dates=with_dates)
+            return hub.files(*commit)
         except CheckpointError as error:
             return error
 

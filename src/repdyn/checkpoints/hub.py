@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
@@ -73,8 +72,6 @@ class RemoteFile:
     n_bytes: int
     digest: str = ""
     """sha256 of the content, or the git blob of a small file: equal for equal content."""
-    date: datetime | None = None
-    """Time of the commit that uploaded it, if it was asked for."""
 
 
 Files: TypeAlias = Mapping[str, RemoteFile]
@@ -100,7 +97,7 @@ class Hub:
         self.timeout_seconds = timeout_seconds
         self.offline = constants.is_offline_mode()
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
-        self._listed: dict[tuple[str, str, bool], Files] = {}
+        self._listed: dict[tuple[str, str], Files] = {}
 
     @property
     def endpoint(self) -> str:
@@ -127,12 +124,9 @@ class Hub:
         listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
         return [(each.commit_id, each.title) for each in listed]
 
-    def files(self, repository: str, commit: str, *, with_dates: bool = False) -> Files:
-        """List every file of a commit; a commit never changes, so that this hub is asked once for each.
-
-        The dates of the files make the hub answer more slowly.
-        """
-        key = (repository, commit, with_dates)
+    def files(self, repository: str, commit: str) -> Files:
+        """List every file of a commit; a commit never changes, so that this hub is asked once for each."""
+        key = (repository, commit)
         if key in self._listed:
             return self._listed[key]
         if self.offline:
@@ -140,14 +134,10 @@ class Hub:
             cached = {file.file_path.relative_to(revision.snapshot_path).as_posix(): file for file in revision.files}
             found = {path: RemoteFile(file.size_on_disk, file.blob_path.name) for path, file in cached.items()}
         else:
-            tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True, expand=with_dates)
+            tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True)
             listed = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
             found = {
-                one.path: RemoteFile(
-                    max(0, int(one.size)),
-                    (one.lfs.sha256 if one.lfs else None) or one.blob_id,
-                    one.last_commit.date if one.last_commit else None,
-                )
+                one.path: RemoteFile(max(0, int(one.size)), (one.lfs.sha256 if one.lfs else None) or one.blob_id)
                 for one in listed
             }
         self._listed[key] = found

@@ -163,7 +163,7 @@ def audit(
 ) -> int:
     """Find copies, mixed files and missing weights among published checkpoints, without downloading them.
 
-    It reads names, checksums, sizes and dates, in one request for each checkpoint. The exit status is 1 if there is a
+    It reads names, checksums and sizes, in one request for each checkpoint. The exit status is 1 if there is a
     fault, or a repository cannot be listed.
 
     Args:
@@ -185,7 +185,7 @@ def audit(
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     selections, problems = select_models(models, hub, revisions)
-    found = [audit_record(history) for history in list_histories(selections, hub, with_dates=True)]
+    found = [audit_record(history) for history in list_histories(selections, hub)]
     print_json(found) if json else print_audits(found)
     for problem in problems:
         say(f"not audited: {problem}")

@@ -19,13 +19,13 @@ Publish = Callable[..., str]
 def publish(hub, tmp_path) -> Publish:
     """Return a function that publishes weights, a text or files by name, at a branch."""
 
-    def publish(revision: str, weights: str | Mapping[str, str], date: str = "2024-01-01") -> str:
+    def publish(revision: str, weights: str | Mapping[str, str]) -> str:
         files = {"model.safetensors": weights} if isinstance(weights, str) else weights
         folder = tmp_path / f"published-{revision}"
         for name, content in {"config.json": "{}", "README.md": revision, **files}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content.ljust(64))  # files of one size
-        return hub.publish("lab/model", revision, folder, date=date)
+        return hub.publish("lab/model", revision, folder)
 
     return publish
 
