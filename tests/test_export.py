@@ -1,11 +1,13 @@
 """A store is sent to loggers as a live run would have been."""
 
 import csv
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -36,8 +38,16 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
+    run = {
+        "id": "lab/model-70m",
+        "name": "lab/model-70m",
+        "configuration": {"training": {"lr": 0.5}, "metrics": ["a@b"]},
+    }
+    (store.folder_of("lab/model-70m") / "run.json").write_text(json.dumps(run))
     assert export_run(store, "lab/model-70m", [logger]) == 3
     logger.save()
+    settings = yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())  # exported runs had none to compare by
+    assert (settings["lr"], settings["repdyn/metrics"]) == (0.5, "a@b")
     lines = table(tmp_path / "log")
     assert [line["step"] for line in lines] == ["0", "1", "8"]
     assert [float(line["repdyn/tokens"]) for line in lines] == [0, 1000, 8000]

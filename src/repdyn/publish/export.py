@@ -46,22 +46,26 @@ def export_run(
     whose number is returned.
 
     The row of a step and the hyperparameters have the names a live run logs
-    (:func:`repdyn.publish.loggers.logged_values`, :func:`repdyn.publish.loggers.named_config`); a row also has the
-    scalars stored with it (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
-    finished model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An error in one figure or logger does
-    not affect the others: the first is raised once everything else is logged.
+    (:func:`repdyn.publish.loggers.logged_values`, :func:`repdyn.publish.loggers.named_config`), beside the settings of
+    the training; a row also has the scalars stored with it (``seconds/forward``, ...) and, if known, its training
+    tokens as ``repdyn/tokens``. A finished model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An
+    error in one figure or logger does not affect the others: the first is raised once everything else is logged.
 
     A ValueError says that nothing is stored of the run, or that it was measured on several probes and none is named.
     """
     frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    path = store.path_of(run)
+    known = path.run.configuration if path else {}
     origin = provenance(store, frame)
+    if known:
+        origin |= {"schedule": known.get("schedule"), "metrics": ", ".join(known.get("metrics", ()))}
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
     steps, stacks = sorted(values["step"].unique().tolist()), stacks_of_run(frame, stored_rules(store.alerts_path(run)))
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
-                logger.log_hyperparams(named_config(origin))
+                logger.log_hyperparams({**known.get("training", {}), **named_config(origin)})
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():
