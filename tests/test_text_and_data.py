@@ -117,3 +117,13 @@ def test_the_real_prefix_is_recognised(enwik8_prefix: Path):
     assert corpus.sha256 == "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd"
     assert len(corpus.data) == 4_154_399
     assert sha256(corpus.data[:1_000_000]) in text.ENWIK8_PREFIXES
+
+
+def test_train_py_reads_all_its_options_before_it_starts(monkeypatch, capsys):
+    """A default of the tracker that its parser refuses would stop every training."""
+    from repdyn.data.train import TrainCLI
+
+    monkeypatch.setattr("sys.argv", ["train.py", "fit", "--tracker.max_overhead", "2"])
+    with pytest.raises(SystemExit):
+        TrainCLI()
+    assert "tracker: expected max_overhead as a share" in capsys.readouterr().err

@@ -58,6 +58,7 @@ class TextDataModule(WindowsDataModule):
     ) -> None:
         super().__init__(**training)
         self.text = text
+        self._held_out_percent = HELD_OUT_PERCENT_BUILTIN if text == "builtin" else HELD_OUT_PERCENT
         self.tokenizer_name = tokenizer
         self.clean = clean
         self.max_bytes = max_bytes
@@ -175,7 +176,3 @@ class TextDataModule(WindowsDataModule):
 
     def _windows(self, tokens: np.ndarray, length: int | None = None) -> Windows:
         return Windows(tokens, length or self.sequence_length, self._before, self._after)
-
-    @property
-    def _held_out_percent(self) -> int:
-        return HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT

@@ -87,6 +87,7 @@ class TopicDataModule(WindowsDataModule):
         super().__init__(sequence_length=sequence_length, **training)
         self.text = text
         self.n_documents = n_documents
+        self._n_special = int(self.objective == "masked")  # on either side of a document
         self._require_trainable(2 * self._n_special)
         if n_documents < 1:
             raise ValueError(f"expected n_documents of at least 1, got {n_documents}")
@@ -133,11 +134,6 @@ class TopicDataModule(WindowsDataModule):
             batch_vectors=self.batch_vectors,
             name=f"documents of {self._topics_text}",
         ).with_topics(topics.ravel())
-
-    @property
-    def _n_special(self) -> int:
-        """The number of special tokens on either side of a document."""
-        return int(self.objective == "masked")
 
     def _documents(self, n_documents: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
         length = self.sequence_length - 2 * self._n_special

@@ -177,8 +177,6 @@ _MOST = 63
 _TIE = 1e-9
 # rounding of a squared distance, relative to the squared lengths
 _ROUNDING = 1e-13
-# tokens whose neighbours are compared at once
-_COMPARED_AT_ONCE = 4096
 
 
 @nan_if_undefined
@@ -234,7 +232,8 @@ def mutual_knn(a: Tensor | Cloud, b: Tensor | Cloud, *, k: int = 10, calibrated:
     compared = is_determined & is_also
     if 2 * (n_compared := int(compared.sum())) < a.n_unique:
         raise Undefined(f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are tied")
-    overlap = _n_shared(own[compared], other[compared]) / (k * n_compared)
+    row = a.n_unique * torch.arange(n_compared, device=own.device)[:, None]
+    overlap = torch.isin(own[compared] + row, other[compared] + row).sum().double() / (k * n_compared)
     if not calibrated:
         return overlap
     chance = (k / a.n_possible[compared].double()).mean()
@@ -264,12 +263,6 @@ def _nearest_sets(cloud: Cloud, k: int) -> tuple[Tensor, Tensor]:
     """Return the k nearest neighbours, (n_unique, k) indices, and whether the next one is farther, (n_unique,) bool."""
     distances, indices = cloud_neighbours(cloud, k + 1)
     return indices[:, :k], distances[:, k] > distances[:, k - 1] * (1 + _TIE)
-
-
-def _n_shared(neighbours: Tensor, others: Tensor) -> Tensor:
-    """Return how many entries of each row are in the same row of the other, 0-d float64; both (n, k)."""
-    pairs = zip(neighbours.split(_COMPARED_AT_ONCE), others.split(_COMPARED_AT_ONCE), strict=True)
-    return torch.stack([(own[:, :, None] == other[:, None]).sum() for own, other in pairs]).sum().double()
 
 
 @nan_if_undefined
