@@ -200,11 +200,18 @@ class Cloud:
         """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0 equals 0.0."""
         bits = (self.x + 0.0).contiguous().view(_INTEGER_OF_SIZE[self.x.itemsize])  # adding zero turns -0.0 into 0.0
         bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
-        unique, inverse = torch.unique(bits, dim=0, return_inverse=True)
         every = torch.arange(len(bits), device=bits.device)
-        if len(unique) == len(bits):
+        # by hashes, which take a tenth of the time of torch.unique(dim=0)
+        hashes, order = torch.sort(_row_hashes(bits), stable=True)
+        repeat = hashes[1:] == hashes[:-1]
+        if not repeat.any():
             return Distinct(self.x, self.groups, every, every)
-        first = every.new_full((len(unique),), len(bits)).scatter_reduce(0, inverse, every, "amin")
+        _, inverse = torch.unique_consecutive(hashes, return_inverse=True)
+        inverse = torch.empty_like(order).scatter_(0, order, inverse)
+        if not torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):  # two rows share a hash
+            _, inverse = torch.unique(bits, dim=0, return_inverse=True)
+        n_distinct = int(inverse.max()) + 1
+        first = every.new_full((n_distinct,), len(bits)).scatter_reduce(0, inverse, every, "amin")
         first, by_position = first.sort()
         groups = None if self.groups is None else self.groups[first]
         return Distinct(self.x[first], groups, first, by_position.argsort()[inverse])
@@ -384,3 +391,11 @@ def unit_scale(x: Tensor) -> float:
 def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
     """Return successive blocks of rows, each small enough to convert to float64."""
     return x.split(max(1, _CHUNK // x.shape[1]))
+
+
+def _row_hashes(bits: Tensor) -> Tensor:
+    # products with odd numbers modulo 2**64: rows that differ in a single number never share a hash
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randint(-(2**63), 2**63 - 1, (bits.shape[1],), generator=generator) | 1
+    weights = weights.to(bits.device)
+    return torch.cat([(rows * weights).sum(1) for rows in row_chunks(bits)])

@@ -122,6 +122,8 @@ def _digest(values: Tensor) -> bytes:
 _VECTOR_CHUNK = 2048
 # rows of the table at a time: their cosines with all vectors fit the cache of a CPU, or keep an accelerator busy
 _ROWS = {"cpu": 512, "cuda": 2048}
+# terms summed in float32 before the sum is added to others: the error grows with their number, not with dim
+_SUMMED = 128
 # cost of a single pair in float64, relative to a pair in a float64 product
 _PAIR_COST = 24
 # coordinates of the nearest rows in float64 at a time, and rows that they are found among
@@ -171,13 +173,18 @@ def _n_above(limits: Tensor, unit: Tensor, vocabulary: Vocabulary) -> Tensor:
     Cosines in float32 decide where they are farther from the limit than their error; exact ones decide the rest.
     """
     n_rows = _ROWS["cpu" if unit.device.type == "cpu" else "cuda"]
-    # Both factors are rounded, products summed in any order: Higham, Accuracy and Stability of Numerical Algorithms,
-    # 2002, section 3.1. Accelerators may truncate instead of rounding.
-    error = 1.02 * (2.0**-24 if unit.device.type == "cpu" else 2.0**-23) * (unit.shape[1] + 5)
+    parts = [part.contiguous() for part in unit.float().split(_SUMMED, 1)]
+    # Both factors are rounded, products summed in any order, the sums added: Higham, Accuracy and Stability of
+    # Numerical Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding.
+    roundoff = 2.0**-24 if unit.device.type == "cpu" else 2.0**-23
+    error = 1.02 * roundoff * (min(_SUMMED, unit.shape[1]) + len(parts) + 4)
     upper, lower = ((limits + sign * error).float().unsqueeze(1) for sign in (1, -1))
-    n_above, narrow = torch.zeros(len(unit), dtype=torch.int64, device=unit.device), unit.float()
+    n_above = torch.zeros(len(unit), dtype=torch.int64, device=unit.device)
     for _, rows in vocabulary.tiles(n_rows, unit.device):
-        cosines = product(narrow, rows.float())
+        columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
+        cosines = product(parts[0], columns[0])
+        for left, right in zip(parts[1:], columns[1:], strict=True):
+            cosines += product(left, right)
         # compared into floats, which are summed several times faster than bools
         flags = torch.empty_like(cosines)
         above = torch.gt(cosines, upper, out=flags).sum(1)

@@ -59,6 +59,16 @@ def test_distinct_rows_in_order_of_first_occurrence(dtype, columns):
     assert torch.equal(Cloud(points).distinct.points, points[[0, 1, 4]])
 
 
+@pytest.mark.parametrize("hashes", [torch.zeros_like, lambda x: x // 3], ids=["all_collide", "some_collide"])
+def test_rows_that_share_a_hash_are_told_apart(monkeypatch, hashes):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randint(4, (200, 3), generator=generator).float()
+    expected = Cloud(points).distinct.points
+    assert len(expected) == len({tuple(row) for row in points.tolist()}) < 200
+    monkeypatch.setattr(cloud, "_row_hashes", lambda words: hashes(torch.arange(len(words))))
+    assert torch.equal(Cloud(points).distinct.points, expected)
+
+
 def test_distinct_does_not_copy_when_nothing_repeats():
     points = torch.randn(50, 8)
     assert Cloud(points).distinct.points.data_ptr() == points.data_ptr()
