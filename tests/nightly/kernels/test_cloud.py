@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import repdyn.kernels
-from repdyn.kernels import Cloud, Undefined, full_precision
+from repdyn.kernels import Cloud, Undefined, cloud, full_precision
 
 REPEATING = torch.tensor([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [-0.0, 5.0], [3.0, 3.0], [1.0, 2.0]])
 
