@@ -140,8 +140,7 @@ class _Scatter:
         return image, trace
 
     def matrix(self) -> Tensor:
-        """Return the matrix in float64, from products in the precision of the points, of blocks on and above the
-        diagonal."""
+        """Return the matrix in float64, from products of blocks on and above its diagonal, in that of the points."""
         side = len(self.mean)
         matrix = torch.zeros(side, side, dtype=torch.float64, device=self.mean.device)
         for start in range(0, side, _BLOCK):
@@ -166,8 +165,7 @@ def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
 def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, max_steps: int) -> tuple[Tensor, bool]:
     """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has converged.
 
-    The iteration ends early if the residual does not fall fast enough to converge within ``max_steps``. The basis is
-    reorthogonalised in float64.
+    It ends early if the residual falls too slowly for ``max_steps``. The basis is reorthogonalised in float64.
     """
     steps = min(len(start), max_steps)
     basis = start.new_zeros(steps + 1, len(start))

@@ -129,8 +129,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
         Accurate to 1e-15: all sums are in float64.
 
     Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
-    of the tokens. Not to translation: the cosine is taken from the origin, and a mean that all vectors of both layers
-    share raises it.
+    of the tokens. Not to translation: a mean that all vectors of both layers share raises it.
     Undefined when a point contains NaN or inf, when one is zero, or when there are none.
 
     Example:

@@ -74,8 +74,7 @@ def _likeliest(log_ratios: Tensor, k: int) -> Tensor:
 
 @nan_if_undefined
 def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
-    """Estimate the intrinsic dimension of a cloud from each point's distances r_1 to r_k to its k nearest
-    neighbours.
+    """Estimate the intrinsic dimension of a cloud from each point's distances to its k nearest neighbours, r_1 to r_k.
 
     In d dimensions ``log(r_k / r_j)`` averages 1 / d over the neighbours j < k. Over the n distinct points
     ``n * (k - 1) / sum_i(sum_j(log(r_k(i) / r_j(i))))``: the inverse of the mean of the points' inverse estimates,
@@ -121,8 +120,7 @@ _CHUNK = 1 << 22
 
 @nan_if_undefined
 def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Tensor:
-    """Estimate the mean intrinsic dimension of the neighbourhoods of points, each by TwoNN among its k nearest
-    neighbours.
+    """Estimate the mean intrinsic dimension of neighbourhoods, each by TwoNN among the k nearest of a point.
 
     For each of the chosen points the k nearest neighbours, without the point itself, are a cloud of their own; its
     dimension is that of :func:`two_nn` by regression with ``discard=0.1``, the two nearest neighbours of each being
@@ -228,8 +226,7 @@ def ph_dimension(x: Tensor | Cloud, *, points: int = 512, alpha: float = 1.0) ->
 
     Invariant as :func:`gride`, but not to the order of the points.
     Undefined when the points contain NaN or inf, when fewer than 64 of them differ, when all points of a subset are of
-    one group, when the sum grows in proportion to the number of points or faster, or when distances leave the range of
-    float64.
+    one group, when the sum grows as fast as the number of points, or when distances leave the range of float64.
 
     Source: Schweinhart, Fractal dimension and the persistent homology of random geometric complexes, Advances in
     Mathematics 372, 2020; for language models Tulchinskii et al., Intrinsic Dimension Estimation for Robust Detection

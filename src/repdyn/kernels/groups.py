@@ -30,8 +30,7 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
 
     Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the classes.
     Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer than 2 classes have
-    ``min_vectors``, or when two classes have the same mean up to rounding (1e-9 of the length of the
-    longest one, after centring).
+    ``min_vectors``, or when two have the same mean up to rounding (1e-9 of the longest one's length, centred).
 
     Source: Wu, Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models, arXiv 2405.17767, 2024; the
     quantity is that of Galanti, György, Hutter, On the Role of Neural Collapse in Transfer Learning, ICLR 2022.
@@ -241,8 +240,7 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
 
 @nan_if_undefined
 def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean cosine of vectors whose words share a topic, minus that of vectors whose words have different
-    topics.
+    """Compute the mean cosine of vectors of words of one topic, minus that of vectors of words of different topics.
 
     ``mean(cos(x_i, x_j) : w_i != w_j, t_i = t_j) - mean(cos(x_i, x_j) : w_i != w_j, t_i != t_j)`` over all such pairs,
     each alike. It comes from sums of unit vectors, at a cost linear in the number of vectors.
@@ -256,8 +254,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         0-d float64 tensor on the device of ``x``, in [-2, 2]; NaN when undefined.
 
     Invariant to rotation, to positive factors of each vector, to order and to names of words and topics. Undefined
-    when no vector has a topic, when there are no pairs of one of the two kinds, when a vector is zero, or for NaN and
-    inf.
+    when no vector has a topic, when there are no pairs of one kind, when a vector is zero, or for NaN and inf.
 
     Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6; theirs is of the word
     embeddings, each word once.
@@ -312,8 +309,7 @@ def topic_mean(
 
 @nan_if_undefined
 def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean attention weight between positions of one topic, minus that between positions of different
-    topics.
+    """Compute the mean attention weight between positions of one topic, minus that between different topics.
 
     For each head ``mean(a_ij : w_i != w_j, t_i = t_j) - mean(a_ij : w_i != w_j, t_i != t_j)``, i attending to j, over
     all pairs that i sees, each alike. Neither a position and itself nor two positions of the same word are in it: a

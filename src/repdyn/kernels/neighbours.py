@@ -231,8 +231,7 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
 
 
 def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
-    """Return the k nearest neighbours of some points only, int64 (m,), as :func:`nearest_neighbours`, by float64
-    products; k is at least 1."""
+    """Return the k nearest neighbours of some points, int64 (m,): :func:`nearest_neighbours` by float64 products."""
     found = Neighbours(
         torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),

@@ -27,8 +27,7 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
         ratio: to the median, >= 0.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [0, 1]; NaN when undefined. 0 where no activation
-        is massive.
+        0-d float64 tensor on the device of ``x``, a pure number in [0, 1], 0 where none is massive; NaN when undefined.
 
     Invariant to order of the points and of their coordinates, signs, and repetition of the cloud as a whole; not to
     rotation, translation or, for ``magnitude`` > 0, scaling.

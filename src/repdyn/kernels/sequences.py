@@ -256,8 +256,7 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     model sees nothing else, is left out. The mean over heads, layers and sequences is the sink rate of the model.
 
     Args:
-        weights: of one sequence, shape (heads, n, n), from each position to each, any floating dtype, any device; rows
-            sum to 1.
+        weights: of one sequence, (heads, n, n) from each position to each, rows of sum 1; any floating dtype, device.
         threshold: of the mean weight, in (0, 1).
 
     Returns:
@@ -291,8 +290,7 @@ def attention_evenness(weights: Tensor) -> Tensor:
     Args: ``weights`` as for :func:`sink_rate`.
 
     Returns:
-        (heads,) float64 on the device of ``weights``, in [0, 1]: 1 for even attention, 0 for attention to one position;
-        NaN when undefined.
+        (heads,) float64 on the device of ``weights``, from 0, all on one position, to 1, even; NaN when undefined.
 
     Invariant to the order of the positions. Undefined when no position sees two, and for NaN and inf.
 

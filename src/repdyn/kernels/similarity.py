@@ -23,8 +23,7 @@ _NEGLIGIBLE = 1e-6
 
 @nan_if_undefined
 def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -> Tensor:
-    """Compute linear centred kernel alignment: the correlation of the similarities within one cloud with those within
-    another.
+    """Compute linear centred kernel alignment: how the similarities within one cloud correlate with another's.
 
     ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with ``K = A A.T`` and ``L = B B.T``. Debiased, HSIC is the unbiased
     estimate: without the diagonals, and centred so that it is zero on average for independent clouds. Otherwise it is

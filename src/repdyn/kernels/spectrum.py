@@ -55,8 +55,7 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, > 0, at times above dim; NaN when undefined.
 
-    Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points, and where A is not
-    positive.
+    Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points, and where A <= 0.
 
     Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno, Yamada, Estimations
     for some functions of covariance matrix in high dimension, Journal of Multivariate Analysis 130, 2014.
@@ -135,8 +134,7 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
 
 
 def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
-    """Return the products of the points, centred or not, as rows or as columns, whichever are fewer: float64, times a
-    power of two."""
+    """Return the products of the rows or the columns, whichever are fewer, in float64, times a power of two."""
     x, (n, dim) = cloud.x, cloud.x.shape
     frame = cloud.frame if centred else Frame(cloud.scale, torch.zeros_like(cloud.frame.mean))
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
@@ -225,8 +223,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         share: of the variance, in (0, 1).
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a number of directions in [1, min(n_vectors - 1, dim)]; NaN when
-        undefined.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)] directions; NaN when undefined.
 
     Invariant and undefined as :func:`participation_ratio`.
 
@@ -247,8 +244,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
 
 @nan_if_undefined
 def isoscore(x: Tensor | Cloud) -> Tensor:
-    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where no direction is
-    preferred.
+    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where it is even.
 
     ``((dim - |u - 1|**2 / 2)**2 - dim) / (dim**2 - dim)``, where u are the dim eigenvalues of the covariance (zeros
     included) divided by their root mean square. That equals ``(p - 1) / (dim - 1)``, p being the participation ratio,

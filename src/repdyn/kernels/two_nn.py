@@ -105,8 +105,7 @@ def two_nn(
     estimator: Estimator = "regression",
     duplicates: Duplicates = "collapse",
 ) -> Tensor:
-    """Estimate the intrinsic dimension of a cloud from the ratio ``mu = r2 / r1`` of each point's two nearest
-    distances.
+    """Estimate the intrinsic dimension of a cloud from each point's ratio ``mu = r2 / r1`` of its nearest distances.
 
     In d dimensions ``P(mu <= m) = 1 - m**-d``. Over the n distinct points, sorted by mu, with ``F_i = i / n``:
 

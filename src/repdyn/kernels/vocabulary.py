@@ -236,8 +236,7 @@ def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 @nan_if_undefined
 def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Compute the rank of a token's own input embedding among all, seen from the token's vector: the median over the
-    vectors.
+    """Compute the median over the vectors of the rank that their token's own input embedding has among all.
 
     The rank is the number of rows of the vocabulary with a larger cosine to the vector than its own row has, rows that
     no token uses among them; 0 where the own row is the nearest.
@@ -329,8 +328,7 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
     Exact, with cosines that differ by less than 4 (dim + 8) 2^-53 counted as equal: copies of a row tie, whatever
     their length. A row of zeros never has a larger cosine. By distance the same holds for the products of
-    :meth:`Vocabulary.directions`, so that rows much shorter than the longest one tie. Computed once for the same
-    vectors and tokens.
+    :meth:`Vocabulary.directions`, so that rows much shorter than the longest one tie.
     """
     _require_comparable(x, ids, vocabulary)
     # by content, since each metric has its own slices of a layer

@@ -169,15 +169,13 @@ def measure(
         probe: the tokens, and which of their vectors are taken.
         metrics, layers: as in :class:`repdyn.measurement.measure.MeasurementOptions`.
         checkpoint: identifies what is measured in the rows; class, size and device of the model are filled in.
-        on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error as the
-            reason and continue.
+        on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error's text.
         progress: called with "forward", "masked forward" (of an encoder whose loss is measured) or "kernels" and the
             completed share of it, in [0, 1]: after each forward pass and before each batch of each metric; what it
             raises breaks the measurement off.
         ranks: processes that measure together, ``Ranks.of_job()`` in a distributed job. All of them call this function
             and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
-        state_cache: the states of previous checkpoints, for metrics that compare with them; those of this one are
-            added.
+        state_cache: states of earlier checkpoints, for metrics that compare with them; those of this one are added.
         options: as in :class:`repdyn.measurement.measure.MeasurementArguments`.
 
     Returns:

@@ -47,8 +47,7 @@ def rows_of_layer(
     on_error: OnError,
     progress: Callable[[float], None],
 ) -> list[Row]:
-    """Return the rows of one layer: one for each metric defined there, and one for each head if the metric has values
-    of heads.
+    """Return the rows of one layer: one for each metric defined there, and for each head where it has such values.
 
     ``layers`` is the choice of layers as rows record it. ``progress`` is called before each metric and each of its
     batches with the completed share of the layer; what it raises breaks the measurement off.

@@ -334,8 +334,7 @@ def _parameters(kernel: Kernel) -> list[inspect.Parameter]:
 
 @lru_cache(maxsize=256)
 def _require_usable(metric: str, kernel: Kernel, settings: str) -> None:
-    """Run a kernel of this package that takes clouds or attention weights, so that an invalid value is rejected at
-    once."""
+    """Run a kernel of this package on a cloud or attention weights, so that an invalid value is rejected at once."""
     if not getattr(kernel, "__module__", "").startswith("repdyn.kernels."):
         return
     import torch

@@ -2,8 +2,7 @@
 
 How many positions an input has is only known inside the model, and differs between its layers where it merges patches
 or samples down. A probe of inputs therefore takes the same number of vectors of each input at every layer. The number
-of positions that count is cut into as many equal parts, and one position of each part is taken, by a number that is
-drawn once.
+of positions that count is cut into as many equal parts, and one position of each is taken, by a number drawn once.
 """
 
 import json

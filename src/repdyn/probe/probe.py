@@ -203,8 +203,7 @@ class Probe:
             texts: any number of texts of any length.
             tokenizer: tokenizer of the models to measure.
             sequence_length: number of tokens in a window, at most the model's context; None for the design's default.
-            max_vectors: number of vectors measured per layer, in all batches together; fewer, with a warning, where
-                there are not so many.
+            max_vectors: number of vectors measured per layer, in all batches; fewer, with a warning, of a short text.
             batch_vectors: number of vectors per batch; by default ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             name: name of the text, for figures and logs.
@@ -218,9 +217,8 @@ class Probe:
                 for the design's default.
 
         Raises:
-            ValueError: fewer than 3 tokens, a ``sequence_length`` without room for text next to
-                the special tokens, a text that UTF-8 cannot encode, classes that cannot be determined, or an unknown
-                design.
+            ValueError: fewer than 3 tokens, a ``sequence_length`` without room for text next to the special tokens, a
+                text that UTF-8 cannot encode, classes that cannot be determined, or an unknown design.
         """
         design = resolve_design(design)
         if vectors_per_window is not None:
@@ -604,8 +602,7 @@ def _fields_of_windows(
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], str]:
-    """Return the fields of the probe in a file written by :meth:`Probe.save`, and the hash that tells whether they are
-    those that were written."""
+    """Return the fields of the probe in a file written by :meth:`Probe.save`, and the hash that they had."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if _PLAN not in metadata or "hash" not in metadata:
