@@ -16,7 +16,7 @@ from repdyn.cli.main import main
 from repdyn.explorer import app, tables
 from repdyn.explorer.app import choose_checkpoints, launch
 from repdyn.explorer.session import LISTED
-from repdyn.studies.token_measurements import encode_sentence
+from repdyn.studies.token_measurements import encode_sentence, token_names
 from repdyn.utils import addresses
 from repdyn.utils.addresses import free_port
 
@@ -87,14 +87,14 @@ SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"
 def test_weights_are_those_that_the_model_returns(session, number, layer):
     loaded = session.models[number]
     ids = encode_sentence(loaded, SENTENCE_OF_EXPLORER_ATTENTION)
-    found = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
+    names, found = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
         expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][0]
-    assert (found.name, found.ids, found.layer) == (loaded.name, tuple(ids), layer)
-    torch.testing.assert_close(found.weights, expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:2]))
-    assert bool((found.weights.triu(1) > 0).any()) is (number == ENCODER)
+    assert names == token_names(loaded.tokenizer, ids)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
+    assert bool((found.triu(1) > 0).any()) is (number == ENCODER)
 
 
 def test_all_layers_have_a_table_for_each_checkpoint(session):
@@ -102,7 +102,7 @@ def test_all_layers_have_a_table_for_each_checkpoint(session):
     html = tables.nearest_tables(seen, "block")
     assert html.count("<table>") == 2
     assert html.count('<th scope="col">layer</th><th scope="col">0</th><th scope="col">1</th>') == 2
-    line = seen[1].table.query("state == 'block' and layer == 2").iloc[0]
+    line = seen[1][1].table.query("state == 'block' and layer == 2").iloc[0]
     assert f"<td>{line['rank']:,}</td></tr>" in html
     assert f"<td>{line['cosine']:.3f}</td></tr>" in html
 

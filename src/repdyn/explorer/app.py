@@ -19,7 +19,7 @@ from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
 from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
-from repdyn.studies.token_measurements import Measure, State, token_names
+from repdyn.studies.token_measurements import STATES, Measure, State
 from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 
 _HEADING = (
@@ -78,14 +78,14 @@ class Page:
     def attention(self, sentence: str, number: float, layer: int, head: int | None) -> tuple[str, object, object]:
         """Return why there are no attention weights, the heads to choose from, and the map of the chosen one."""
         try:
-            found = self.session.attention(sentence, int(number), layer)
+            names, weights = self.session.attention(sentence, int(number), layer)
         except (ValueError, CheckpointError) as error:
             return tables.remarks([str(error)]), gr.skip(), gr.Plot(visible=False)
-        names = token_names(self.session.models[int(number)].tokenizer, found.ids)
-        heads = list(range(len(found.weights)))
+        heads = list(range(len(weights)))
         # without a value where the head stays: the reader may have chosen another one meanwhile
         chosen, choices = (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
-        return "", choices, gr.Plot(figures.attention(found, names, chosen), visible=True)
+        title = f"{self.session.models[int(number)].name}: head {chosen} in layer {layer}"
+        return "", choices, gr.Plot(figures.attention(weights[chosen], names, title), visible=True)
 
     def show(
         self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State
@@ -142,7 +142,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             no_attention = gr.HTML(elem_classes="empties")
             attention = gr.Plot(show_label=False, elem_id="attention")
         with gr.Tab("Nearest tokens"):
-            state = gr.Radio([(title, key) for key, title in figures.STATES.items()], value="block", label="State")
+            state = gr.Radio([(title, key) for key, title in STATES.items()], value="block", label="State")
             near = gr.HTML(elem_id="nearest")
         with gr.Tab("Similarity across layers"):
             similarity = gr.Plot(show_label=False, elem_id="similarity")

@@ -8,19 +8,14 @@ import numpy as np
 import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
+from torch import Tensor
 
-from repdyn.explorer.session import LayerHeads, TokenStates
-from repdyn.studies.token_measurements import Quantity, State, measure_of
+from repdyn.explorer.session import TokenStates
+from repdyn.studies.token_measurements import QUANTITIES, STATES, Quantity, measure_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, distinct with any colour vision, without black and yellow: one of the two would be invisible
 on a dark or a light page."""
-STATES: dict[State, str] = {"block": "after the block", "attention": "after the attention"}
-_TITLES: dict[Quantity, str] = {
-    "cosine": "cosine to its input embedding",
-    "distance": "distance to its input embedding",
-    "rank": "rank: closer rows of the vocabulary",
-}
 _MAP_HEIGHT, _TOKEN_HEIGHT, _MAP_MARGINS = 420, 14, 160
 """Least height of a map, height of a token in it, and height of the labels around it."""
 _text = partial(escape, quote=False)
@@ -33,19 +28,19 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     """Draw a colour per checkpoint, dotted after the attention, half a layer before its block; ranks on a log scale."""
     figure, is_rank = go.Figure(), quantity == "rank"
     if tokens:
-        parts = [one.table.assign(checkpoint=_text(one.name), token=_text(one.token)) for one in tokens]
-        table = pd.concat(parts, ignore_index=True)
+        table = pd.concat([one.table.assign(checkpoint=_text(name)) for name, one in tokens], ignore_index=True)
         places = table["layer"] - 0.5 * (table["state"] == "attention")
-        table = table.assign(place=places, state=table["state"].replace(STATES), value=table[quantity] + is_rank)
+        table = table.assign(place=places, value=table[quantity] + is_rank, token=table["token"].map(_text))
+        table = table.assign(state=table["state"].replace(STATES))
         look = {"color": "checkpoint", "line_dash": "state", "symbol": "state", "markers": True}
         look |= {"category_orders": {"state": [*STATES.values()]}, "color_discrete_sequence": COLOURS}
         look |= {"hover_name": "token", "hover_data": ["layer", measure_of(table), "rank"]}
         figure = px.line(table, x="place", y="value", line_dash_sequence=["solid", "dot"], **look)
     _arrange(figure, 420)
     figure.update_xaxes(title_text="layer (0: input of the first block)")
-    figure.update_yaxes(title_text=_TITLES[quantity])
+    figure.update_yaxes(title_text=QUANTITIES[quantity])
     if is_rank:
-        largest = max((one.table["rank"].to_numpy().max() for one in tokens), default=0)
+        largest = max((one.table["rank"].to_numpy().max() for _, one in tokens), default=0)
         marks = [0, *(10**power for power in range(7))]
         ends = [-0.15, np.log10(max(largest, 9) + 1) + 0.08]
         ticks = {"tickvals": [mark + 1 for mark in marks], "ticktext": [f"{mark:,}" for mark in marks]}
@@ -56,16 +51,15 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     return figure
 
 
-def attention(layer: LayerHeads, names: Sequence[str], head: int) -> go.Figure:
-    """Draw the weights of one head, a row for each token that attends."""
-    weights, title = layer.weights[head].float().cpu().numpy(), f"head {head} in layer {layer.layer}"
+def attention(weights: Tensor, names: Sequence[str], title: str) -> go.Figure:
+    """Draw the weights of one head, (n, n), a row for each of the first n tokens that attends."""
     if len(names) > len(weights):
         title += f": the first {len(weights)} of {len(names)} tokens, without those that follow"
     # tokens that occur twice are two rows
     labels = [f"{place} {_text(name)}" for place, name in enumerate(names[: len(weights)])]
     figure = px.imshow(
-        weights,
-        title=_text(f"{layer.name}: {title}"),
+        weights.float().cpu().numpy(),
+        title=_text(title),
         zmin=0,
         zmax=1,
         color_continuous_scale=["rgba(0, 114, 178, 0)", "rgba(0, 114, 178, 1)"],

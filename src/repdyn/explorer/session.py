@@ -6,9 +6,8 @@ from functools import lru_cache
 from html import escape
 from io import StringIO
 from threading import RLock
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,29 +26,6 @@ from repdyn.studies.token_measurements import (
     token_names,
 )
 from repdyn.tables.style import styled
-
-
-class TokenStates(NamedTuple):
-    """One token in one checkpoint, with tables as of :class:`VocabularyComparison`."""
-
-    name: str
-    """Display name of the checkpoint, and of the stack of blocks if it has several."""
-    token: str
-    table: pd.DataFrame
-    nearest: pd.DataFrame
-
-
-class LayerHeads(NamedTuple):
-    """The attention weights of one layer of a checkpoint."""
-
-    name: str
-    """As of :class:`TokenStates`."""
-    ids: tuple[int, ...]
-    """The whole sentence."""
-    layer: int
-    weights: Tensor
-    """(heads, n_tokens, n_tokens), from each of the first tokens to each; a row sums to 1, or to less with learned
-    sinks."""
 
 
 class SentenceLens(NamedTuple):
@@ -78,6 +54,8 @@ LISTED = 10
 """Number of tokens that are listed for a prediction."""
 
 T = TypeVar("T")
+TokenStates: TypeAlias = tuple[str, VocabularyComparison]
+"""One token in one checkpoint, whose name comes first, with that of the stack of blocks if it has several."""
 
 
 def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
@@ -160,10 +138,10 @@ class Session:
                 raise ValueError(
                     f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
                 )
-            table, nearest = self._compare(loaded, sentence, place=own, **how)
+            compared = self._compare(loaded, sentence, place=own, **how)
             more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
             remarks = [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
-            return TokenStates(loaded.name, table["token"].iloc[0], table, nearest), remarks
+            return (loaded.name, compared), remarks
 
         return self._of_each(find)
 
@@ -171,15 +149,17 @@ class Session:
         """Return what each layer of one checkpoint predicts at each token of a sentence."""
         return self._lens(self.models[number], self._ids(self.models[number], sentence))
 
-    def attention(self, sentence: str, number: int, layer: int) -> LayerHeads:
-        """Return the attention weights of a sentence in one layer of one checkpoint; a ValueError if there are none."""
+    def attention(self, sentence: str, number: int, layer: int) -> tuple[list[str], Tensor]:
+        """Return the tokens of a sentence in one checkpoint, and their attention weights in one layer: (heads, n, n),
+        from each of the first n tokens to each; a row sums to 1, or to less with learned sinks. A ValueError if there
+        are none."""
         loaded = self.models[number]
         ids = self._ids(loaded, sentence)
         try:
             [(weights, _)] = self._attention(loaded, ids).of(loaded.stack, layer)
         except Undefined as undefined:
             raise ValueError(f"{loaded.name}: no attention weights in layer {layer}: {undefined.reason}") from undefined
-        return LayerHeads(loaded.name, ids, layer, weights)
+        return token_names(loaded.tokenizer, ids), weights
 
     def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
         """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint, as HTML."""

@@ -95,9 +95,9 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
 def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
     """Return the nearest tokens of the vocabulary at every layer: a table for each checkpoint."""
     tables = []
-    for one in tokens:
+    for name, one in tokens:
         own, near = (select(frame, state=state) for frame in (one.table, one.nearest))
-        caption, measure = f"{one.name}: {one.token}", measure_of(own)
+        caption, measure = f"{name}: {one.table['token'].iloc[0]}", measure_of(own)
         if own.empty:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")
             continue

@@ -22,7 +22,7 @@ from repdyn.checkpoints.suites import Strict
 from repdyn.metrics.metric import parsed
 from repdyn.probe import Probe
 from repdyn.tables import effects, findings
-from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction, mean_estimate
+from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.frames import measurements, of_metric
 from repdyn.tables.surrogates import Drift, against_drift
 
@@ -81,30 +81,23 @@ class Measured:
         """Return the first or last step at which a metric was measured, and the blocks with a value at it."""
         cells = self.cells(name)
         chosen = (min if step == "first" else max)(cells["step"].tolist())
-        cells = cells.loc[(cells["step"] == chosen) & np.isfinite(cells["value"])]
-        if len(cells) < 3:
-            raise CannotBeJudgedError(f"needs 3 blocks with a value at step {chosen:,}, got {len(cells)}")
         last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
-        positions = ((cells["layer"] - 1) / max(1, last - 1)).tolist()
-        return chosen, dict(zip(positions, _estimates(cells), strict=True))
+        blocks = findings.profile(cells, 3, chosen)
+        return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
 
     def course(self, name: str, layers: Layers) -> Course:
-        """Return the value at each step at which any block has one."""
+        """Return the value at each step at which any block has one; the mean is over the same blocks at all of them."""
         cells = self.cells(name)
-        last = cells["layer"].max()
         cells = cells.loc[np.isfinite(cells["value"])]
         if cells.empty:
             raise CannotBeJudgedError(f"no value of {name}")
-        if layers in {"mean", "last"}:
-            complete = cells.groupby("layer")["step"].transform("size") == cells["step"].nunique()
-            cells = cells.loc[complete & ((cells["layer"] == last) | (layers == "mean"))]
-            if cells.empty:
-                raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
-        by_step = {step: _estimates(cells.loc[cells["step"] == step]) for step in sorted(set(cells["step"].tolist()))}
-        if layers in {"mean", "last"}:
-            return {step: mean_estimate(blocks) for step, blocks in by_step.items()}
-        extreme = min if layers == "lowest" else max
-        return {step: extreme(blocks, key=lambda block: block.value) for step, blocks in by_step.items()}
+        if layers in {"lowest", "highest"}:
+            values = cells.groupby("step")["value"]
+            extreme = cells.loc[values.idxmin() if layers == "lowest" else values.idxmax()]
+            return dict(zip(extreme["step"].tolist(), effects.estimates(extreme), strict=True))
+        if layers == "last":
+            cells = cells.loc[cells["layer"] == cells["layer"].max()]
+        return {snapshot.step: snapshot.mean for snapshot in findings.snapshots_of(cells)[0]}
 
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
@@ -121,11 +114,6 @@ def split(name: str) -> tuple[str, str]:
     (('two_nn', 'all'), ('two_nn[discard=0.8]', 'no_sink'))
     """
     return name.partition("@")[0], parsed(name)[2] or "all"
-
-
-def _estimates(cells: pd.DataFrame) -> list[Estimate]:
-    columns = (cells[column].tolist() for column in ("value", "std_error", "n_batches"))
-    return [Estimate(value, math.nan if error is None else error, n) for value, error, n in zip(*columns, strict=True)]
 
 
 def half_width(estimate: Estimate) -> float:

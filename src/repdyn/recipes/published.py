@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,39 +86,35 @@ def published_values() -> pd.DataFrame:
     return values.assign(revision=values["revision"].mask(is_last, f"step{_LAST}"), k=scales)
 
 
-@dataclass
-class Comparison:
+class Comparison(NamedTuple):
     """One run beside what is published of its model."""
 
     run: MeasuredRun
-    pairs: dict[str, list[tuple[str, pd.DataFrame, pd.DataFrame]]] = field(default_factory=dict)
-    """By published quantity: label, own and published rows of each checkpoint that agrees."""
-    sentences: list[str] = field(default_factory=list)
+    values: pd.DataFrame
+    """The run's rows of each quantity and checkpoint that agree (columns quantity and label), with value_published (NaN
+    at a layer that has none), source and note."""
+    sentences: list[str]
     """What differs of quantities that are drawn, and why others are not."""
 
     def table(self) -> pd.DataFrame:
         """Return own and published value of each layer and checkpoint, with their names."""
-        columns = ["run", "revision", "layer", "metric", "subset", "value", "low", "high"]
-        parts = [
-            own[columns].merge(theirs[["source", "layer", "value", "note"]], on="layer", suffixes=("", "_published"))
-            for pairs in self.pairs.values()
-            for _, own, theirs in pairs
-        ]
-        return pd.concat(parts, ignore_index=True)
+        columns = ["run", "revision", "layer", "metric", "subset", "value", "low", "high", "source"]
+        known = self.values.dropna(subset="value_published")
+        return known.loc[:, [*columns, "value_published", "note"]]
 
     def draw(self) -> Figure:
         """Draw a panel for each quantity: own curves over layers by checkpoint, published values as diamonds."""
         panels = []
-        for pairs in self.pairs.values():
-            lines = []
-            for (label, own, theirs), colour in zip(pairs, step_colours(len(pairs)), strict=True):
-                layers, values, margin = (own[name].to_numpy(float) for name in ("layer", "value", "margin"))
-                lines.append(Line(x=layers, y=values, margin=margin, colour=colour, label=label))
+        for _, drawn in self.values.groupby("quantity", sort=False):
+            lines, by_checkpoint = [], drawn.groupby("label", sort=False)
+            for (label, cells), colour in zip(by_checkpoint, step_colours(by_checkpoint.ngroups), strict=True):
+                names = ("layer", "value", "margin", "value_published")
+                layers, values, margin, published = (cells[name].to_numpy(float) for name in names)
+                lines.append(Line(x=layers, y=values, margin=margin, colour=colour, label=str(label)))
                 points = {"marker": "D", "marker_size": 5.0, "dash": "none"}
-                layers, values = (theirs[name].to_numpy(float) for name in ("layer", "value"))
-                lines.append(Line(x=layers, y=values, colour=colour, **points))
-            metric, subset = pairs[0][1][["metric", "subset"]].iloc[0]
-            has_scales = len({own["metric"].iloc[0] for _, own, _ in pairs}) > 1
+                lines.append(Line(x=layers, y=published, colour=colour, **points))
+            metric, subset = drawn[["metric", "subset"]].iloc[0]
+            has_scales = len(set(drawn["metric"])) > 1
             title = metric_info(metric).panel if has_scales else metric_title(metric)
             panels.append(
                 Panel(
@@ -155,15 +150,16 @@ def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
         of_model = published.loc[published["model"] == model]
         if of_model.empty:
             continue
-        rows, comparison = run.rows, Comparison(run)
-        own = rows.assign(
-            quantity=[*map(_quantity, rows["metric"], rows["settings"])],
-            n_layers=rows["layer"].max(),
-            revision="step" + rows["step"].astype(str),
+        own = run.rows.assign(
+            quantity=[*map(_quantity, run.rows["metric"], run.rows["settings"])],
+            n_layers=run.rows["layer"].max(),
+            revision="step" + run.rows["step"].astype(str),
         )
         own.loc[own["stage"] == FINISHED, "revision"] = f"step{_LAST}" if model.startswith("pythia") else "main"
-        for cell, theirs in of_model.groupby(["metric", "data"], sort=False):
-            _compare(comparison, own, str(cell[0]), theirs)
+        comparison = Comparison(run, pd.DataFrame(), [])
+        for _, theirs in of_model.groupby(["metric", "data"], sort=False):
+            rows, sentences = _compare(own, theirs)
+            comparison = Comparison(run, pd.concat([comparison.values, *rows]), comparison.sentences + sentences)
         found.append(comparison)
     return found
 
@@ -173,13 +169,13 @@ def _model_of(run: MeasuredRun) -> str:
     return run.name.partition(" ")[0].rpartition("/")[2].lower()
 
 
-def _compare(comparison: Comparison, own: pd.DataFrame, metric: str, published: pd.DataFrame) -> None:
-    """Add the pairs of one published quantity of a model, or the reason why there are none."""
-    quantity, title = QUANTITIES[metric], f"{metric} of {published['source'].iloc[0]}"
+def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFrame], list[str]]:
+    """Return the rows of each checkpoint beside one published quantity of a model, and what there is to say of it."""
+    source, metric, data = map(str, published[["source", "metric", "data"]].iloc[0])
+    quantity, title = QUANTITIES[metric], f"{metric} of {source}"
     if quantity.refused:
-        comparison.sentences.append(f"{title} ({published['data'].iloc[0]}) is not drawn: {quantity.refused}.")
-        return
-    pairs, reasons, last = [], [], published["layer"].max()
+        return [], [f"{title} ({data}) is not drawn: {quantity.refused}."]
+    found, reasons, last = [], [], published["layer"].max()
     for _, theirs in published.groupby(["revision", "k"], sort=False):
         revision, k = map(str, theirs[["revision", "k"]].iloc[0])
         ((wanted, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
@@ -193,15 +189,16 @@ def _compare(comparison: Comparison, own: pd.DataFrame, metric: str, published: 
         if rows.empty:
             reasons.append(reason)
             continue
-        theirs = theirs.loc[theirs["layer"] < last].assign(value=theirs["value"] + quantity.add)
-        pairs.append((f"{revision}{f', k = {k}' * bool(k)}", rows, theirs))
-    if pairs:
-        pairs.sort(key=lambda pair: int(pair[1]["step"].iloc[0]))
-        comparison.pairs[metric] = pairs
-        comparison.sentences.append(f"{title} is drawn at {len(pairs)} checkpoints: {quantity.differs}.")
+        theirs = theirs.loc[theirs["layer"] < last, ["source", "layer", "value", "note"]]
+        theirs = theirs.assign(value=theirs["value"] + quantity.add)
+        rows = rows.assign(quantity=metric, label=f"{revision}{f', k = {k}' * bool(k)}")
+        found.append(rows.merge(theirs, how="left", on="layer", suffixes=("", "_published")))
+    found.sort(key=lambda rows: int(rows["step"].iloc[0]))
+    sentences = [f"{title} is drawn at {len(found)} checkpoints: {quantity.differs}."] if found else []
     if reasons:
         others = f" ({len(reasons)} such checkpoints)" * (len(reasons) > 1)
-        comparison.sentences.append(f"{title} is not drawn{' elsewhere' * bool(pairs)}: {reasons[0]}{others}.")
+        sentences.append(f"{title} is not drawn{' elsewhere' * bool(found)}: {reasons[0]}{others}.")
+    return found, sentences
 
 
 def _quantity(metric: str, settings: str) -> str:
@@ -212,24 +209,19 @@ def _quantity(metric: str, settings: str) -> str:
 def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return what is published of which models, and the command that measures one of them as published."""
     published = published_values()
+    published = published.loc[~published["metric"].isin([name for name, of in QUANTITIES.items() if of.refused])]
     lines = []
     for _, rows in published.groupby(["source", "metric"], sort=False):
         source, metric = map(str, rows[["source", "metric"]].iloc[0])
-        if not QUANTITIES[metric].refused:
-            models = ", ".join(rows["model"].unique())
-            lines.append(f"{metric} of {source}, layers {rows['layer'].min()} to {rows['layer'].max()}: {models}")
+        models = ", ".join(rows["model"].unique())
+        lines.append(f"{metric} of {source}, layers {rows['layer'].min()} to {rows['layer'].max()}: {models}")
     names = {*map(_model_of, runs)}
     n_vectors = str(_N_TOKENS * (INDEPENDENT.vectors_per_window or 1))  # one last token of each window
     chosen = published.loc[published["model"].isin([*names & {*published["model"]}] or ["pythia-160m"])]
     for _, rows in chosen.groupby(["model", "source"], sort=False):
         model, source = map(str, rows[["model", "source"]].iloc[0])
-        asked = [
-            QUANTITIES[metric].metric.format(k=k)
-            for metric, k in rows[["metric", "k"]].drop_duplicates().itertuples(index=False)
-            if not QUANTITIES[metric].refused
-        ]
-        if not asked:
-            continue
+        scales = rows[["metric", "k"]].drop_duplicates().itertuples(index=False)
+        asked = [QUANTITIES[metric].metric.format(k=k) for metric, k in scales]
         is_last = any(name.endswith("@last_token") for name in asked)
         steps = sorted(rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0))
         owner = {"pythia": "EleutherAI", "opt": "facebook", "mamba": "state-spaces", "bert": "google-bert"}
@@ -250,10 +242,10 @@ def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
         print(f"{comparison.run.label}:")
         for sentence in comparison.sentences:
             print(f"  {sentence}")
-        if comparison.pairs:
+        if len(comparison.values):
             name = safe_file_name(comparison.run.name.replace("/", "_"))
             for path in save({name: comparison.draw()}, folder):
                 print(f"  {path}")
-            table = folder / f"{name}.csv"
-            write_atomically(table, lambda path, comparison=comparison: comparison.table().to_csv(path, index=False))
-    return any(comparison.pairs for comparison in compared)
+            table = comparison.table()
+            write_atomically(folder / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False))
+    return any(len(comparison.values) for comparison in compared)

@@ -15,7 +15,7 @@ from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import convergence_measurements as measured
 from repdyn.studies.bootstrap import Estimate, bootstrap
-from repdyn.studies.convergence_measurements import FALLS, SUMMARIES, THRESHOLD, ConvergenceMeasurements
+from repdyn.studies.convergence_measurements import FALLS, SUMMARIES, THRESHOLD, ClassCosines
 from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
 from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_study, select, show, show_title
 from repdyn.tables.frames import loss_of_run, scalar
@@ -42,11 +42,13 @@ class ConvergenceStudy(Study):
         self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
         groups = read_groups(options.class_file, "class", "phrase") if options.class_file else pd.DataFrame()
         self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
-        self.measured: list[ConvergenceMeasurements] = []
+        self.measured: dict[str, dict[str, ClassCosines]] = {}
+        self.probes: list[str] = []
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        self.measured.append(measured.measure_convergence(loaded, self.options, self.phrases))
+        probe, self.measured[loaded.name] = measured.measure_convergence(loaded, self.options, self.phrases)
+        self.probes.append(probe)
         if self.options.skip_blocks:
             self.skipped[loaded.name] = measured.skip_blocks(loaded, self.options)
 
@@ -60,10 +62,10 @@ class ConvergenceStudy(Study):
         self.write()
 
     def _report_profiles(self) -> None:
-        classes = {one.name: measured.class_table(one, *self.draws) for one in self.measured}
-        falls = {one.name: measured.fall_table(one, *self.draws) for one in self.measured}
+        classes = {name: measured.class_table(found, *self.draws) for name, found in self.measured.items()}
+        falls = {name: measured.fall_table(found, *self.draws) for name, found in self.measured.items()}
         profiles, gaps = {}, {}
-        for name, _, found in self.measured:
+        for name, found in self.measured.items():
             sums = found["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
             profiles[name], of_pairs = measured.profile_table(profile), measured.class_gaps(found, self.phrases)
@@ -96,19 +98,19 @@ class ConvergenceStudy(Study):
             show("")
 
     def _report_change(self) -> None:
-        layers = [(one.probe, len(one.classes["all"].of_words.T)) for one in self.measured]
+        of_all = {name: found["all"].alignment for name, found in self.measured.items()}
+        layers = [(probe, one.sums.shape) for probe, one in zip(self.probes, of_all.values(), strict=True)]
         n_stacks = len(layers) // 2
         if layers[:n_stacks] != layers[n_stacks:]:
-            names = ", ".join(one.name for one in self.measured)
             raise ValueError(
-                f"expected two checkpoints of one model, got {names}: they differ in their layers, or in the tokens "
-                "that they cut the text into"
+                f"expected two checkpoints of one model, got {', '.join(of_all)}: they differ in their layers, or in "
+                "the tokens that they cut the text into"
             )
         changes = {}
-        for one, other in zip(self.measured, self.measured[n_stacks:], strict=False):
-            title = f"{other.name} minus {one.name}"
+        for one, other in zip(of_all, [*of_all][n_stacks:], strict=False):
+            title = f"{other} minus {one}"
             # of the same sequences, so that the differences are paired
-            earlier, later = bootstrap([each.classes["all"].alignment for each in (one, other)], *self.draws)
+            earlier, later = bootstrap([of_all[name] for name in (one, other)], *self.draws)
             change = later.map(np.subtract, earlier)
             changes[title] = measured.profile_table(change, with_fits=False)
             show_title(title)

@@ -59,20 +59,15 @@ class ClassCosines(NamedTuple):
     """(n_words, L + 1): the mean over the tokens of each distinct word, an entry of the model's vocabulary."""
 
 
-class ConvergenceMeasurements(NamedTuple):
-    """Cosines to the last layer of one model, or of one stack of its blocks."""
-
-    name: str
-    probe: str
-    """Hash of the text's probe."""
-    classes: Mapping[str, ClassCosines]
-    """By subset of the text's tokens ("all" first, "rare", ...), and by kind of sentence ("simple", ...)."""
-
-
 def measure_convergence(
     loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
-) -> ConvergenceMeasurements:
-    """Run a model over a text, and over generated sentences if there are to be any."""
+) -> tuple[str, dict[str, ClassCosines]]:
+    """Run a model, or one stack of its blocks, over a text, and over generated sentences if there are to be any.
+
+    Returns:
+        The hash of the text's probe; what was measured by subset of the text's tokens ("all" first, "rare", ...), and
+        by kind of sentence ("simple", ...).
+    """
     classes = class_names(options.classes)
     text = text_probe(loaded, options, classes, phrases)
     found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases))
@@ -87,7 +82,7 @@ def measure_convergence(
             ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
         found |= _by_class(loaded, probe, kinds, by_length=is_long)
-    return ConvergenceMeasurements(loaded.name, text.hash, found)
+    return text.hash, found
 
 
 def _by_class(
@@ -272,11 +267,11 @@ def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
     return frame.rename_axis("layer").reset_index()
 
 
-def class_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
+def class_table(measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0) -> pd.DataFrame:
     """Return the alignment of each class of tokens or sentences, a row for each class and layer: mean over tokens with
     its 95% interval, and over distinct words, each by the mean of its tokens."""
     frames = {}
-    for name, found in measured.classes.items():
+    for name, found in measured.items():
         [estimate] = bootstrap([found.alignment], n_resamples, seed)
         table = {"layer": range(found.alignment.sums.shape[1]), **estimate.columns("alignment")}
         table |= {"alignment_of_words": found.of_words.mean(0), "n_tokens": found.alignment.n_tokens}
@@ -294,11 +289,11 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
     return found.agg(**means, **at).reset_index()
 
 
-def fall_table(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> pd.DataFrame:
+def fall_table(measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0) -> pd.DataFrame:
     """Return the share of each class's tokens whose cosine to their final vector falls, a row for each class, size of
     the fall (of :data:`FALLS`) and layer from which to the next; "any" for at least one step."""
     frames = {}
-    for name, found in measured.classes.items():
+    for name, found in measured.items():
         layers = [*range(found.alignment.sums.shape[1] - 1), ANY_STEP]
         for size, sums in found.falls.items():
             [estimate] = bootstrap([sums], n_resamples, seed)

@@ -49,6 +49,11 @@ class Estimate:
     n_batches: int
 
 
+def estimates(cells: pd.DataFrame) -> list[Estimate]:
+    """Return the values of measurements, with their standard errors."""
+    return [*map(Estimate, *(cells[name].tolist() for name in ("value", "std_error", "n_batches")))]
+
+
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of freedom.
 

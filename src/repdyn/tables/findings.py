@@ -18,6 +18,7 @@ from repdyn.tables.effects import (
     Estimate,
     Judgement,
     Verdict,
+    estimates,
     mean_estimate,
     over_seeds,
 )
@@ -88,7 +89,7 @@ COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "
 """Columns that a judgement needs."""
 
 
-class _Snapshot(NamedTuple):
+class Snapshot(NamedTuple):
     """The blocks at one step."""
 
     step: int
@@ -98,7 +99,7 @@ class _Snapshot(NamedTuple):
 
 def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the last measured step."""
-    blocks, (low, high) = _last_profile(cells, BELL_BLOCKS), MIDDLE
+    blocks, (low, high) = profile(cells, BELL_BLOCKS), MIDDLE
     layers, depths = cells["layer"].to_numpy(int), cells["depth"].to_numpy(float)
     # the last block, measured or not
     first, number = min(1, int(layers.min())), round(float(layers.max() / depths.max()))
@@ -119,7 +120,7 @@ def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
 
 def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy is uniform over depth at the last measured step."""
-    blocks = _last_profile(cells, UNIFORM_BLOCKS)
+    blocks = profile(cells, UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
     effect, verbs = Effect.of(blocks[high], blocks[low]), ("exceeds the lowest", "is below the lowest")
     claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
@@ -128,7 +129,7 @@ def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
 
 def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy grows, then stabilises."""
-    snapshots, coverage = _snapshots(cells)
+    snapshots, coverage = snapshots_of(cells)
     first, half, last = _ends_and_half(snapshots)
     claims = (
         Claim(str(cells["metric"].iloc[0]), MOVES, Effect.of(last.mean, first.mean), above=MORE),
@@ -139,7 +140,7 @@ def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
 
 def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the warm-up ends."""
-    snapshots, coverage = _snapshots(cells)
+    snapshots, coverage = snapshots_of(cells)
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
@@ -162,26 +163,23 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     )
 
 
-def _late(half: _Snapshot, last: _Snapshot, above: float | None = None, below: float | None = None) -> Claim:
+def _late(half: Snapshot, last: Snapshot, above: float | None = None, below: float | None = None) -> Claim:
     subject, effect = f"since half of the training (step {half.step:,}) it", Effect.of(last.mean, half.mean)
     return Claim(subject, MOVES, effect, above, below, is_late=True)
 
 
-def _last_profile(cells: pd.DataFrame, needed: int) -> dict[int, Estimate]:
-    """Return the blocks with a value at the last step, by number; too few are an error."""
-    cells = cells.loc[(cells["step"] == cells["step"].max()) & np.isfinite(cells["value"])]
-    columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
-    blocks = dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
+def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[int, Estimate]:
+    """Return the blocks with a value at a step, or the last one, by number; too few are an error."""
+    cells = cells.loc[(cells["step"] == (cells["step"].max() if step is None else step)) & np.isfinite(cells["value"])]
+    blocks = dict(zip(cells["layer"].tolist(), estimates(cells), strict=True))
     if len(blocks) < needed:
         raise CannotBeJudgedError(f"needs {needed} blocks with a value; got blocks {_listed(blocks)}")
     return blocks
 
 
-def _snapshots(cells: pd.DataFrame) -> tuple[list[_Snapshot], str | None]:
+def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
     """Return, at each step with any value, the blocks that have a value at all these steps, and how many these are
     where some are left out."""
-    if len(cells["step"].unique()) < 2:
-        raise CannotBeJudgedError("one checkpoint")
     values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
     n_measured, values = len(values), values.dropna(axis="index")
     if values.empty:
@@ -191,13 +189,15 @@ def _snapshots(cells: pd.DataFrame) -> tuple[list[_Snapshot], str | None]:
     found = []
     for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
         blocks = tuple(map(Estimate, *of_blocks))
-        found.append(_Snapshot(step, blocks, mean_estimate(blocks)))
+        found.append(Snapshot(step, blocks, mean_estimate(blocks)))
     return found, f"over {len(values)} of {n_measured} blocks" if len(values) < n_measured else None
 
 
-def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot, _Snapshot]:
+def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, Snapshot]:
     first, last = snapshots[0], snapshots[-1]
-    if first is last or first.step > EARLY * last.step:
+    if first is last:
+        raise CannotBeJudgedError("one checkpoint")
+    if first.step > EARLY * last.step:
         raise CannotBeJudgedError(f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier")
     half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
     low, high = HALF

@@ -22,7 +22,7 @@ def test_each_token_has_the_numbers_of_the_study(session, settings):
     subject = session.models[0]
     study = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, **settings)
     for place in range(len(encode_sentence(subject, SENTENCE))):
-        seen = session.token(SENTENCE, place, **settings)[0][0]
+        [(_, seen), *_], _ = session.token(SENTENCE, place, **settings)
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
             expected = theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
             pd.testing.assert_frame_equal(ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12)
