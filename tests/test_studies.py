@@ -43,7 +43,7 @@ from repdyn.studies.sentence_measurements import (
     SENSE,
     TEMPLATES,
     WORDS,
-    collections_rows,
+    collection_rows,
     consistency,
     fill_slots,
     kind_matrix,
@@ -311,7 +311,7 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
 def test_two_collections_against_pairs_by_hand():
     random = np.random.RandomState(0)
     one, other = random.randn(5, 4) - 30, random.randn(6, 4) + 30
-    rows = collections_rows(np.concatenate([one, other]), np.repeat(["a", "b"], [5, 6]))
+    rows = collection_rows(np.concatenate([one, other]), np.repeat(["a", "b"], [5, 6]))
     found = pd.DataFrame(rows).set_index(["texts", "quantity"])
     assert found["nearest"].eq(1).all()
     assert found.loc[("a", "distance"), "max"] == pytest.approx(pdist(one).max())
@@ -330,8 +330,8 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
-        *("separation.csv", "changes.csv", "collection.csv"),
-        *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv", "two_collections.csv"),
+        *("separation.csv", "changes.csv", "collections.csv"),
+        *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv"),
         "plane_of_collections.csv",
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
     }
@@ -343,12 +343,12 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
         MAXIMUM: 3,
         sentence_measurements.SHARED_TOKENS: 1,
     }
-    collection = pd.read_csv(tmp_path / "out" / "small" / "collection.csv")
-    assert (collection["n"] == 8 * 7 / 2).all()
+    collection = pd.read_csv(tmp_path / "out" / "small" / "collections.csv")
+    assert collection.query("texts.str.startswith('text.txt') and quantity == 'cosine'")["n"].eq(8 * 7 / 2).all()
     text = " ".join(capsys.readouterr().out.split())
     assert "vector within between effect nearest first token" in text
     assert "cosine of two differences at the last layer: vector change n within across p length" in text
-    assert f"tables and figures: {tmp_path / 'out' / 'small'} (24 files)" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (23 files)" in text
 
 
 THEMES = (

@@ -7,7 +7,6 @@ larger than a share. Each names the kind that a recipe gives it; docs/reproduce.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -24,7 +23,7 @@ from repdyn.probe import Probe
 from repdyn.tables import effects, findings
 from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.frames import measurements, of_metric
-from repdyn.tables.surrogates import Drift, against_drift
+from repdyn.tables.surrogates import against_drift
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -59,8 +58,7 @@ class Measured:
 
     name: str
     frame: pd.DataFrame
-    by_values: bool = False
-    """Whether every value is taken as exact, whatever its standard error: of designs whose batches share windows."""
+    """Values with a standard error of 0 are taken as exact."""
     probe: Probe | None = None
     deviations: tuple[str, ...] = ()
     """How the sampling differs from the recipe's."""
@@ -68,14 +66,7 @@ class Measured:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The measured rows of layers."""
-        return measurements(self.judged_frame)
-
-    @cached_property
-    def judged_frame(self) -> pd.DataFrame:
-        """All rows, with standard errors of 0 if values are taken as exact."""
-        if not self.by_values:
-            return self.frame
-        return self.frame.assign(std_error=0.0, n_batches=self.frame["n_batches"].clip(lower=2))
+        return measurements(self.frame)
 
     def profile(self, name: str, step: Step) -> tuple[int, Profile]:
         """Return the first or last step at which a metric was measured, and the blocks with a value at it."""
@@ -117,8 +108,9 @@ def split(name: str) -> tuple[str, str]:
 
 
 def half_width(estimate: Estimate) -> float:
-    """Return half of the 95% interval of a value."""
-    return float(stdtrit(estimate.n_batches - 1, (1 + effects.CONFIDENCE) / 2)) * estimate.std_error
+    """Return half of the 95% interval of a value, 0 for an exact one."""
+    quantile = float(stdtrit(estimate.n_batches - 1, (1 + effects.CONFIDENCE) / 2))
+    return quantile * estimate.std_error if estimate.std_error else 0.0
 
 
 @Strict
@@ -174,7 +166,7 @@ class PublishedFinding(Criterion):
     def judge(self, measured: Measured, metric: str) -> Judgement:
         _, subset = split(metric)
         measured.cells(metric)
-        for found in findings.findings(measured.judged_frame):
+        for found in findings.findings(measured.frame):
             if (found.name, found.subset) == (self.finding, subset):
                 return found.verdict, found.evidence
         raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
@@ -256,26 +248,15 @@ class Phases(Criterion):
         parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(self.phases, self.more, strict=True)]
         return f"Over training, {self._blocks}: {', then '.join(parts)}, more sharply than drift."
 
-    def turning_points(self, course: Course) -> list[int]:
-        """Return the steps of the turning points, the first and the last included; empty if drift turns as sharply."""
-        with suppress(CannotBeJudgedError):
-            turns, drift = self._turns(course)
-            return turns if drift.is_exceeded else []
-        return []
-
-    def _turns(self, course: Course) -> tuple[list[int], Drift]:
+    def judge(self, measured: Measured, metric: str) -> Judgement:
+        course = measured.course(metric, self.layers)
         if len(course) <= len(self.phases):
             raise CannotBeJudgedError(f"needs {len(self.phases) + 1} checkpoints, got {len(course)}")
         values = np.array([estimate.value for estimate in course.values()])
         if values.min() <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
-        levels = np.log(values)
-        return [[*course][place] for place in turning_points(levels, self.phases)], against_drift(levels, self.phases)
-
-    def judge(self, measured: Measured, metric: str) -> Judgement:
-        course = measured.course(metric, self.layers)
-        turns, drift = self._turns(course)
-        first, last = min(course), max(course)
+        turns = [[*course][place] for place in turning_points(np.log(values), self.phases)]
+        drift, (first, *_, last) = against_drift(np.log(values), self.phases), turns
         if first > findings.EARLY * last:
             raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
         claims = []

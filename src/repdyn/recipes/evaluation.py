@@ -145,8 +145,7 @@ def evaluate(
         if (criterion := published.criterion) is None:
             outcomes.append(Outcome(published, "", "not run", published.not_run))
             continue
-        chosen = dict.fromkeys(runs or (), "")
-        chosen |= {model.run: stands_in(recipe, published, model) for model in models_for(recipe, published, about)}
+        chosen = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
         if not chosen:
             outcomes.append(Outcome(published, "", "not run", f"no model among {', '.join(published.models)}"))
         for run, stand_in in chosen.items():
@@ -175,13 +174,21 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
     return Outcome(published, run, reproduced, ours, deviations, cell)
 
 
-def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> list[PublishedModel]:
-    """Return the models on which a published value is judged: those that it is about, or all if no value of the recipe
-    is about any of them."""
+def judged_on(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> dict[str, str]:
+    """Return the runs on which a published value is judged, each with the models that it stands in for, or "".
+
+    These are the models that it is about, or all of the recipe's; others stand in for them if no value of the recipe is
+    about any of the given models.
+    """
     named = [each for each in recipe.published if each.models and each.criterion is not None]
-    if named and not any(each.is_about(model) for each in named for model in models):
-        return list(models)
-    return [model for model in models if published.is_about(model)]
+    all_stand_in = named and not any(each.is_about(model) for each in named for model in models)
+    own, runs = find_models_of(recipe.models), {}
+    for model in models:
+        is_meant = published.is_about(model) if published.models else model in own
+        if published.is_about(model) or all_stand_in:
+            stands_in = f"{model.name} stands in for {', '.join(published.models or recipe.models)}"
+            runs[model.run] = "" if is_meant else stands_in
+    return runs
 
 
 def count_verdicts(outcomes: Sequence[Outcome]) -> str:
@@ -194,13 +201,6 @@ def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
     """Return whether every published value that is measured is reproduced, on the models and the text of the recipe."""
     judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
     return bool(judged) and all(each.verdict == "reproduced" and not each.deviations for each in judged)
-
-
-def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> str:
-    """Say for which models one stands in; "" for a model of the recipe, or one that the published value is about."""
-    if published.is_about(model) if published.models else model in find_models_of(recipe.models):
-        return ""
-    return f"{model.name} stands in for {', '.join(published.models or recipe.models)}"
 
 
 def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | str:
@@ -223,7 +223,8 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     ((rows, probe),) = found
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    return Measured(run, rows, recipe.judged_by == "values", probe, deviations(recipe.cloud, rows, probe))
+    differing = deviations(recipe.cloud, rows, probe)
+    return Measured(run, rows.assign(std_error=0.0) if recipe.judged_by == "values" else rows, probe, differing)
 
 
 def run_studies(

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes
 from repdyn.figures.drawing import draw, save
-from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError, Phases, half_width
+from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError, half_width
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
@@ -51,7 +51,7 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
         lines: list[Line] = []
         for run in (outcome.run for outcome in own):
             with suppress(CannotBeJudgedError, NotMeasuredError):
-                lines += _lines(criterion, published.metric, by_name[run], colours[run])
+                lines.append(_judged_line(criterion, published.metric, by_name[run], colours[run]))
         if not lines:
             continue
         if published.points:
@@ -66,7 +66,7 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
     chart = Chart(
         title=recipe.reference,
         caption=notes(
-            *("orange: published; rings: turning points", intervals),
+            *("orange: published", intervals),
             brief_sampling(concatenated([each.rows for each in measured])),
         ),
         panels=[panel for _, panel in drawn],
@@ -111,17 +111,13 @@ def _name(metric: str) -> str:
     return textwrap.fill(f"{metric_title(base)} ({metric_unit(base)}){tokens}", _LABEL_WIDTH)
 
 
-def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
+def _judged_line(criterion: Criterion, metric: str, measured: Measured, colour: str) -> Line:
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
     if criterion.axis == "depth":
         _, profile = measured.profile(metric, criterion.step)
-        return [_line(profile, **look)]
+        return _line(profile, **look)
     course = measured.course(metric, criterion.layers)
-    lines = [_line(course, **look)]
-    if isinstance(criterion, Phases) and (turns := criterion.turning_points(course)):
-        values = [course[turn].value for turn in turns]
-        lines.append(Line(x=turns, y=values, colour=colour, dash="none", marker_size=9))
-    return lines
+    return _line(course, **look)
 
 
 def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: Any) -> Line:

@@ -178,36 +178,29 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
         yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
 
 
-def pair_cosines(x: np.ndarray) -> np.ndarray:
-    """Return the cosines of all pairs of vectors (n, dim), without those of a vector that is zero."""
-    cosines = cosine_matrix(x)[np.triu_indices(len(x), 1)]
-    return cosines[~np.isnan(cosines)]
-
-
-def collection_rows(x: np.ndarray) -> Iterator[Row]:
-    """Yield the distribution of the cosines of all pairs of texts, and ``positive``, the share of those above 0."""
-    values = pair_cosines(x)
-    yield {**describe(values), "positive": float((values > 0).mean())}
-
-
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-    """Return lengths, distances, dot products and cosines of all pairs within and between two collections."""
+    """Return lengths, distances, dot products and cosines of all pairs of texts, or of 1,000,000 pairs, within each
+    collection, and of all pairs between two."""
     parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
     found = {name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))} for name, x in parts.items()}
-    first, second = parts.values()
-    all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
-    return {**found, BETWEEN: pair_values(first, all_pairs, second)}
+    if len(parts) > 1:
+        first, second = parts.values()
+        all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
+        found[BETWEEN] = pair_values(first, all_pairs, second)
+    return found
 
 
-def collections_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
+def collection_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
     """Yield the distributions of :func:`collection_values`, by collection, or pairs of both, and quantity.
 
-    ``nearest`` is the share of all texts whose largest cosine is with a text of their own collection.
+    ``nearest`` is the share of all texts whose largest cosine is with a text of their own collection, ``positive`` the
+    share of values above 0.
     """
     nearest = nearest_in_group(np.nan_to_num(cosine_matrix(x)), labels)
     for texts, quantities in collection_values(x, labels).items():
         for name, values in quantities.items():
-            yield {"texts": texts, "nearest": nearest, "quantity": name, **describe(values)}
+            shares = {"nearest": nearest, "positive": float((values > 0).mean())}
+            yield {"texts": texts, "quantity": name, **describe(values), **shares}
 
 
 def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:

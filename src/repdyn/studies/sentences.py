@@ -43,8 +43,8 @@ class SentenceStudy(Study):
         groups, changes = (measured.BUILT_IN.get(name, Path(name)) for name in (options.groups, options.changes))
         self.groups = measured.fill_slots(read_groups(groups, "group", "sentence"))
         self.changes = read_groups(changes, "kind", "before", "after")
-        self.collection = measured.read_collection(options.text, options.texts)
-        self.other = measured.read_collection(options.other, options.texts) if options.other else None
+        sources = [options.text] + [options.other] * bool(options.other)
+        self.collections = dict(measured.read_collection(source, options.texts) for source in sources)
 
     def measure(self, loaded: LoadedModel) -> None:
         show_title(loaded.name)
@@ -97,25 +97,23 @@ class SentenceStudy(Study):
             show(_of_last(table), "vector", "change", "n", "within", "across", "p", "length")
 
     def _add_collections(self, loaded: LoadedModel) -> None:
-        name, texts = self.collection
-        vectors = self._vectors(loaded, texts, "texts")
-        self.tables["collection"] = table = pd.DataFrame(over_layers(vectors, measured.collection_rows))
-        self.figures["collection"] = collection_figure(loaded.name, table, vectors, name)
+        (name, *other), sizes = self.collections, [*map(len, self.collections.values())]
+        labels = np.repeat([name, *other], sizes)
+        vectors = self._vectors(loaded, [text for texts in self.collections.values() for text in texts], "texts")
+        table = pd.DataFrame(over_layers(vectors, lambda x: measured.collection_rows(x, labels)))
+        self.tables["collections"], cosines = table, select(table, texts=name, quantity="cosine")
+        (last, _), poolings = _last_means(vectors), _poolings(table)
+        at_last = {pooling: measured.collection_values(vectors[last, pooling], labels) for pooling in poolings}
+        last_cosines = {pooling: values[name]["cosine"] for pooling, values in at_last.items()}
+        self.figures["collection"] = collection_figure(loaded.name, cosines, last_cosines, name)
         show(f"cosine of two texts at the last layer ({name}):")
-        show(_of_last(table), "vector", "mean", "q05", "median", "q95", "min", "positive")
-        if self.other is None:
-            return
-        other, more = self.other
-        others, labels = self._vectors(loaded, more, "other texts"), np.repeat([name, other], [len(texts), len(more)])
-        both = {key: np.concatenate([x, others[key]]) for key, x in vectors.items()}
-        table = pd.DataFrame(over_layers(both, lambda x: measured.collections_rows(x, labels)))
-        self.tables["two_collections"] = table
-        title, (_, means) = f"{loaded.name}: two collections of texts", _last_means(both)
-        caption = self._add_plane("plane_of_collections", title, both, {"texts": labels.tolist()})
-        values = measured.collection_values(means, labels)
-        self.figures["two_collections"] = collections_figure(title, caption, values)
-        show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other} as well:")
-        show(select(_of_last(table), vector=MEAN), "texts", "quantity", "mean", "q05", "q95", "nearest")
+        show(_of_last(cosines), "vector", "mean", "q05", "median", "q95", "min", "positive")
+        if other:
+            title = f"{loaded.name}: two collections of texts"
+            caption = self._add_plane("plane_of_collections", title, vectors, {"texts": labels.tolist()})
+            self.figures["two_collections"] = collections_figure(title, caption, at_last[MEAN])
+            show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other[0]} as well:")
+            show(select(_of_last(table), vector=MEAN), "texts", "quantity", "mean", "q05", "q95", "nearest")
 
     def _add_plane(self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]) -> str:
         """Add a plane of the means at the last layer, coloured by the last label; return its caption."""
@@ -286,13 +284,13 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     return figure
 
 
-def collection_figure(name: str, table: pd.DataFrame, vectors: SentenceVectors, source: str) -> Figure:
+def collection_figure(name: str, table: pd.DataFrame, at_last: dict[str, np.ndarray], source: str) -> Figure:
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
     n_panels = len(poolings) + 1
     caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of them"
     title, size = f"{name}: how alike are any two texts?", (2.9 * n_panels + 0.6, 4.2)
-    figure, (*of_poolings, at_last) = panels(title, caption, size, 1, n_panels)
+    figure, (*of_poolings, right) = panels(title, caption, size, 1, n_panels)
     lowest = min(0.0, table["q01"].to_numpy(float).min())
     for pooling, axes in zip(poolings, of_poolings, strict=True):
         rows, colour = select(table, vector=pooling), _COLOURS[pooling]
@@ -300,13 +298,13 @@ def collection_figure(name: str, table: pd.DataFrame, vectors: SentenceVectors, 
             axes.fill_between(rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
         axes.plot(rows["layer"], rows["median"], color=colour)
         axes.set(title=f"cosine: {pooling}", ylim=(lowest - 0.03, 1.02))
-        heights, edges = np.histogram(measured.pair_cosines(vectors[last, pooling]), np.linspace(-1, 1, 201))
-        outline(at_last, heights / heights.max(), edges, pooling, color=colour)
+        heights, edges = np.histogram(at_last[pooling], np.linspace(-1, 1, 201))
+        outline(right, heights / heights.max(), edges, pooling, color=colour)
     zero_line(*of_poolings, color="0.5")
     layer_axis(*of_poolings)
-    at_last.axvline(0, color="0.5", linewidth=0.8)
-    at_last.set(title="the last layer", xlabel=f"cosine at layer {last}", yticks=[])
-    at_last.legend()
+    right.axvline(0, color="0.5", linewidth=0.8)
+    right.set(title="the last layer", xlabel=f"cosine at layer {last}", yticks=[])
+    right.legend()
     return figure
 
 
