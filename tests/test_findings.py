@@ -23,7 +23,6 @@ from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
 from repdyn.tables.continuity import (
-    Jumps,
     losses_out_of_line,
     repeated_values,
 )
@@ -374,7 +373,7 @@ def test_values_that_are_the_same_to_the_last_bit():
 STEPS_OF_CONTINUITY = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 21000, 1000)]
 
 
-IN_LINE = Jumps([])
+IN_LINE: list[object] = []
 
 
 def history(noise: float = 0.0, seed: int = 0) -> pd.Series:
@@ -390,7 +389,7 @@ def replaced(losses: pd.Series, values: dict[int, float]) -> pd.Series:
 
 def steps_of(losses: pd.Series, std_errors: pd.Series | None = None) -> list[int]:
     """Return the steps out of line, the largest jump first."""
-    return [jump.step for jump in losses_out_of_line(losses, std_errors).found]
+    return [jump.step for jump in losses_out_of_line(losses, std_errors)]
 
 
 def errors(size: float) -> pd.Series:
@@ -401,7 +400,7 @@ def errors(size: float) -> pd.Series:
 def test_a_step_with_the_final_weights_is_out_of_line(step):
     losses = history(0.002)
     final = float(losses.iloc[-1])
-    (found,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01)).found
+    (found,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01))
     place = STEPS_OF_CONTINUITY.index(step)
     neighbours = [(STEPS_OF_CONTINUITY[at], losses.iloc[at]) for at in (place - 1, place + 1)]
     assert (found.step, found.loss, found.neighbours) == (step, final, tuple(neighbours))
@@ -419,9 +418,9 @@ def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step()
     losses = history()
     assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.2)) == []
     assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.02)) == [0]  # above it, and above those after
-    (found,) = losses_out_of_line(replaced(losses, {0: 2.5})).found  # step 1 is above both of its neighbours
+    (found,) = losses_out_of_line(replaced(losses, {0: 2.5}))  # step 1 is above both of its neighbours
     assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (0, [1, 2], True)
-    (found,) = losses_out_of_line(replaced(losses, {1: 2.5})).found
+    (found,) = losses_out_of_line(replaced(losses, {1: 2.5}))
     assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (1, [0, 2], False)
     assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
     assert sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []  # no other step jumps

@@ -13,7 +13,7 @@ from repdyn.diagnosis.insight import Insight
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.continuity import (
     MIN_JUMP,
-    Jumps,
+    Jump,
     collapsed_layers,
     losses_out_of_line,
     repeated_layers,
@@ -195,7 +195,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     of_mean = series.layer_mean
     judged = losses_out_of_line(of_mean.mean.dropna(), of_mean.margin / MIN_JUMP, may_turn=True)
     # before training, the geometry may be any
-    judged = judged._replace(found=[jump for jump in judged.found if not jump.is_end])
+    judged = judged and [jump for jump in judged if not jump.is_end]
     what, about = f"{metric_title(series.metric)}, mean over layers,", (series.metric, series.subset)
     yield from _out_of_line("geometry out of line", what, judged, f"{_SPIKE}{_OTHER_WEIGHTS}", "value", 0.7, about)
 
@@ -205,7 +205,7 @@ def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     losses, rows = scalar(frame, PROBE_LOSS), scalar_rows(frame, PROBE_LOSS)
     judged = losses_out_of_line(losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int)))
     why = f"{_SPIKE}{_OTHER_WEIGHTS}"
-    if judged.found and judged.found[0].loss < min(value for _, value in judged.found[0].neighbours):
+    if judged and judged[0].loss < min(value for _, value in judged[0].neighbours):
         why = f"{_OTHER_WEIGHTS} ({number_text(float(losses.iloc[-1]))} at step {int(losses.index[-1]):,})"
     yield from _out_of_line("loss out of line", "The loss on the probe", judged, why, "loss", 0.75)
 
@@ -213,25 +213,25 @@ def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
 def _out_of_line(
     kind: str,
     what: str,
-    judged: Jumps,
+    judged: list[Jump] | None,
     why: str,
     name: str,
     weight: float,
     about: tuple[str | None, str | None] = (None, None),
 ) -> Iterator[Insight]:
     """Yield the steps at which a quantity jumps, with the neighbours of the largest jump; or that none is named."""
-    if judged.are_too_many:
+    if judged is None:
         unknown = "not judged, since nothing tells which steps are wrong."
         sentence = f"{what} would be out of line at more than a sixth of the steps: {unknown}"
         yield Insight("note", kind, sentence, *about, weight=0.3)
-    if not judged.found:
+    if not judged:
         return
-    largest, *others = judged.found
+    largest, *others = judged
     (before, value_before), (after, value_after) = largest.neighbours
     around = f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"
     more = f" The same holds at {steps_in_words(sorted(jump.step for jump in others))}." if others else ""
     value = f"{number_text(largest.loss)} at step {largest.step:,}"
     evidence = {name: largest.loss, "before": value_before, "after": value_after, "jump": largest.size}
-    steps = tuple(sorted(jump.step for jump in judged.found))
+    steps = tuple(sorted(jump.step for jump in judged))
     sentence = f"{what} is {value}, out of line with {around}: {why}.{more}"
     yield Insight("watch", kind, sentence, *about, None, (), steps, evidence, weight)

@@ -107,16 +107,11 @@ class Jump(NamedTuple):
     """Whether there are none on one side."""
 
 
-class Jumps(NamedTuple):
-    """The steps of a history that are out of line, the largest jump first."""
-
-    found: list[Jump]
-    are_too_many: bool = False
-    """Whether more than :data:`MAX_SHARE` of the steps would be out of line, so that none is said to be."""
-
-
-def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False) -> Jumps:
-    """Return the steps whose losses, by step, jump away from those before and after them.
+def losses_out_of_line(
+    losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False
+) -> list[Jump] | None:
+    """Return the steps whose losses, by step, jump away from those before and after them, the largest jump first; None
+    if these would be more than :data:`MAX_SHARE` of the steps, so that none is said to be out of line.
 
     A block of up to :data:`MAX_BLOCK` successive steps is out of line if each lies outside the range of the two steps
     around the block, all on one side, by more than :data:`MIN_JUMP` times its standard error, where it is known, and as
@@ -129,7 +124,7 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
     run and of the :data:`AROUND` steps around.
     """
     if len(losses) < MIN_LOSSES:
-        return Jumps([])
+        return []
     values = losses.to_numpy(float)
     known = pd.Series(dtype=float) if std_errors is None else std_errors
     # what a jump is compared with at each step: its standard error and the usual deviation
@@ -138,10 +133,10 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
     while blocks := _blocks(values[left], scales[:, left]):
         left = np.delete(left, _explanation(blocks, values[left], scales[:, left]))
         if len(losses) - len(left) > MAX_SHARE * len(losses):
-            return Jumps([], are_too_many=True)
+            return None
     found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
     # what was taken out between others may lie between those that are left
-    return Jumps(sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size))
+    return sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size)
 
 
 def _blocks(values: np.ndarray, scales: np.ndarray) -> dict[range, float]:

@@ -79,7 +79,7 @@ def test_a_narrow_peak_is_in_line_where_curves_may_turn():
     curve = pd.Series(np.exp(-(((places - 5) / 1.2) ** 2)), EVERY_1000)
     assert losses_out_of_line(curve, may_turn=True) == IN_LINE
     assert losses_out_of_line(curve) != IN_LINE
-    (found,) = losses_out_of_line(replaced(curve, {50_000: 0.5}), may_turn=True).found
+    (found,) = losses_out_of_line(replaced(curve, {50_000: 0.5}), may_turn=True)
     assert found.step == 50_000
 
 
