@@ -132,10 +132,10 @@ def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
 def test_relation_to_the_mean_in_closed_form():
     # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the root of 11
     corners = torch.tensor([[1.0, 1, 3], [1, -1, 3], [-1, 1, 3], [-1, -1, 3]])
-    measured = tables.measure_table(EmbeddingTable("input", "input", "w", corners, tuple("abcd"), {}), pairs=6, seed=0)
-    row = tables.tabulate([measured])["tables"].iloc[0]
+    table = EmbeddingTable("input", "input", "w", corners, tuple("abcd"), {})
+    row = tables.tabulate({table: tables.distributions(table, pairs=6, seed=0)})["tables"].iloc[0]
     assert (row["mean_norm"], row["mean_share"]) == pytest.approx((3, 9 / 11))
-    np.testing.assert_allclose(measured.about["cosine"], 3 / math.sqrt(11))
+    np.testing.assert_allclose(table.about["cosine"], 3 / math.sqrt(11))
 
 
 def test_a_known_spectrum():

@@ -14,7 +14,7 @@ from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import anatomy_figures as draw
 from repdyn.studies import embedding_tables, paths
 from repdyn.studies import table_geometry as geometry
-from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable, TableMeasurements
+from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable
 from repdyn.studies.panels import plane_figure, plane_table
 from repdyn.studies.paths import TokenTrajectory
 from repdyn.studies.study import Folder, Study, run_study, show, show_title
@@ -65,17 +65,17 @@ class AnatomyStudy(Study):
         words, positions = tables[0], [table for table in tables if table.kind == "position"]
         layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
         measured = [*tables, *layouts[len(positions) :]]
-        found = [embedding_tables.measure_table(table, pairs=options.pairs, seed=seed) for table in measured]
-        self.figures["tables"] = draw.tables_figure(name, found[: len(tables)])
+        found = {table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed) for table in measured}
+        self.figures["tables"] = draw.tables_figure(name, {table: found[table] for table in tables})
         clouds = geometry.known_clouds(seed)
         known_curves = {cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()}
-        curves = {one.table.name: one.explained for one in found if len(one.explained)}
+        curves = {table.name: table.explained for table in measured if len(table.explained)}
         self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
         self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
         self.tables["known_clouds"] = geometry.dimension_table(clouds)
         self.tables["across_tables"] = geometry.across_tables(tables)
         self.tables["extreme_pairs"] = geometry.extreme_pairs(words, known[words.name])
-        self._add_vocabulary(name, found[0], [words, *positions])
+        self._add_vocabulary(name, [words, *positions])
         self.tables.update(embedding_tables.tabulate(found))
         show(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
         show(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
@@ -100,10 +100,10 @@ class AnatomyStudy(Study):
         self.tables |= {path: pd.concat(tables) for path, tables in parts}
         show("")
 
-    def _add_vocabulary(self, name: str, measured: TableMeasurements, tables: Sequence[EmbeddingTable]) -> None:
+    def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
         """Add what kinds of tokens there are, where their rows lie, and planes of them and of positions."""
-        words, closest, kinds = measured.table, self.options.closest, self.vocabularies[name]
-        values = measured.about.assign(label=words.labels)
+        words, closest, kinds = tables[0], self.options.closest, self.vocabularies[name]
+        values = words.about.assign(label=words.labels)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
         self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from repdyn.figures.drawing import entitle
 from repdyn.studies import paths
-from repdyn.studies.embedding_tables import QUANTITIES, TableMeasurements, components_for
+from repdyn.studies.embedding_tables import QUANTITIES, EmbeddingTable, count_pairs
 from repdyn.studies.panels import image, layer_axis, legend_below, line_with_band, outline, panels, series_colour
 from repdyn.studies.paths import Rotation, TokenTrajectory
 from repdyn.studies.study import select
@@ -50,20 +50,24 @@ otherwise show that token alone: trained decoders have a first token of hundreds
 _WIDE_GAPS = {"w_pad": 0.1, "wspace": 0.03}
 
 
-def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
-    """Draw the distribution of each quantity, an outline for each table (of a few rows a line each), and the dimension
-    curves. Values beyond 0.05% and 99.95% are cut off; the tables' files have them."""
-    sampled = [f"{one.n_pairs:,} of {one.table.name}" for one in measured if not one.all_pairs]
+def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.ndarray]]) -> Figure:
+    """Draw the distribution of each quantity, an outline for each table (of a few rows a line each).
+
+    Values beyond 0.05% and 99.95% are cut off; the tables' files have them.
+    """
+    pairs = {table.name: count_pairs(table, values) for table, values in measured.items()}
+    sampled = [f"{number:,} of {table}" for table, (number, are_all) in pairs.items() if not are_all]
     drawn_pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
     caption = f"{drawn_pairs}; heights relative to the highest bin"
     figure, grid = panels(f"{name}: context-free embeddings", caption, (11, 6.4), 2, 3)
-    *of_quantities, last = grid.ravel()
+    *of_quantities, unused = grid.ravel()
+    unused.remove()
     figure.set_layout_engine("constrained", **_WIDE_GAPS)
     for axes, quantity in zip(of_quantities, QUANTITIES, strict=True):
-        for one in measured:
-            values = one.values.get(quantity, np.empty(0))
-            values, colour = values[np.isfinite(values)], _COLOURS[one.table.kind]
-            label = f"{one.table.name} ({len(one.table.rows):,} rows)"
+        for table, quantities in measured.items():
+            values = quantities.get(quantity, np.empty(0))
+            values, colour = values[np.isfinite(values)], _COLOURS[table.kind]
+            label = f"{table.name} ({len(table.rows):,} rows)"
             if len(values) > _FEW:
                 bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
                 heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
@@ -74,13 +78,6 @@ def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
         axes.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
         if "cosine" in quantity:
             axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    for one in (one for one in measured if len(one.explained)):
-        colour = _COLOURS[one.table.kind]
-        last.plot(np.arange(1, len(one.explained) + 1), one.explained, color=colour)
-        for share, needed in components_for(one.explained, (0.5, 0.9, 0.99)).items():
-            last.plot(needed, share, "o", color=colour, markersize=4)
-            last.annotate(f"{needed}", (needed, share), (4, -9), textcoords="offset points", fontsize=8, color=colour)
-    last.set(title="variance explained by the first k components", xlabel="k", ylim=(0, 1.02))
     legend_below(figure, of_quantities[0])
     return figure
 
@@ -262,8 +259,8 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         axes.set_title(_MOVEMENTS[quantity])
         layer_axis(axes, label="between layers" if between else "layer")
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
-    alike = paths.cross_sentence_cosine(one, other)
-    draw_tokens(last, np.arange(len(alike)), alike, [a for a, *_ in pairs])
+    alike = paths.cross_sentence_table(one, other).pivot(index="layer", columns="place_in_first", values="cosine")
+    draw_tokens(last, alike.index.to_numpy(), alike.to_numpy(), alike.columns.tolist())
     last.set(title="cosine of the two sentences' tokens at the same place", ylim=(None, 1.02))
     layer_axis(last)
     partner = {a: other.tokens[b] for a, b, _ in pairs}

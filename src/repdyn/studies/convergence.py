@@ -15,11 +15,11 @@ from repdyn.probe.design import CLASS_OPTIONS
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import convergence_measurements as measured
 from repdyn.studies.bootstrap import Estimate, bootstrap
-from repdyn.studies.convergence_measurements import FALLS, SUMMARIES, THRESHOLD, ClassCosines
+from repdyn.studies.convergence_measurements import FALLS, THRESHOLD, ClassCosines
 from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
 from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_study, select, show, show_title
 from repdyn.tables.frames import loss_of_run, scalar
-from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS
+from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
 
@@ -138,8 +138,6 @@ class ConvergenceStudy(Study):
                 keys = {"run": title, "probe": probe, "scalar": of_run}
                 summaries.append(table.reset_index().assign(**keys))
                 found.append(of_table.assign(**keys))
-                path = f"{file_name(title)}/{file_name(of_run)}_{probe[:8]}"
-                self.figures[path] = correlation_figure(title, of_run, table, of_table)
         self.tables["summaries"] = pd.concat(summaries, ignore_index=True)
         self.tables["correlations"] = pd.concat(found, ignore_index=True)
 
@@ -345,21 +343,6 @@ def change_figure(title: str, change: pd.DataFrame) -> Figure:
         axes.set_ylabel(f"difference of {column}")
     zero_line(*grid)
     layer_axis(grid[1])
-    return figure
-
-
-def correlation_figure(run: str, scalar: str, table: pd.DataFrame, correlations: pd.DataFrame) -> Figure:
-    """Draw each summary of a profile against a scalar of the run, checkpoint by checkpoint."""
-    columns = -(-len(SUMMARIES) // 2)
-    caption = f"{len(table)} checkpoints, from dark (first) to light (last)."
-    figure, grid = panels(f"{run}: convergence and {scalar}", caption, (1 + 4 * columns, 6.5), 2, columns)
-    for unused in grid.ravel()[len(SUMMARIES) :]:
-        unused.remove()
-    for axes, (summary, found) in zip(grid.ravel(), correlations.set_index("summary").iterrows(), strict=False):
-        axes.plot(table["value"], table[summary], color="0.8", linewidth=1, zorder=1)
-        axes.scatter(table["value"], table[summary], c=np.arange(len(table)), cmap=SEQUENTIAL, zorder=2)
-        axes.set_title(f"{summary}:\nSpearman {found['spearman']:.2f}, Pearson {found['pearson']:.2f}")
-        axes.set_xlabel(scalar, color=LOSS_COLOUR)
     return figure
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
@@ -64,6 +65,19 @@ class EmbeddingTable:
     """(n,) what each row stands for: a token, or the number of a position or segment."""
     left_out: dict[str, int]
     """Number of rows of the whole table that are not used, by reason."""
+
+    @cached_property
+    def about(self) -> pd.DataFrame:
+        """The relations of the rows to their mean, of :func:`about_mean`."""
+        return about_mean(self.rows)
+
+    @cached_property
+    def explained(self) -> np.ndarray:
+        """The cumulative share of variance by principal components; empty for fewer than 3 different rows."""
+        try:
+            return explained_variance(self.rows)
+        except Undefined:
+            return np.empty(0)
 
     def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:
         """Return the table of some of its rows, with the reason for leaving the others out."""
@@ -163,14 +177,14 @@ def explained_variance(rows: Tensor) -> np.ndarray:
     return np.cumsum(variances) / variances.sum()
 
 
-def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> dict[float, int]:
-    """Return how many components reach each share of the variance.
+def components_for(cumulative: np.ndarray) -> dict[float, int]:
+    """Return how many components reach each of :data:`SHARES` of the variance.
 
     >>> components_for(np.array([0.5, 0.8, 0.96, 1.0]))
     {0.5: 1, 0.9: 3, 0.95: 3, 0.99: 4}
     """
     # equal up to rounding counts as reached
-    return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}
+    return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in SHARES}
 
 
 def closest_pairs(
@@ -280,72 +294,56 @@ def name_rows(pairs: pd.DataFrame, one: EmbeddingTable, other: EmbeddingTable) -
     return pairs.assign(**{side: np.array(table.labels, object)[pairs[side]] for side, table in sides.items()})
 
 
-@dataclass(frozen=True, eq=False)
-class TableMeasurements:
-    """An embedding table and its measurements."""
-
-    table: EmbeddingTable
-    values: dict[str, np.ndarray]
-    """By quantity, of :data:`QUANTITIES`: of every row, or of the pairs."""
-    n_pairs: int
-    about: pd.DataFrame
-    """Of :func:`about_mean`."""
-    explained: np.ndarray
-    """Cumulative share of variance by principal components; empty for fewer than 3 different rows."""
-
-    @property
-    def all_pairs(self) -> bool:
-        """Return whether every pair of rows was measured, rather than a sample of them."""
-        return self.n_pairs == math.comb(len(self.table.rows), 2)
+def distributions(table: EmbeddingTable, *, pairs: int, seed: int) -> dict[str, np.ndarray]:
+    """Return each quantity of :data:`QUANTITIES`, of every row or of sampled pairs; of pairs only if there are two
+    rows."""
+    n = len(table.rows)
+    of_pairs = pair_values(table.rows, sample_pairs(n, pairs, seed)) if n > 1 else {}
+    return {"norm": norms(table.rows), **of_pairs, "cosine with mean": table.about["cosine"].to_numpy()}
 
 
-def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
-    """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
-    about, sampled = about_mean(table.rows), sample_pairs(len(table.rows), pairs, seed)
-    of_pairs = pair_values(table.rows, sampled) if len(table.rows) > 1 else {}
-    values = {"norm": norms(table.rows), **of_pairs, "cosine with mean": about["cosine"].to_numpy()}
-    try:
-        explained = explained_variance(table.rows)
-    except Undefined:
-        explained = np.empty(0)
-    return TableMeasurements(table, values, sampled.shape[1], about, explained)
+def count_pairs(table: EmbeddingTable, values: Mapping[str, np.ndarray]) -> tuple[int, bool]:
+    """Return of how many pairs of rows :func:`distributions` are, and whether these are all."""
+    n_pairs = len(values.get("cosine", ()))
+    return n_pairs, n_pairs == math.comb(len(table.rows), 2)
 
 
-def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
-    """Return results of several embedding tables.
+def tabulate(measured: Mapping[EmbeddingTable, Mapping[str, np.ndarray]]) -> dict[str, pd.DataFrame]:
+    """Return results of several embedding tables, from their :func:`distributions`.
 
     Returns:
         tables: rows, those left out, mean, components for shares of variance. distributions: of each quantity.
         dimension_curves: cumulative share of variance.
     """
     curves = {
-        one.table.name: pd.DataFrame({"components": range(1, n + 1), "cumulative_share": one.explained})
-        for one in measured
-        if (n := len(one.explained))
+        table.name: pd.DataFrame({"components": range(1, n + 1), "cumulative_share": table.explained})
+        for table in measured
+        if (n := len(table.explained))
     }
-    distributions = [
-        {"table": one.table.name, "quantity": name, **describe(values)}
-        for one in measured
-        for name, values in one.values.items()
+    described = [
+        {"table": table.name, "quantity": name, **describe(of_quantity)}
+        for table, values in measured.items()
+        for name, of_quantity in values.items()
     ]
     return {
-        "tables": pd.DataFrame(map(_overview, measured)),
-        "distributions": pd.DataFrame(distributions),
+        "tables": pd.DataFrame([_overview(table, values) for table, values in measured.items()]),
+        "distributions": pd.DataFrame(described),
         "dimension_curves": join_tables(curves, "table"),
     }
 
 
-def _overview(one: TableMeasurements) -> dict[str, Any]:
-    table, needed = one.table, components_for(one.explained) if len(one.explained) else {}
-    of_mean, of_rows = one.about["dot"].to_numpy().mean(), np.square(one.values["norm"]).mean()
+def _overview(table: EmbeddingTable, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    needed = components_for(table.explained) if len(table.explained) else {}
+    of_mean, of_rows = table.about["dot"].to_numpy().mean(), np.square(values["norm"]).mean()
+    n_pairs, are_all = count_pairs(table, values)
     return {
         "table": table.name,
         "parameter": table.parameter,
         "rows": len(table.rows),
         "dim": table.rows.shape[1],
         "left_out": "; ".join(f"{count} {reason}" for reason, count in table.left_out.items()),
-        "pairs": one.n_pairs,
-        "all_pairs": one.all_pairs,
+        "pairs": n_pairs,
+        "all_pairs": are_all,
         "mean_norm": math.sqrt(max(of_mean, 0.0)),
         "mean_share": of_mean / of_rows if of_rows else math.nan,
         **{f"components_{share * 100:.0f}": count for share, count in needed.items()},

@@ -197,12 +197,6 @@ def match_tokens(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, in
     return pairs
 
 
-def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.ndarray:
-    """Return the cosine of matched tokens of two sentences, (n_layers + 1, n_matched); see :func:`match_tokens`."""
-    pairs = match_tokens(one.tokens, other.tokens)
-    return _cosines(one.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]])
-
-
 def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
     """Return a row for each layer and token: its norm, and step and cosine to the next layer (NaN at the last)."""
     keys = [(layer, *token) for layer in range(len(trajectory.states)) for token in enumerate(trajectory.tokens)]
@@ -215,4 +209,5 @@ def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.Dat
     pairs = match_tokens(one.tokens, other.tokens)
     keys = [(layer, one.tokens[a], other.tokens[b], a, b) for a, b, _ in pairs for layer in range(len(one.states))]
     columns = ["layer", "first", "second", "place_in_first", "place_in_second"]
-    return pd.DataFrame(keys, columns=columns).assign(cosine=cross_sentence_cosine(one, other).T.ravel())
+    cosines = _cosines(one.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]])
+    return pd.DataFrame(keys, columns=columns).assign(cosine=cosines.T.ravel())
