@@ -40,10 +40,9 @@ from repdyn.studies.convergence_measurements import (
 )
 from repdyn.studies.generated_sentences import (
     VOCABULARY,
-    complex_sentences,
     long_sentences,
     sentence_probe,
-    simple_sentences,
+    short_sentences,
 )
 from repdyn.studies.study import text_probe
 from repdyn.tables.frames import scalar
@@ -300,16 +299,16 @@ def words_of(sentence: str) -> list[str]:
 
 
 def test_the_first_sentences_never_change():
-    assert complex_sentences(3) == [
+    assert short_sentences(3)["complex"] == [
         "these singers that many women admire think that every tall boy runs quietly.",
         "the clever baker that these lawyers like thinks that these young painters follow the young women because a sailor helps many clever boys who rest.",
         "every woman hopes that every soldier visits some sailors.",
     ]
-    assert complex_sentences(2, seed=7) == [
+    assert short_sentences(2, seed=7)["complex"] == [
         "these boys that think that the careful boys sleep believe that a tired king sleeps.",
         "a happy baker that the teacher sees claims that this boy admires some young women.",
     ]
-    assert simple_sentences(2) == [
+    assert short_sentences(2)["simple"] == [
         "boy clever women sailor that like follow young that who a that singers.",
         "these lawyers these painters tall admire these that the the young helps because baker clever every rest many quietly many boys think women runs thinks.",
     ]
@@ -317,7 +316,7 @@ def test_the_first_sentences_never_change():
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_both_kinds_have_the_same_words_and_lengths(seed):
-    simple, ordered = simple_sentences(500, seed), complex_sentences(500, seed)
+    simple, ordered = short_sentences(500, seed)["simple"], short_sentences(500, seed)["complex"]
     assert Counter(" ".join(simple).replace(".", "").split()) == Counter(" ".join(ordered).replace(".", "").split())
     assert [len(words_of(sentence)) for sentence in simple] == [len(words_of(sentence)) for sentence in ordered]
     assert not set(simple) & set(ordered)
@@ -340,7 +339,9 @@ def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
         " ".join(tokenizer.convert_ids_to_tokens(ids[1:-1].tolist()))
         for ids in probe.tokens.split(probe.lengths.tolist())
     ]
-    assert [sentence.replace(" .", ".") for sentence in shown] == simple_sentences(50, 2) + complex_sentences(50, 2)
+    assert [sentence.replace(" .", ".") for sentence in shown] == short_sentences(50, 2)["simple"] + short_sentences(
+        50, 2
+    )["complex"]
     assert probe.subsets == ("all", "no_sink", "complex", "simple")
     assert probe.hash == sentence_probe(tokenizer, 50, seed=2).hash != sentence_probe(tokenizer, 50).hash
 

@@ -92,12 +92,11 @@ class AnatomyStudy(Study):
         if not find_spec("ripser"):
             show("loops of the positions are not searched: pip install 'repdyn[topology]'")
             return
-        loops = {table: geometry.loops_of(table, seed) for table in layouts}
-        for table, of_table in loops.items():
+        loops = [geometry.loops_of(table, seed) for table in layouts]
+        for table, of_table in zip(layouts, loops, strict=True):
             diagram = draw.persistence_figure(f"{name}, {table.name}", *of_table)
             self.figures[f"{_file_stem(table)}_persistence"] = diagram
-        parts = zip(("position_loops", "position_persistence"), zip(*loops.values(), strict=True), strict=True)
-        self.tables |= {path: pd.concat(tables) for path, tables in parts}
+        self.tables["position_loops"], self.tables["position_persistence"] = map(pd.concat, zip(*loops, strict=True))
         show("")
 
     def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:

@@ -45,27 +45,21 @@ _DEEPEST = 2
 _ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
 
 
-def complex_sentences(n: int, seed: int = 0) -> list[str]:
-    """Generate grammatical sentences, each with a relative or subordinate clause inside another.
+def short_sentences(n: int, seed: int = 0) -> dict[str, list[str]]:
+    """Generate grammatical sentences, each with a relative or subordinate clause inside another, and their words in
+    random order, in as many sentences of the same lengths.
 
-    >>> complex_sentences(1)
+    >>> short_sentences(1)["complex"]
     ['these singers that many women admire think that every tall boy runs quietly.']
-    """
-    state = np.random.RandomState(seed)
-    return [_as_text(_Grammar(state).sentence()) for _ in range(n)]
-
-
-def simple_sentences(n: int, seed: int = 0) -> list[str]:
-    """Generate the words of ``complex_sentences(n, seed)`` in random order, in sentences of the same lengths.
-
-    >>> simple_sentences(1)
+    >>> short_sentences(1)["simple"]
     ['runs singers that every that quietly think admire boy these many women tall.']
     """
     state = np.random.RandomState(seed)
     ordered = [_Grammar(state).sentence() for _ in range(n)]
     words = [word for sentence in ordered for word in sentence]
     shuffled = iter([words[place] for place in state.permutation(len(words))])
-    return [_as_text([next(shuffled) for _ in sentence]) for sentence in ordered]
+    simple = [[next(shuffled) for _ in sentence] for sentence in ordered]
+    return {"simple": [*map(_as_text, simple)], "complex": [*map(_as_text, ordered)]}
 
 
 def long_sentences(tokenizer: PreTrainedTokenizerBase, n: int, longest: int, seed: int = 0) -> dict[str, list[str]]:
@@ -118,7 +112,7 @@ def sentence_probe(
         kinds = long_sentences(tokenizer, n, sequence_length, seed)
         kinds = {kind: [_cut(tokenizer, one, sequence_length) for one in of_kind] for kind, of_kind in kinds.items()}
     else:
-        kinds = {"simple": simple_sentences(n, seed), "complex": complex_sentences(n, seed)}
+        kinds = short_sentences(n, seed)
     texts = [sentence for sentences in kinds.values() for sentence in sentences]
     sequences = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
     if too_long := sum(len(sequence) > sequence_length for sequence in sequences):

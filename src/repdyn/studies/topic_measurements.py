@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
@@ -163,11 +162,6 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     document_shares = model.fit_transform(counts[:, words])
     word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
     return TextTopics(documents, [lexicon.words[word] for word in words], word_shares, document_shares)
-
-
-def documents_of(text: str) -> list[str]:
-    """Return the parts of a text between blank lines of at least 100 words: articles, or long paragraphs."""
-    return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= 100]
 
 
 def block_table(products: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """``repdyn study topics``: topics found in a text, and how far embeddings and attention of models follow them."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from repdyn.tables.style import SEQUENTIAL
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
 
-_N_WORDS = 8
+_N_WORDS, _FEWEST_WORDS = 8, 100
 BOLD_FROM = 3.0
 """Standard errors from 0, from which on a head's gap is printed in bold."""
 _UNIT = "times even attention"
@@ -39,7 +40,8 @@ class TopicStudy(Study):
     def _find_topics(self) -> None:
         options = self.options
         corpus = load_corpus(options.text)
-        documents = measured.documents_of(corpus.data.decode(errors="replace"))
+        parts = re.split(r"\n\s*\n", corpus.data.decode(errors="replace"))
+        documents = [part for part in parts if len(part.split()) >= _FEWEST_WORDS]
         if len(documents) > options.documents:
             drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
             documents = [documents[number] for number in sorted(drawn)]

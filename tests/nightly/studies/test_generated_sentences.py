@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe
-from repdyn.studies.generated_sentences import VOCABULARY, complex_sentences, sentence_probe, simple_sentences
+from repdyn.studies.generated_sentences import VOCABULARY, sentence_probe, short_sentences
 
 WORDS = sorted({word for words in VOCABULARY.values() for word in words})
 
@@ -20,7 +20,7 @@ def test_two_seeds_have_nearly_the_same_words():
     """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds: below 5%."""
     counts = [
         np.array([Counter(" ".join(some).replace(".", "").split())[word] for word in WORDS])
-        for some in (simple_sentences(2000, seed=1), complex_sentences(2000, seed=2))
+        for some in (short_sentences(2000, seed=1)["simple"], short_sentences(2000, seed=2)["complex"])
     ]
     first, second = (count / count.sum() for count in counts)
     assert np.abs(first - second).sum() / 2 < 0.05
