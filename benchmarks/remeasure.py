@@ -55,7 +55,7 @@ def main() -> None:
         if key not in store:
             tokens = step * config["data"]["batch_size"] * config["data"]["sequence_length"]
             model = _load(steps[step])
-            checkpoint = Checkpoint(name, type(model).__name__, step, tokens)
+            checkpoint = Checkpoint(run=name, model=type(model).__name__, step=step, tokens_seen=tokens)
             rows = measure(model, probe, options.metrics, checkpoint=checkpoint).rows
             own = [replace(row, run=name, probe=probe.hash) for row in scalars.get(step, ())]
             store.write(key, [*rows, *own])

@@ -113,7 +113,7 @@ def track(
     losses, rows = [], []
     for step in range(steps + 1):
         if measured(step):
-            checkpoint = Checkpoint(name, step=step)
+            checkpoint = Checkpoint(run=name, step=step)
             rows += measure(model, probe, checkpoint=checkpoint, on_error="record").rows
             values = {scalar: evaluate() for scalar, evaluate in scalars.items()}
             if losses:

@@ -67,25 +67,8 @@ def settings_of_environment() -> dict[str, Any] | None:
     names = ("SCHEDULE", "METRICS", "STORE")
     schedule, metrics, store = (os.environ.get(f"{_PREFIX}{name}", "").strip() for name in names)
     if schedule:
-        settings["schedule"] = _schedule(schedule)
+        steps = [int(step) if step.strip().isdecimal() else step for step in schedule.split(",")]
+        settings["schedule"] = steps if "," in schedule else steps[0]
     if metrics:
         settings["metrics"] = metrics if metrics == "all" else tuple(metrics.split())
     return settings | {"store": store} if store else settings
-
-
-def _schedule(text: str) -> int | list[int] | str:
-    """Return a schedule as trackers take it.
-
-    >>> _schedule("1000"), _schedule("0,10,100"), _schedule("pythia")
-    (1000, [0, 10, 100], 'pythia')
-    """
-    if text in {"pythia", "checkpoints"}:
-        return text
-    try:
-        steps = [int(step) for step in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"expected {_PREFIX}SCHEDULE as a number of steps, steps separated by commas, pythia or checkpoints, got "
-            f"{text!r}"
-        ) from None
-    return steps if "," in text else steps[0]

@@ -225,7 +225,6 @@ class HuggingFaceTracker(TrainerCallback):
             {LOSS: loss if logged_at == step else None, LEARNING_RATE: learning_rate},
             weights=trained,
             averaged=averaged,
-            root_module=model,
         )
         control.should_training_stop |= tracked.shared()[1]
         # saved with each checkpoint of the Trainer

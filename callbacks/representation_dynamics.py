@@ -12,13 +12,11 @@ from repdyn.callbacks.scheduled import (
     LightningModule,
     ScheduledCallback,
     Trainer,
-    is_a,
     run_folder,
     run_name,
     tracked_module,
-    validate_strategy,
 )
-from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.blocks import LayerPatterns, is_a
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
@@ -118,7 +116,12 @@ class RepresentationDynamics(ScheduledCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        validate_strategy(trainer)
+        if is_a(trainer.strategy, "DeepSpeedStrategy"):
+            raise ValueError(
+                "expected a strategy that can run the model outside of the training step, got DeepSpeedStrategy; "
+                "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
+                "analyze_checkpoints.py"
+            )
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         if [c.name for c in callbacks if isinstance(c, RepresentationDynamics)].count(self.name) > 1:
             which = f"several called {self.name!r}" if self.name else "several without one"
@@ -226,7 +229,6 @@ class RepresentationDynamics(ScheduledCallback):
                 {LOSS: self._loss, LEARNING_RATE: learning_rate},
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
-                root_module=trainer.strategy.model,
             )
         values, stops = tracked.shared()
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})

@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.scheduled import LightningModule, ScheduledCallback, Trainer, is_a, run_folder, tracked_module
+from repdyn.callbacks.scheduled import LightningModule, ScheduledCallback, Trainer, run_folder, tracked_module
+from repdyn.capture.blocks import is_a
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import without_reports
@@ -38,7 +39,6 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         self._requested_dirpath = dirpath
         self.dirpath: Path | None = None
         """The folder of the current run; None before training starts."""
-        self._restored: dict[str, Any] | None = None
 
     @property
     def state_key(self) -> str:
@@ -60,15 +60,14 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         if self.step == 0:
             numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
             self.dirpath = next(path for path in chain([folder], numbered) if not any(path.glob("step*")))
-        elif self._restored is not None or self.dirpath is None:
-            self.dirpath = Path(self._restored["dirpath"]) if self._restored else folder
-        self._restored = None
+        elif self.dirpath is None:
+            self.dirpath = folder
 
     def state_dict(self) -> dict[str, Any]:
         return {"dirpath": str(self.dirpath)} if self.dirpath is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict
+        self.dirpath = Path(state_dict["dirpath"]) if state_dict else None
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.dirpath is None or not trainer.is_global_zero or trainer.fast_dev_run:

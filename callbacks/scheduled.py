@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from repdyn.capture.blocks import hugging_face_model, unwrapped
+from repdyn.capture.blocks import hugging_face_model, is_a, unwrapped
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 # a job has imported lightning, or pytorch_lightning, its other name with classes of its own
-_IS_OLDER = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-if TYPE_CHECKING or not (_IS_OLDER or find_spec("lightning") is None):
+_IS_OLDER = "pytorch_lightning" in sys.modules or (not find_spec("lightning") and find_spec("pytorch_lightning"))
+if TYPE_CHECKING or "lightning.pytorch" in sys.modules or not _IS_OLDER:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import rank_zero_warn
 else:
-    try:
-        from pytorch_lightning import Callback, LightningModule, Trainer
-        from pytorch_lightning.utilities import rank_zero_warn
-    except ModuleNotFoundError as error:
-        error.name = "lightning" if error.name == "pytorch_lightning" else error.name  # which the extra installs
-        raise
+    from pytorch_lightning import Callback, LightningModule, Trainer
+    from pytorch_lightning.utilities import rank_zero_warn
 
 
 class ScheduledCallback(Callback, ABC):
@@ -142,11 +138,6 @@ class _Last(Callback):
         self.owner.interrupted(exception)
 
 
-def is_a(one: object, *names: str) -> bool:
-    """Return whether an object is of a class of one of these names, of whichever of Lightning's two packages."""
-    return any(each.__name__ in names for each in type(one).__mro__)
-
-
 def run_folder(trainer: Trainer) -> Path:
     """Return the folder of this run's files, an absolute path: the first logger's, or the trainer's root without one.
 
@@ -191,23 +182,6 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     configs = ((module, getattr(module, "active_peft_config", None)) for module in pl_module.modules())
     adapters = (module for module, config in configs if getattr(config, "is_prompt_learning", False))
     return next(adapters, None) or hugging_face_model(pl_module) or pl_module
-
-
-def validate_strategy(trainer: Trainer) -> None:
-    """Raise ValueError where layers cannot be run on one device: under DeepSpeed and tensor parallelism."""
-    strategy: Any = trainer.strategy
-    if is_a(strategy, "DeepSpeedStrategy"):
-        raise ValueError(
-            "expected a strategy that can run the model outside of the training step, got DeepSpeedStrategy; "
-            "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
-            "analyze_checkpoints.py"
-        )
-    if is_a(strategy, "ModelParallelStrategy") and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
-        raise ValueError(
-            f"expected each layer on one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
-            "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
-            "analyze_checkpoints.py"
-        )
 
 
 def warn_of_checkpointing(trainer: Trainer) -> None:

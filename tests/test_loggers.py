@@ -14,7 +14,7 @@ from synthetic_runs import measured_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import each_target, log_figures, logged_values, target_of
+from repdyn.publish.loggers import each_target, logged_values, named_figures, target_of
 
 NAN = math.nan
 
@@ -38,6 +38,10 @@ def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
 def log_rows(rows, loggers, step, prefix=""):
     values = {f"{prefix}{name}": value for name, value in logged_values(rows).items()}
     each_target(loggers, lambda target: target.log_values(values, step))
+
+
+def log_figures(figures, loggers, step, stack=None):
+    each_target(loggers, lambda target: target.log_images(named_figures(figures, stack), step))
 
 
 def test_csv_keeps_the_columns_of_the_training(row, tmp_path):

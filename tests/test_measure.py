@@ -58,7 +58,7 @@ def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
 
 
 def test_default_rows(hand_written, small_probe):
-    frame = measure(hand_written, small_probe, checkpoint=Checkpoint("r", step=7, tokens_seen=70)).to_pandas()
+    frame = measure(hand_written, small_probe, checkpoint=Checkpoint(run="r", step=7, tokens_seen=70)).to_pandas()
     expected = {
         (m, s, layer)
         for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]

@@ -62,7 +62,7 @@ def test_two_runs_of_one_name_are_two_and_the_first_keeps_its_name(store):
     assert store.to_pandas("a")["value"].tolist() == [1.0, 1.0]
     assert store.to_pandas("a (2, 2026-11-26 02:01)")["value"].tolist() == [2.0, 2.0]
     assert set(store.to_pandas()["run"]) == set(store.runs())
-    assert store.run_name(first.id) == "a"
+    assert store.path_of(first.id).name == "a"
 
 
 def test_a_resumed_run_is_one_history(store):
@@ -100,7 +100,7 @@ def test_a_branch_shows_both(store, name):
     first = measured(store, store.begin_run("a"), [0, 4, 8, 12])
     before = {path: path.read_bytes() for path in store.path.rglob("*.*")}
     branch = measured(store, store.begin_run(name, parent=first.id, parent_step=4), [8, 12, 16], "other{step}", 0.5)
-    shown = store.run_name(branch.id)
+    shown = store.path_of(branch.id).name
     assert store.runs() == ["a", shown]
     assert shown == ("b" if name == "b" else "a (2, 2026-11-26 02:01)")
     assert store.to_pandas("a")["value"].tolist() == [0, 4, 8, 12]

@@ -154,7 +154,7 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
     folder = family[0].parent
     eager = build_model("gpt_neox", **SIZES)
     eager.set_attn_implementation("eager")
-    live = repdyn.measure(eager, probe, ["anisotropy"], checkpoint=Checkpoint("live"))
+    live = repdyn.measure(eager, probe, ["anisotropy"], checkpoint=Checkpoint(run="live"))
     open_store(folder / "repdyn").write(MeasurementKey("live", 0, probe.hash, "metrics"), live.rows)
     swept = repdyn.sweep(folder, probe=probe, store=tmp_path / "store", **QUIET)
     frame = swept.to_pandas()
@@ -166,7 +166,7 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
     eager = build_model("gpt_neox", **SIZES)
     eager.set_attn_implementation("eager")
     metrics = ["two_nn[discard=0.2]@no_sink", "anisotropy"]
-    profile = repdyn.measure(eager, probe, metrics, checkpoint=Checkpoint("live", step=8))
+    profile = repdyn.measure(eager, probe, metrics, checkpoint=Checkpoint(run="live", step=8))
     store = open_store(tmp_path / "live")
     run = store.begin_run("live")  # whose folder has another name
     store.write(MeasurementKey(run.id, 8, probe.hash, "metrics"), profile.rows, probe)

@@ -60,7 +60,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_retur
         patience("reading", lambda: 1)
     release.set()
     assert patience._running is not None
-    assert patience._running[1].wait(5)
+    assert patience._running[1].result(5)
     assert TimeoutRunner(5)("reading", lambda: 1) == 1
     assert patience("reading", lambda: 1) == 1
 

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import Block, is_a
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
-from repdyn.capture.token_states import Slot, by_slot, watched
+from repdyn.capture.token_states import Slot, by_slot, exact_device, watched
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state
-from repdyn.utils.devices import exact_device
 
 TOKENS = 2048
 """How many tokens are examined by default, from the first sequence of the probe on."""
@@ -145,10 +144,10 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     they were built ignore it. ``output_attentions`` is set only for models that return weights on request alone: the
     others would attach hooks because of it.
     """
-    models = [module for module in model.modules() if is_a(module, "PreTrainedModel")]
+    models = [module for module in model.modules() if is_a(module, "transformers.PreTrainedModel")]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     found = [config for one in models for config in (one.config, *vars(one.config).values())]
-    configs = {id(config): config for config in found if is_a(config, "PretrainedConfig")}
+    configs = {id(config): config for config in found if is_a(config, "PreTrainedConfig", "PretrainedConfig")}
     before = [(config, dict(vars(config))) for config in configs.values()]
     try:
         for config in configs.values():

@@ -6,12 +6,12 @@ only after the module of its class has been imported, and a training that uses n
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound=nn.Module)
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
-Kind: TypeAlias = Literal[
-    "PreTrainedModel", "PretrainedConfig", "FullyShardedDataParallel", "FSDPModule", "DTensor", "DeepSpeedEngine"
-]
-
-_HOMES: Mapping[Kind, str] = {
-    "PreTrainedModel": "transformers.modeling_utils",
-    "PretrainedConfig": "transformers.configuration_utils",  # its name in every version
-    "FullyShardedDataParallel": "torch.distributed.fsdp",
-    "FSDPModule": "torch.distributed.fsdp",
-    "DTensor": "torch.distributed.tensor",
-    "DeepSpeedEngine": "deepspeed.runtime.engine",
-}
 
 
 class Block(NamedTuple):
@@ -120,7 +108,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         named = (getattr(model, name, None) for name in WRAPPINGS)
         if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module
-        elif is_a(model, "DeepSpeedEngine"):
+        elif is_a(model, "deepspeed.DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
         elif (inner := next((each for each in named if isinstance(each, nn.Module)), None)) is not None:
             model = inner
@@ -165,7 +153,7 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
-        if is_a(module, "PreTrainedModel") and module not in inside:
+        if is_a(module, "transformers.PreTrainedModel") and module not in inside:
             outermost.append(module)
             inside.update(module.modules())
     outermost = _without_averages(outermost, model)
@@ -245,9 +233,9 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
     """Yield the lists of composite modules in a part of the model that are not inside another such list."""
     outer: list[str] = []
     inside = set(part.modules())
-    if not is_a(part, "PreTrainedModel") or _reads_text(part):
+    if not is_a(part, "transformers.PreTrainedModel") or _reads_text(part):
         # but models inside another one that take images or sounds and no text
-        others = [m for m in part.modules() if is_a(m, "PreTrainedModel") and not _reads_text(m)]
+        others = [m for m in part.modules() if is_a(m, "transformers.PreTrainedModel") and not _reads_text(m)]
         inside -= {module for other in others for module in other.modules()}
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
@@ -320,28 +308,34 @@ def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
     }
 
 
-def is_a(candidate: object, kind: Kind) -> TypeGuard[Any]:
-    """Return whether something is of a class that may not have been imported."""
-    found = getattr(sys.modules.get(_HOMES[kind]), kind, None)
-    return found is not None and isinstance(candidate, found)
+def is_a(candidate: object, *names: str) -> TypeGuard[Any]:
+    """Return whether something is of a class that may not have been imported, by one of its names: with the package,
+    such as "torch.DTensor", or, of whichever of Lightning's two packages, without."""
+    return not _class_names(type(candidate)).isdisjoint(names)
+
+
+@cache
+def _class_names(kind: type) -> frozenset[str]:
+    names = ((str(each.__module__).partition(".")[0], each.__name__) for each in kind.__mro__)
+    return frozenset(each for package, name in names for each in (name, f"{package}.{name}"))
 
 
 def is_fsdp(candidate: object) -> bool:
     """Return whether something is a module whose weights FSDP shards, of its first or its second version."""
-    return is_a(candidate, "FullyShardedDataParallel") or is_a(candidate, "FSDPModule")
+    return is_a(candidate, "torch.FullyShardedDataParallel", "torch.FSDPModule")
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
-    parameters = model.parameters()
-    return any(map(is_fsdp, model.modules())) or any(is_a(p, "DTensor") or hasattr(p, "ds_id") for p in parameters)
+    by_fsdp = any(map(is_fsdp, model.modules()))
+    return by_fsdp or any(is_a(p, "torch.DTensor") or hasattr(p, "ds_id") for p in model.parameters())
 
 
 def check_no_tensor_parallelism(root_module: nn.Module) -> None:
     """Raise ValueError for models whose ranks must run the same tokens together, as shares of a probe are not."""
-    by_fsdp = any(is_a(module, "FSDPModule") for module in root_module.modules())
+    by_fsdp = any(is_a(module, "torch.FSDPModule") for module in root_module.modules())
     for name, parameter in root_module.named_parameters():
-        placements = parameter.placements if is_a(parameter, "DTensor") else ()
+        placements = parameter.placements if is_a(parameter, "torch.DTensor") else ()
         if sum(place.is_shard() for place in placements) > by_fsdp or hasattr(parameter, "ds_id"):
             kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
             raise ValueError(
@@ -352,4 +346,4 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
 
 def class_name(model: nn.Module) -> str:
     """Return the name of a model's original class: ``fully_shard`` replaces it with one of its own."""
-    return type(model).__mro__[2 if is_a(model, "FSDPModule") else 0].__name__
+    return type(model).__mro__[2 if is_a(model, "torch.FSDPModule") else 0].__name__

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block
 from repdyn.capture.states import STATES_BYTES, Branch, Branches, Buffers, LayerKey, Recorder
-from repdyn.capture.token_states import Slot, watched
+from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
-from repdyn.utils.devices import widened
 
 if TYPE_CHECKING:
     from repdyn.capture.prepared_model import Run
@@ -88,7 +87,7 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
         _, module, stack = part
         seen, call = tensors[stack, n_entered[stack]], calls[module]
         received = [one.rows for one in seen if one.is_input and one.module is module and one.call == call]
-        passed_on = any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in seen)
+        passed_on = any(one.of_attention and any(are_equal(rows, one.rows) for rows in received) for one in seen)
         keep(part, returned, of_attention=module in attentive or passed_on)
         calls[module] += 1
 
@@ -139,18 +138,18 @@ def _as_branch(one: _ModuleTensor, entered: Tensor, scale: float) -> Branch:
 
 
 def _unscaled(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:
-    return 1.0 if _equal(_sum(entered, branch), total) else None
+    return 1.0 if are_equal(_sum(entered, branch), total) else None
 
 
 def _scale(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:
     """Return the factor of the branch in a sum; None where the rest is more than rounding."""
-    if _equal(entered, total):
+    if are_equal(entered, total):
         return None
     x, a, t = (widened(tensor.to(entered.device)) for tensor in (entered, branch, total))
     scale = float(((t - x) * a).sum() / a.square().sum())
     # the configured number, if it is a short one
     for shorter in (float(f"{scale:.{digits}g}") for digits in range(1, 9)):
-        if _equal(_sum(entered, branch * shorter), total):
+        if are_equal(_sum(entered, branch * shorter), total):
             return shorter
     if not _within_rounding(t - x - scale * a, scale * a, x.abs() + (scale * a).abs(), total.dtype):
         return None
@@ -160,7 +159,7 @@ def _scale(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:
 def _adds_up(entered: Tensor, branch: Tensor, other: Tensor, total: Tensor) -> bool:
     """Return whether a block returns its input plus two branches."""
     orders = ((entered, branch, other), (branch, other, entered), (entered, other, branch))
-    if any(_equal(_sum(_sum(first, second), third), total) for first, second, third in orders):
+    if any(are_equal(_sum(_sum(first, second), third), total) for first, second, third in orders):
         return True
     x, a, b, t = (widened(tensor.to(entered.device)) for tensor in (entered, branch, other, total))
     return _within_rounding(t - x - a - b, a, x.abs() + a.abs() + b.abs(), total.dtype)
@@ -176,7 +175,3 @@ def _within_rounding(rest: Tensor, branch: Tensor, terms: Tensor, dtype: torch.d
 
 def _sum(first: Tensor, second: Tensor) -> Tensor:
     return first + second.to(first.device)
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and bool((first == second.to(first)).all())

@@ -259,7 +259,7 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
     finally:
         # A root would wait for the backward pass, which never comes. A forward pass that failed leaves a module in the
         # state of running it, where it would not reshard, and the next training step would run on stale weights.
-        for module in [each for each in root_module.modules() if is_a(each, "FSDPModule")]:
+        for module in [each for each in root_module.modules() if is_a(each, "torch.FSDPModule")]:
             state: Any = module._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
             for part in filter(None, (state, *groups)):
@@ -268,7 +268,7 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
 
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
-    wrapped = outer.module if is_a(outer, "FullyShardedDataParallel") else outer
+    wrapped = outer.module if is_a(outer, "torch.FullyShardedDataParallel") else outer
     own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
     outcome: list[T] = []
 

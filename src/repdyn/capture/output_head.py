@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
 from repdyn.capture.prepared_model import PreparedModel, Way
-from repdyn.capture.token_states import Slot, watched
+from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
-from repdyn.utils.devices import widened
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
 SHARDED = "the weights of the output head are sharded over processes"
@@ -124,7 +123,7 @@ def find_output_head(model: PreparedModel, input_ids: Tensor, *, to_last_state: 
             wanted, cap = getattr(output, "last_hidden_state", None), None
             if not isinstance(wanted, Tensor):
                 return NO_LAST_STATE
-            if any(_equal(part, wanted.reshape(-1, wanted.shape[-1])) for part in last):
+            if any(are_equal(part, wanted.reshape(-1, wanted.shape[-1])) for part in last):
                 return NO_NORM
         else:
             wanted = _logits(output, module, {part.shape[-1] for part in last})
@@ -168,7 +167,7 @@ def _chain(
         states, modules = reached.popleft()
         if modules and (scale := _scale_between(states, wanted, cap)) is not None:
             return modules, scale
-        following = [call for call in left if _equal(call.taken, states)]
+        following = [call for call in left if are_equal(call.taken, states)]
         left = [call for call in left if not any(call is other for other in following)]
         reached.extend((call.returned, [*modules, call.module]) for call in following)
     return None
@@ -193,10 +192,6 @@ def _reproduces(head: OutputHead, start: Tensor, logits: Tensor) -> bool:
         return False
     wanted = logits.reshape(-1, logits.shape[-1]).flip(0)
     return found.shape == wanted.shape and _close(found, wanted, start.dtype)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.device == other.device and torch.equal(one, other)
 
 
 def _close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:

@@ -45,11 +45,10 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenStates, watched
+from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenStates, watched, widened
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
-from repdyn.utils.devices import widened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,7 +129,7 @@ class PreparedModel:
         """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
         # FSDP1 keeps parameters in flat pieces
-        is_known = not any(is_a(module, "FullyShardedDataParallel") for module in self.root_module.modules())
+        is_known = not any(is_a(module, "torch.FullyShardedDataParallel") for module in self.root_module.modules())
         n_parameters = sum(parameter.numel() for parameter in self.module.parameters() if not is_lazy(parameter))
         return {
             "causal": self.is_causal,
@@ -172,7 +171,7 @@ class PreparedModel:
             of = shadow.of
             if self.reports_states:  # in the configuration, which is the shadow's own
                 for module in shadow.module.modules():
-                    if is_a(module, "PreTrainedModel"):
+                    if is_a(module, "transformers.PreTrainedModel"):
                         module.config.output_hidden_states = True
             model = replace(
                 self,
@@ -272,7 +271,7 @@ class PreparedModel:
 
     def _leaves_open(self) -> bool:
         """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
-        if self.forward is not None or is_a(self.module, "PreTrainedModel"):
+        if self.forward is not None or is_a(self.module, "transformers.PreTrainedModel"):
             return False
         parameters = list(parameters_of(self.module).values())
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -472,16 +471,17 @@ def prepare(
         whole=whole,
         body=body,
         needs_logits=needs_logits,
-        pads_right=any(
-            map(_pads_right, {type(module) for module in model.modules() if is_a(module, "PreTrainedModel")})
-        ),
+        pads_right=any(map(_pads_right, model.modules())),
         parameters=own_names(model, parameters or {}),
         unfound=unfound,
     )
 
 
-def _pads_right(kind: type) -> bool:
-    """Return whether models of a class pad sequences on the right; ProphetNet adds predicting streams there."""
+def _pads_right(module: nn.Module) -> bool:
+    """Return whether a Hugging Face model pads sequences on the right; ProphetNet adds predicting streams there."""
+    if not is_a(module, "transformers.PreTrainedModel"):
+        return False
+    kind = type(module)
     return kind.__name__.startswith(("PegasusX", "ProphetNet")) or any(n.startswith("_pad_to_") for n in dir(kind))
 
 

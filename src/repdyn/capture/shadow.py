@@ -37,7 +37,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from repdyn.capture.blocks import WRAPPINGS, is_sharded
+from repdyn.capture.blocks import WRAPPINGS, is_a, is_sharded
 
 _SHARED_BYTES = 1 << 20
 """Larger tensors share their memory with the model's."""
@@ -191,7 +191,7 @@ class Shadow:
             new.__dict__["_compiled_call_impl"] = None
             if "_original_forward" in state and "forward" in state:  # under which accelerate keeps what it has wrapped
                 new.__dict__["forward"] = self._copy(state["_original_forward"])
-            if any(kind.__name__ == "LightningModule" for kind in type(x).__mro__):
+            if is_a(x, "LightningModule"):
                 new.__dict__.update(log=_Silent(), log_dict=_Silent())
             self._fill(x, new, {*new.__dict__})
         for name, with_kwargs in _HOOKS.items():
@@ -308,20 +308,21 @@ class _Tried:
 
     def __call__(self, module: nn.Module, *passed: Any) -> Any:
         tensors = [t for t in tree_leaves(passed) if isinstance(t, Tensor) and not t.is_inference()]
-        before = [t._version for t in tensors]
-        own = dict(module.__dict__), dict(module._parameters), dict(module._buffers), dict(module._modules)
+        versions, then = [t._version for t in tensors], _parts_of(module)
         result = self._hook(module, *passed)
-        after = module.__dict__, module._parameters, module._buffers, module._modules
+        now = _parts_of(module)
         self._acts |= (
             result is not None
-            or before != [t._version for t in tensors]
-            or any(
-                then.keys() != now.keys() or any(now[k] is not then[k] for k in then)
-                for then, now in zip(own, after, strict=True)
-            )
+            or versions != [t._version for t in tensors]
+            or then.keys() != now.keys()
+            or any(now[name] is not then[name] for name in then)
         )
         (self._onlookers.discard if self._acts else self._onlookers.add)(self._number)
         return result
+
+
+def _parts_of(module: nn.Module) -> dict[str, Any]:
+    return {**module.__dict__, **module._parameters, **module._buffers, **module._modules}
 
 
 def _may_act(hook: Any) -> bool:

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, silent_blocks
 from repdyn.capture.prepared_model import PreparedModel
-from repdyn.capture.token_states import Slot, watched
+from repdyn.capture.token_states import Slot, exact_device, watched
 from repdyn.probe import ProbeBatch
-from repdyn.utils.devices import exact_device
 
 STATES_BYTES = 2 << 30
 

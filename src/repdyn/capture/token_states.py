@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, class_name, is_a
 from repdyn.probe import ProbeBatch
-from repdyn.utils.devices import exact_device
 
 Slot: TypeAlias = int | str | tuple
 """Position or name of states among a block's arguments or outputs, or a pair of these inside one of them."""
@@ -248,7 +247,7 @@ class EmbeddingSearch:
         if self._found is None or self._several:
             return SEVERAL if self._several else NONE_FOUND
         weight = self._found.weight.detach()
-        if is_a(weight, "DTensor"):
+        if is_a(weight, "torch.DTensor"):
             weight = weight.full_tensor()
         # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
         is_whole = weight.device.type != "meta" and weight.ndim > 1
@@ -276,3 +275,18 @@ class EmbeddingSearch:
                 )
             self._found = self._found or module
             self._several |= module.weight is not self._found.weight and not is_of_positions
+
+
+def exact_device(device: torch.device) -> torch.device:
+    """Return a device itself, or the CPU for one without float64: Apple's GPUs."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64, on its device or on the CPU."""
+    return tensor.to(exact_device(tensor.device)).double()
+
+
+def are_equal(states: Tensor, others: Tensor) -> bool:
+    """Return whether two tensors have the same values, perhaps on two devices."""
+    return states.shape == others.shape and bool((states == others.to(states)).all())

@@ -107,7 +107,7 @@ class Target:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint as rows record it."""
         return Checkpoint(
-            self.run,
+            run=self.run,
             step=self.step,
             tokens_seen=self.tokens_seen,
             stage=self.stage,

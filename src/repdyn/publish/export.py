@@ -1,9 +1,9 @@
 """Export of stored runs to loggers, with the names and steps of a live run."""
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
 from pathlib import Path
@@ -13,26 +13,22 @@ from typing import Any
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from repdyn.alerts import stored_rules
-from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import (
     LOGGED_SCALARS,
     TOKENS_KEY,
     LogLayers,
     each_target,
-    log_figures,
     log_status,
     logged_values,
     named_config,
     target_of,
     validate_log_layers,
 )
-from repdyn.publish.results import log_layer_lines, provenance
+from repdyn.publish.results import log_pictures, provenance, rows_and_stacks
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.files import folder_name
-from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.runs import is_measured, select
 from repdyn.utils.arguments import Destination
 from repdyn.utils.attempts import attempts
@@ -53,15 +49,14 @@ def export_run(
 
     A ValueError says that nothing is stored of the run, or that it was measured on several probes and none is named.
     """
-    frame = store.to_pandas(run, categorical=True)
-    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    frame, stacks = rows_and_stacks(store, run, probe)
     path = store.path_of(run)
     known = path.run.configuration if path else {}
     origin = provenance(store, frame)
     if known:
         origin |= {"schedule": known.get("schedule"), "metrics": ", ".join(known.get("metrics", ()))}
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
-    steps, stacks = sorted(values["step"].unique().tolist()), stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+    steps = sorted(values["step"].unique().tolist())
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
@@ -69,12 +64,13 @@ def export_run(
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():
-                row = logged_values(_records(stored), log_layers) | _scalars(stored)
+                present = stored.notna() | (stored.columns == "value")
+                rows: list[Any] = [*stored.astype(object).where(present, None).itertuples()]
+                row = logged_values(rows, log_layers) | _scalars(stored)
                 each_target(loggers, methodcaller("log_values", row, step))
         for one in stacks:
-            log_figures(all_figures(one, attempt), loggers, one.steps[-1], one.stack, attempt)
             with attempt():
-                each_target(loggers, lambda target, one=one: log_layer_lines(one, target))
+                each_target(loggers, partial(log_pictures, one, all_figures(one, attempt)))
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
@@ -199,10 +195,3 @@ def _scalars(rows: pd.DataFrame) -> dict[str, float]:
     scalars = scalars.loc[~scalars["metric"].isin(LOGGED_SCALARS)]
     values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
     return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}
-
-
-def _records(frame: pd.DataFrame) -> list[Row]:
-    """Return the rows as they were stored, with None for the missing values of pandas in columns that may be null."""
-    absent: dict[str, Any] = {field.name: None if field.nullable else math.nan for field in SCHEMA}
-    records: list[dict[str, Any]] = frame.astype(object).to_dict("records")
-    return [Row(**{name: absent[name] if pd.isna(value) else value for name, value in row.items()}) for row in records]

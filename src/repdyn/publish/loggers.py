@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
-from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.attempts import attempts
 from repdyn.utils.files import safe_file_name
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ LogLayers: TypeAlias = str | Sequence[str]
 
 Place: TypeAlias = Literal["config", "summary"]
 """Where a logger shows what is known of a whole run."""
-
-XAxis: TypeAlias = tuple[str, Sequence[int]]
-"""The label of an axis, and the places of its values."""
 
 ALL_TOKENS = "all"
 _EVERY_LAYER: dict[str, tuple[str, ...]] = {
@@ -139,7 +136,6 @@ _laid_out: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 class Target:
     """Any of Lightning's loggers: it takes values, and nothing else is sent."""
 
-    takes_images = False
     takes_pages = False
     """Whether it shows a page of HTML."""
 
@@ -152,11 +148,18 @@ class Target:
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         """Show alerts as text."""
 
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-        """Show figures as images; they are left open."""
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
+        """Show figures as images, which are left open; an error in one does not affect the others."""
+        with attempts() as attempt:
+            for name, figure in figures.items():
+                with attempt():
+                    self.log_image(name, figure, step)
 
-    def log_lines(self, name: str, x: XAxis, lines: Mapping[str, Sequence[float]], step: int) -> None:
-        """Show a chart of several lines over one axis."""
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        """Show a figure as an image."""
+
+    def log_lines(self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int) -> None:
+        """Show a chart of several lines over one axis, which is called ``x``, with values ``at`` these places."""
 
     def log_page(self, page: Path, name: str, step: int) -> None:
         """Show a page of HTML."""
@@ -168,7 +171,7 @@ class Target:
 class WandbTarget(Target):
     """Weights & Biases."""
 
-    takes_images = takes_pages = True
+    takes_pages = True
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # no step=: W&B silently drops a row whose step is less than its own counter
@@ -181,15 +184,14 @@ class WandbTarget(Target):
         for section, profile in profiles.items():
             if len(profile) == 1 + max(profile):  # every layer is logged
                 line = {section: [profile[layer] for layer in sorted(profile)]}
-                self.log_lines(f"{section}_over_depth", ("layer", sorted(profile)), line, step)
+                self.log_lines(f"{section}_over_depth", "layer", sorted(profile), line, step)
 
-    def log_lines(self, name: str, x: XAxis, lines: Mapping[str, Sequence[float]], step: int) -> None:
+    def log_lines(self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int) -> None:
         from wandb.plot import line_series  # an optional dependency, present wherever a WandbLogger is
 
-        label, places = x
         # browsers read no NaN
         values = [[None if math.isnan(value) else value for value in line] for line in lines.values()]
-        chart = line_series(list(places), values, list(lines), name, label)
+        chart = line_series(list(at), values, list(lines), name, x)
         self.log_media({f"charts/{name.replace('/', '_')}": chart}, step)  # W&B stores its table under this path
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
@@ -198,15 +200,16 @@ class WandbTarget(Target):
         # W&B sends one alert per title and minute: the step makes each title unique
         self._logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
 
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
         import matplotlib.pyplot  # noqa: F401  (W&B compares figures with this module, and does not import it)
         import wandb  # an optional dependency, present wherever a run of it is
 
         images = {}
-        for name, figure in figures.items():
-            with attempt():
-                images[name] = wandb.Image(figure)
-        self.log_media(images, step)
+        with attempts() as attempt:
+            for name, figure in figures.items():
+                with attempt():
+                    images[name] = wandb.Image(figure)
+            self.log_media(images, step)
 
     def log_page(self, page: Path, name: str, step: int) -> None:
         import wandb
@@ -237,8 +240,6 @@ class WandbTarget(Target):
 class TensorBoardTarget(Target):
     """TensorBoard: values also have a layout for the tab Custom Scalars."""
 
-    takes_images = True
-
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         super().log_values(values, step)
         writer = self._logger.experiment
@@ -251,10 +252,8 @@ class TensorBoardTarget(Target):
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         self._logger.experiment.add_text("alerts", "  \n".join(lines), global_step=step)
 
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-        for name, figure in figures.items():
-            with attempt():
-                self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
 
     def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
         # as text: its hyperparameters are written once, by the training
@@ -264,7 +263,7 @@ class TensorBoardTarget(Target):
 class MLflowTarget(Target):
     """MLflow: images, pages and alerts are artifacts."""
 
-    takes_images = takes_pages = True
+    takes_pages = True
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # brackets of a metric's settings are not allowed in its names
@@ -274,10 +273,8 @@ class MLflowTarget(Target):
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         self._logger.experiment.log_text(self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt")
 
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-        for name, figure in figures.items():
-            with attempt():
-                self._logger.experiment.log_figure(self._logger.run_id, figure, f"{name}/step_{step:08d}.png")
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        self._logger.experiment.log_figure(self._logger.run_id, figure, f"{name}/step_{step:08d}.png")
 
     def log_page(self, page: Path, name: str, step: int) -> None:
         text = page.read_text(encoding="utf-8")
@@ -294,7 +291,7 @@ class MLflowTarget(Target):
 class TrackioTarget(Target):
     """Trackio."""
 
-    takes_images = takes_pages = True
+    takes_pages = True
 
     def log_values(self, values: Mapping[str, Any], step: int) -> None:
         # a step given to a run that another counts would move the steps at which that one logs
@@ -304,7 +301,7 @@ class TrackioTarget(Target):
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         self._logger.experiment.alert(title=lines[0].partition(": ")[0], text="\n".join(lines), step=step)
 
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
         self.log_values(figures, step)
 
     def log_page(self, page: Path, name: str, step: int) -> None:
@@ -336,23 +333,20 @@ _TARGETS: dict[str, type[Target]] = {
     "TensorBoardLogger": TensorBoardTarget,
     "MLFlowLogger": MLflowTarget,
     "TrackioLogger": TrackioTarget,
+    "wandb.Run": WandbTarget,
+    "trackio.Run": TrackioTarget,
+    "torch.SummaryWriter": TensorBoardTarget,
+    "tensorboardX.SummaryWriter": TensorBoardTarget,
 }
-_BARE_TARGETS: dict[tuple[str, str], type[Target]] = {
-    ("wandb", "Run"): WandbTarget,
-    ("trackio", "Run"): TrackioTarget,
-    ("torch", "SummaryWriter"): TensorBoardTarget,
-    ("tensorboardX", "SummaryWriter"): TensorBoardTarget,
-}
-"""By package and name of the class."""
+"""By the class: loggers of whichever of Lightning's two packages by its name, runs and writers by package and name."""
 
 
 def target_of(logger: Any) -> Target:
-    """Return the target that a logger writes to, of whichever of Lightning's two packages it is, or that a run or a
-    writer without a logger is."""
+    """Return the target that a logger writes to, or that a run or a writer without a logger is."""
     for one in type(logger).__mro__:
-        if one.__name__ in _TARGETS:
-            return _TARGETS[one.__name__](logger)
-        if kind := _BARE_TARGETS.get((one.__module__.partition(".")[0], one.__name__)):
+        if kind := _TARGETS.get(one.__name__):
+            return kind(logger)
+        if kind := _TARGETS.get(f"{one.__module__.partition('.')[0]}.{one.__name__}"):
             return kind(_Bare(logger))
     if not callable(getattr(logger, "log_metrics", None)):
         raise TypeError(f"expected loggers such as wandb.run, a SummaryWriter or one of Lightning's, got {logger!r}")
@@ -383,43 +377,25 @@ def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
     return layout
 
 
-def each_target(loggers: Iterable[Logger], job: Callable[[Target], None], attempt: Attempt | None = None) -> None:
+def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
     """Call ``job(target)`` for each logger; an error in one does not affect the others, after which the first is
-    raised, or has been collected by an ``attempt`` of the caller."""
-    with attempts(attempt) as each:
+    raised."""
+    with attempts() as attempt:
         for logger in loggers:
-            with each():
+            with attempt():
                 job(target_of(logger))
 
 
-def log_figures(
-    figures: Mapping[str, Figure],
-    loggers: Iterable[Logger],
-    step: int,
-    stack: str | None = None,
-    attempt: Attempt | None = None,
-    prefix: str = "",
-) -> None:
-    """Log figures as ``figures/NAME``, or ``figures/STACK/NAME``, to the loggers that take images, as
-    :func:`each_target` does; they are left open."""
-    named = named_figures(figures, stack, prefix)
-    with attempts(attempt) as each:
-        each_target(loggers, lambda target: target.log_images(named, step, each), each)
-
-
-def named_figures(figures: Mapping[str, Figure], stack: str | None, prefix: str) -> dict[str, Figure]:
-    """Return figures by their names in the loggers, as of :func:`log_figures`."""
+def named_figures(figures: Mapping[str, Figure], stack: str | None = None, prefix: str = "") -> dict[str, Figure]:
+    """Return figures by their names in the loggers, ``figures/NAME``, or ``figures/STACK/NAME``."""
     folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
     return {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
 
 
-_ABOUT = "repdyn"
-"""Prefix of names in the configuration and the summary of a run, which hold names of the training too."""
-
-
 def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values of a configuration by their names in the loggers: ``repdyn/``, a prefix, the name."""
-    return {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
+    """Return values of a configuration or a summary by their names in the loggers, which have those of the training,
+    too: ``repdyn/``, a prefix, the name."""
+    return {f"repdyn/{prefix}{name}": value for name, value in config.items()}
 
 
 def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
@@ -427,6 +403,6 @@ def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefi
     ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status`` in a model with several stacks."""
     summary: dict[str, str] = {}
     for found in insights:
-        place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
-        summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
+        stack = f"{found.stack}/" if found.stack else ""
+        summary |= named_config({"status": found.status, "headline": found.headline}, f"{stack}{prefix}")
     each_target(loggers, lambda target: target.log_config(summary, "summary"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from repdyn.alerts import stored_rules
 from repdyn.diagnosis import DescribedRun, DescribedRuns, described_rows, described_runs, insights, stacks_of_run
 from repdyn.diagnosis.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.metrics.metric import file_stem
-from repdyn.publish.loggers import Target, each_target, log_figures, log_status, named_figures
+from repdyn.publish.loggers import Target, each_target, log_status, named_figures
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.tables.frames import concatenated
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 
 MAX_SUMMARIES = 3  # largest number of runs that get a summary each
 _MOST_SCORES = 10  # largest number of correlations of a run that are printed
+
+
+def rows_and_stacks(store: Store, run: str, probe: str | None) -> tuple[pd.DataFrame, list[DescribedRun]]:
+    """Return the rows of a run on a probe, which may be the only one, and each stack of its model."""
+    frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    return frame, stacks_of_run(frame, stored_rules(store.alerts_path(run)))
 
 
 def show_run(
@@ -61,8 +69,7 @@ def show_run(
         probe if the run was measured on several, and of the stack if the model has several. Those that compare the
         stacks are in ``comparison`` next to theirs.
     """
-    frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
-    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    frame, found = rows_and_stacks(store, run, probe)
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
     folder = _folder(store, run, frame, store.output / "figures")
@@ -70,7 +77,7 @@ def show_run(
     # what is said of the run is found once, for the report too, unless it has another name for each probe there
     data = described_runs(store) if report else None
     own = {each.stack: each for each in data.runs if each.name == run} if data else {}
-    stacks = [own.get(each.stack, each) for each in stacks_of_run(frame, stored_rules(store.alerts_path(run)))]
+    stacks = [own.get(each.stack, each) for each in found]
     last = max(one.steps[-1] for one in stacks)
     with attempts() as attempt:
         if report is not None:
@@ -81,10 +88,9 @@ def show_run(
             files = []
             with attempt():
                 figures, files = _draw(one, _of_stack(folder, one.stack), attempt, (".png",))
-                log_figures(figures, used_loggers, last, one.stack, attempt, prefix)
-                each_target(used_loggers, lambda target, one=one: log_layer_lines(one, target, prefix))
-            with attempt():
                 written += files
+                each_target(used_loggers, partial(log_pictures, one, figures, prefix=prefix))
+            with attempt():
                 print_summary(one, figures=files, console=console, **spent())
                 spent = dict  # printed once
                 if len(stacks) > 1:
@@ -218,35 +224,37 @@ def _save(
 
 def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step, and
-    the charts of :func:`log_layer_lines`.
+    the charts of :func:`log_pictures`.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
     Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
     """
-    if not target.takes_images:
+    if type(target) is Target:  # which takes values alone
         return
     from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
 
-    frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
-    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
-        for one in stacks_of_run(frame, stored_rules(store.alerts_path(run))):
+        for one in rows_and_stacks(store, run, probe)[1]:
             figures = {}
             for metric, subset in (key for key in one.series if has_own_figures(key[0])):
                 with attempt():
                     figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(one, metric, subset)
-            target.log_images(named_figures(figures, one.stack, prefix), one.steps[-1], attempt)
             with attempt():
-                log_layer_lines(one, target, prefix)
+                log_pictures(one, figures, target, prefix)
 
 
-def log_layer_lines(run: DescribedRun, target: Target, prefix: str = "") -> None:
-    """Log a chart of each metric of geometry and of the user's own with a line for each layer, which W&B shows."""
-    for (metric, subset), series in run.series.items():
-        if has_own_figures(metric):
-            lines = {f"layer {layer}": row for layer, row in zip(series.layers, series.values.tolist(), strict=True)}
-            chart = "_".join(filter(None, [file_stem(metric), run.stack, subset]))
-            target.log_lines(f"{prefix}{chart}_layers", ("step", series.steps), lines, run.steps[-1])
+def log_pictures(run: DescribedRun, figures: Mapping[str, Figure], target: Target, prefix: str = "") -> None:
+    """Log figures of a run, and for W&B a chart of each metric of geometry and of the user's own with a line for each
+    layer."""
+    with attempts() as attempt:
+        with attempt():
+            target.log_images(named_figures(figures, run.stack, prefix), run.steps[-1])
+        for (metric, subset), series in run.series.items():
+            if has_own_figures(metric):
+                values = zip(series.layers, series.values.tolist(), strict=True)
+                lines = {f"layer {layer}": row for layer, row in values}
+                chart = "_".join(filter(None, [file_stem(metric), run.stack, subset]))
+                target.log_lines(f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1])
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:

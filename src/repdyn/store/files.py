@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, DESCRIPTIONS, METRICS_KEY, SCHEMA, Row
-from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, write_atomically
+from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, shortened, write_atomically
 from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
@@ -32,7 +32,6 @@ _STEP = re.compile(r"step([0-9]+)(?:-.*)?\.parquet", re.DOTALL)
 _CHECKPOINT_DIGITS = 12
 # Common file systems limit names to 255 bytes.
 _MAX_NAME_BYTES = 255
-_DIGEST_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,8 @@ def folder_name(run: str) -> str:
     """Return a folder name that is unique to a run: without separators, leading dot or device name, not too long."""
     if not run:
         raise ValueError("expected a run name, got an empty string")
-    folder = escaped(quoted(run), AT_ITS_ENDS)
-    if len(folder) <= _MAX_NAME_BYTES:
-        return folder
-    # quoted names contain no plus sign, so no other run has this folder
-    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
-    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
+    # quoted names contain no plus sign, so no other run has a folder with one
+    return shortened(escaped(quoted(run), AT_ITS_ENDS), run, _MAX_NAME_BYTES)
 
 
 def run_of(folder: str) -> str | None:
@@ -132,8 +127,8 @@ def encoded_schema(schema: pa.Schema = SCHEMA) -> pa.Schema:
 def row_files(folder: Path) -> list[str]:
     """Return the names of the files with rows in a folder, in ascending order; none if the folder is missing."""
     # far quicker than pathlib's glob in a folder with a thousand files
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if ROW_FILE.fullmatch(entry.name))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(filter(ROW_FILE.fullmatch, os.listdir(folder)))
     return []
 
 
@@ -224,9 +219,9 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
             names = set(schema.names)
             if missing := _REQUIRED - names:
                 raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
+            present = [name for name in wanted.names if name in names]
             # files are small: threads, and looking for every column by its name, would cost more than they save
-            chosen = None if names == set(wanted.names) else [name for name in wanted.names if name in names]
-            table = file.read(chosen, use_threads=False)
+            table = file.read(present if len(present) < len(names) else None, use_threads=False).select(present)
             with suppress(AttributeError, KeyError, ValueError):  # none, or damaged: these metrics go by their names
                 own = json.loads((schema.metadata or {})[METRICS_KEY])
                 DESCRIPTIONS.update({name: texts for name, texts in own.items() if isinstance(texts, dict)})

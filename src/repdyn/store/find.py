@@ -8,9 +8,9 @@ from repdyn.store.files import has_row_files
 from repdyn.store.store import RUN_STORE, Store
 from repdyn.utils.files import is_url
 from repdyn.utils.mistyped import did_you_mean
+from repdyn.utils.printing import shorten_list
 
 _MAX_DEPTH = 4  # a store of train.py lies three folders below that of all runs: NAME/TIME/repdyn
-_MAX_LISTED = 8
 
 
 def open_store(path: str | Path, *, refresh: bool = True) -> Store:
@@ -61,7 +61,7 @@ def find_store(path: str | Path) -> Store:
         )
     path = Path(path)
     if len(found) > 1:
-        listed = ", ".join(str(store.path) for store in found[:_MAX_LISTED]) + ", ..." * (len(found) > _MAX_LISTED)
+        listed = shorten_list([str(store.path) for store in found])
         raise ValueError(f"expected one store in {path}, got {len(found)}; name one of {listed}")
     if not found:
         hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
@@ -92,9 +92,8 @@ def find_stores(path: str | Path) -> list[Store]:
         store = open_store(path)
         return [store] if _has_measurements(store.path) else []
     path = Path(path)
-    if found := next((store for store in (path, path / RUN_STORE) if _has_measurements(store)), None):
-        return [open_store(found)]
-    return [open_store(below) for below in sorted(_stores_below(path, _MAX_DEPTH))]
+    found = next(([store] for store in (path, path / RUN_STORE) if _has_measurements(store)), None)
+    return [open_store(store) for store in found or sorted(_stores_below(path, _MAX_DEPTH))]
 
 
 def _has_measurements(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +97,12 @@ class RunPath:
         return sorted(found)
 
 
-def find_run(store: Path, run_id: str) -> Run | None:
-    """Return the run of an id that has a :data:`RUN_FILE` or rows; None if there is none."""
-    return _run_in(store / folder_name(run_id))
-
-
 class History:
     """The runs of the store in a folder as they are at one moment, and the paths through them."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self.runs = {run.id: run for run in filter(None, map(_run_in, sorted(store.glob("[!.]*/"))))}
+        self.runs = {run.id: run for run in filter(None, map(run_in, sorted(store.glob("[!.]*/"))))}
         """All runs by id, also those without rows."""
         self._children: dict[str, list[Run]] = {}
         for run in sorted(self.runs.values(), key=lambda run: (run.started, run.id)):
@@ -127,12 +123,12 @@ class History:
         ]
         ends = {run.id for run in shown}
         began = {run.id: self._began(run, ends) for run in shown}
-        found, numbers = [], dict.fromkeys((run.name for run in shown), 0)
-        for run in sorted(shown, key=lambda run: (run.name, began[run.id], run.id)):
-            numbers[run.name] += 1
-            when = f", {began[run.id][:16].replace('T', ' ')}" if began[run.id] else ""
-            is_first = numbers[run.name] == 1
-            found.append(self.path_to(run, run.name if is_first else f"{run.name} ({numbers[run.name]}{when})"))
+        found = []
+        in_order = sorted(shown, key=lambda run: (run.name, began[run.id], run.id))
+        for name, of_name in groupby(in_order, key=lambda run: run.name):
+            for number, run in enumerate(of_name, 1):
+                when = f", {began[run.id][:16].replace('T', ' ')}" if began[run.id] else ""
+                found.append(self.path_to(run, name if number == 1 else f"{name} ({number}{when})"))
         return found
 
     def path_to(self, run: Run, name: str) -> RunPath:
@@ -212,7 +208,7 @@ def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
     return read_tables([path], ["weights"])["weights"][0].as_py()
 
 
-def _run_in(folder: Path) -> Run | None:
+def run_in(folder: Path) -> Run | None:
     """Return the run in a folder with a :data:`RUN_FILE` or rows; the folder's name says which it is, also if it is a
     copy of another one."""
     has_file = (folder / RUN_FILE).exists()

@@ -6,14 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from repdyn.utils.redaction import redacted
 
@@ -45,41 +44,55 @@ METRICS_KEY = b"repdyn.metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Checkpoint:
+    """A checkpoint, as each of its rows describes it."""
+
+    run: str = "model"
+    """Name of the training run or sweep the checkpoint belongs to; in frames, of the history that a row is in."""
+    run_id: str | None = None
+    """Id of the run that measured the row, which a history shares with the runs that continue it."""
+    model: str = ""
+    """Class of the measured model, or the name it is published under."""
+    causal: bool | None = None
+    """True if no position attends to a later one (a decoder), False if it does (an encoder), None if unknown."""
+    step: int = 0
+    """Optimizer steps taken."""
+    trainer_step: int | None = None
+    """The trainer's own counter at that time, as its checkpoints have it; it differs from ``step`` with two optimizers
+    or none that the trainer knows."""
+    tokens_seen: int | None = None
+    """Training tokens consumed so far, over all devices; None if unknown."""
+    stage: str | None = None
+    """Training stage of a published checkpoint that names one, or :data:`FINISHED`; None otherwise."""
+    revision: str | None = None
+    """Branch, tag or folder under which the checkpoint is published; None for a live model."""
+    checkpoint: str | None = None
+    """Source of the weights: repository@commit, or a path; None for a live model."""
+    parameters: int | None = None
+    """Number of the measured model's parameters."""
+    weights: str | None = None
+    """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once."""
+    weights_kind: str | None = None
+    """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation of a GGUF file such
+    as "Q4_K_M"; None if unknown."""
+    device: str | None = None
+    """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
+    attention: str | None = None
+    """Attention implementation of a transformers model, such as "sdpa"."""
+    way: str | None = None
+    """How the model was left unchanged: "shadow" if a copy of its modules ran, "restored" if its own did."""
+    rank: int | None = None
+    """Rank of the process that measured alone; None if there was a single one, or several measured together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Checkpoint):
     """One value at one checkpoint.
 
     A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None is a scalar
     of the run at the same step, such as its training loss, stored so that a figure can show both.
     """
 
-    run: str
-    """Name of the training run or sweep the checkpoint belongs to; in frames, of the history that a row is in."""
-    run_id: str | None = None
-    """Id of the run that measured the row, which a history shares with the runs that continue it."""
-    model: str
-    """Class of the measured model, or the name it is published under."""
-    causal: bool | None
-    """True if no position attends to a later one (a decoder), False if it does (an encoder), None if unknown."""
-    step: int
-    """Optimizer steps taken."""
-    trainer_step: int | None = None
-    """The trainer's own counter at that time, as its checkpoints have it; it differs from ``step`` with two optimizers
-    or none that the trainer knows."""
-    tokens_seen: int | None
-    """Training tokens consumed so far, over all devices; None if unknown."""
-    stage: str | None
-    """Training stage of a published checkpoint that names one, or :data:`FINISHED`; None otherwise."""
-    revision: str | None
-    """Branch, tag or folder under which the checkpoint is published; None for a live model."""
-    checkpoint: str | None
-    """Source of the weights: repository@commit, or a path; None for a live model."""
-    parameters: int | None
-    """Number of the measured model's parameters."""
-    weights: str | None
-    """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once."""
-    weights_kind: str | None = None
-    """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation of a GGUF file such
-    as "Q4_K_M"; None if unknown."""
     layer: int | None = None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None = None
@@ -151,14 +164,6 @@ class Row:
     dtype: str = "float64"
     """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where the model's own
     forward pass enters autocast."""
-    device: str | None
-    """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
-    attention: str | None
-    """Attention implementation of a transformers model, such as "sdpa"."""
-    way: str | None = None
-    """How the model was left unchanged: "shadow" if a copy of its modules ran, "restored" if its own did."""
-    rank: int | None = None
-    """Rank of the process that measured alone; None if there was a single one, or several measured together."""
     probe: str
     """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float = 0.0
@@ -176,12 +181,12 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 _ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 SCHEMA = pa.schema(
     [
-        pa.field(name, _ARROW_TYPES[annotation.removesuffix(" | None")], nullable=annotation.endswith("None"))
-        for name, annotation in Row.__annotations__.items()
+        pa.field(
+            each.name, _ARROW_TYPES[(kind := str(each.type)).removesuffix(" | None")], nullable=kind.endswith("None")
+        )
+        for each in fields(Row)
     ]
 )
-HAS_FOREIGN_WEIGHTS = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
-"""Condition on rows of checkpoints that are not measured, since they have weights or files of another one."""
 
 
 def storable(text: str) -> str:
@@ -229,37 +234,15 @@ def too_few_distinct(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint as described in its rows; fields as in :class:`Row`."""
-
-    run: str = "model"
-    model: str = ""
-    step: int = 0
-    tokens_seen: int | None = None
-    stage: str | None = None
-    revision: str | None = None
-    checkpoint: str | None = None
-    causal: bool | None = None
-    parameters: int | None = None
-    weights: str | None = None
-    device: str | None = None
-    attention: str | None = None
-    run_id: str | None = None
-    trainer_step: int | None = None
-    weights_kind: str | None = None
-    way: str | None = None
-    rank: int | None = None
-
-
 def provenance() -> dict[str, Any]:
     """Return the columns for the time and the package versions of a measurement."""
     return {"measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"), **_versions()}
 
 
 def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
-    """Return the row of a scalar of the run, such as its training loss."""
-    return Row(**asdict(checkpoint), metric=name, value=value, reason=reason, probe=probe, **provenance())
+    """Return the row of a scalar of the run, such as its training loss, at a checkpoint or that of another row."""
+    known = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
+    return Row(**known, metric=name, value=value, reason=reason, probe=probe, **provenance())
 
 
 def failure_rows(

@@ -80,9 +80,7 @@ class StateCache:
     def complete(self, step: int) -> None:
         """Mark a step as complete, so that later steps are compared with it."""
         try:
-            write_atomically(
-                self._step_folder(step) / _COMPLETE_MARKER, lambda path: path.write_text("whole\n", encoding="utf-8")
-            )
+            (self._step_folder(step) / _COMPLETE_MARKER).touch()
         except OSError as error:
             log.warning("Later steps cannot be compared with step %d: %s", step, error)
 
@@ -100,8 +98,7 @@ class StateCache:
         if not earlier and self._earlier is not None:
             return self._earlier.load_previous(step, stack, layer, like)
         if not earlier:
-            only = f", only of step {complete[-1]}" if complete and complete[-1] > step else ""
-            raise Undefined(f"no states of a step before {step} are stored{only}")
+            raise Undefined(f"no states of a step before {step} are stored")
         newest = earlier[-1]
         try:
             states = load_file(self._path(newest, stack, layer))[_TENSOR_NAME]

@@ -30,8 +30,8 @@ from repdyn.store.files import (
     read_tables,
     write_table,
 )
-from repdyn.store.runs import RUN_FILE, History, Run, RunPath, find_run, weights_of
-from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, Row, to_table
+from repdyn.store.runs import RUN_FILE, History, Run, RunPath, run_in, weights_of
+from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.files import is_url, write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -57,7 +57,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._paths: tuple[object, list[RunPath]] | None = None
+        self._paths: tuple[object, list[RunPath]] = None, []
 
     @property
     def location(self) -> str:
@@ -121,7 +121,7 @@ class Store:
 
     def find_run(self, run: str) -> Run | None:
         """Return the run of an id; None if the store has none."""
-        return find_run(self.path, run)
+        return run_in(self.folder_of(run))
 
     def folder_of(self, run: str) -> Path:
         """Return the folder of the run of an id, which need not exist."""
@@ -190,19 +190,11 @@ class Store:
         """
         return [path.name for path in self.paths()]
 
-    def run_name(self, run: str) -> str:
-        """Return the name under which the run of an id is shown."""
-        named = next((path.name for path in self.paths() if path.run.id == run), None)
-        return named or (found.name if (found := self.find_run(run)) else run)
-
     def paths(self) -> list[RunPath]:
         """Return all histories with at least one measured checkpoint."""
-        state, settled = self._state()
-        if self._paths is None or self._paths[0] != state:
-            found = History(self.path).paths()
-            if not settled:
-                return found
-            self._paths = state, found
+        state = self._state()
+        if state is None or state != self._paths[0]:
+            self._paths = state, History(self.path).paths()
         return self._paths[1]
 
     def path_of(self, run: str) -> RunPath | None:
@@ -215,7 +207,7 @@ class Store:
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
         path = self.path_of(run)
-        return (self.folder_of(run) if path is None else path.parts[-1].folder) / "alerts.yaml"
+        return self.folder_of(run if path is None else path.run.id) / "alerts.yaml"
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a history in ascending order, without those at which measuring failed."""
@@ -235,7 +227,6 @@ class Store:
         run: str | None = None,
         *,
         columns: Sequence[str] | None = None,
-        metrics: Sequence[str] | None = None,
         categorical: bool = False,
     ) -> pd.DataFrame:
         """Return all rows, or those of one history, with a column per field of :class:`repdyn.store.schema.Row`.
@@ -247,7 +238,6 @@ class Store:
             run: its name, or the id of its last run; all histories unless given. What several have in common is in each
                 of them, with its name in the column ``run``.
             columns: names of the columns to return, in this order; all unless given.
-            metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
             categorical: return texts as ordered categoricals and columns of one value as views that cannot be written
                 to, which take a fraction of the memory, and the rows in the order in which views are drawn: in each run
                 the values of layers by step and layer, those of heads, then scalars and failures.
@@ -262,7 +252,7 @@ class Store:
         names = list(COLUMNS if columns is None else columns)
         needed = columns_to_read(names)
         paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
-        found = [table for path in paths for table in self._tables(path, needed, metrics)]
+        found = [table for path in paths for table in self._tables(path, needed)]
         if not found:
             if run is None:
                 raise self.empty_error()
@@ -270,17 +260,14 @@ class Store:
             raise ValueError(f"expected a store with measurements, found none in {self.path} of the run {run!r}{which}")
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table
-        frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC)
-        if metrics is not None:
-            frame = frame.loc[frame["metric"].isin(list(metrics))].reset_index(drop=True)
-        frame = frame.loc[:, names]
+        frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC).loc[:, names]
         return frame if categorical else with_strings(frame).copy()  # which can be written to
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
 
-    def _tables(self, path: RunPath, columns: Sequence[str], metrics: Sequence[str] | None) -> Iterator[pa.Table]:
-        """Yield the rows of a history under its name, and those that tell which of them count."""
+    def _tables(self, path: RunPath, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the rows of a history under its name."""
         if path.missing is not None:
             _warn_once(path.missing)
         for part in path.parts:
@@ -289,19 +276,17 @@ class Store:
                 continue
             if part.last_step is not None:
                 table = table.filter(pc.field("step") <= part.last_step)
-            if metrics is not None:
-                table = table.filter(pc.field("metric").isin(list(metrics)) | HAS_FOREIGN_WEIGHTS)
             name = pa.DictionaryArray.from_arrays(pa.nulls(len(table), pa.int32()).fill_null(0), [path.name])
             yield table.set_column(table.column_names.index("run"), table.schema.field("run"), name)
 
-    def _state(self) -> tuple[object, bool]:
-        """Return what changes when there are other files in the folder of a run, and whether that is certain."""
+    def _state(self) -> object:
+        """Return what changes when there are other files in the folder of a run; None where that is not certain."""
         try:
             with os.scandir(self.path) as entries:
                 times = {entry.name: entry.stat().st_mtime_ns for entry in entries}
         except OSError:
-            return None, False
-        return times, time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
+            return None
+        return times if time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS else None
 
 
 def _as_json(value: Any) -> Any:

@@ -46,7 +46,7 @@ UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
 # How often views are made
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
 MAX_TIME_SHARE = 0.02  # of the time may go into pages
-FIRST_HEATMAPS = 4  # measurements before the first heatmaps, and then as many again, so that a long run has few
+FIRST_HEATMAPS = 4  # measurements before the first heatmaps; twice as many before the next, so that a long run has few
 
 
 class Writer:
@@ -137,8 +137,7 @@ class _Lane:
 
     def __init__(self, logger: Logger) -> None:
         self.jobs: deque[Callable[[Target], None]] = deque()
-        self.patience = LOGGER_SECONDS
-        self.is_behind = False
+        self.was_late = self.is_behind = False
         self._target = target_of(logger)
         self.what = f"logging to {type(logger).__name__}"
         self._errors: deque[Exception] = deque()
@@ -160,7 +159,7 @@ class _Lane:
             self.runner(self.what, work)
             self.is_behind = False
         except TimeoutError:
-            self.is_behind, self.patience = True, 0.0
+            self.is_behind = self.was_late = True
         if self._errors:
             raise self._errors.popleft()
 
@@ -196,7 +195,7 @@ class Loggers:
                 lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
                 lane.jobs.append(job)
                 with attempt():
-                    lane.drain(lane.patience)
+                    lane.drain(0.0 if lane.was_late else LOGGER_SECONDS)
 
     def wait(self, seconds: float) -> None:
         """Wait for loggers that are behind; what they have not got by then is in the store."""
@@ -252,24 +251,24 @@ class Alerts:
 
 class Views:
     """Views of a run on one probe: a page and heatmaps that follow it, and figures, a summary and the final page when
-    it ends. Only a live one has a page; the prefix leads the names in the loggers, which are told the schedule."""
+    it ends. Only a live one has a page; the prefix leads the names in the loggers, which are told what is known."""
 
     def __init__(
-        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, schedule: str
+        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, about: dict[str, str]
     ) -> None:
         self._store, self._run_id, self._loggers, self._live = store, run_id, loggers, live
         self._options = {"probe": probe, "prefix": prefix}
-        self._schedule = schedule
+        self._about = about
         self._page = TimeoutRunner(PAGE_SECONDS)
         self._page_after = 0.0
         """When the page may be written again, by ``time.perf_counter``."""
-        self._heatmaps_in = 0
-        """Measurements until the next heatmaps."""
+        self._n_measured, self._heatmaps_at = 0, FIRST_HEATMAPS
+        """How many measurements there were, and how many there are before the next heatmaps."""
         self._is_described = False
 
     def refresh(self) -> None:
         """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps."""
-        self._heatmaps_in -= 1
+        self._n_measured += 1
         with attempts() as attempt:
             if self._live and time.perf_counter() >= self._page_after:
                 with attempt():
@@ -279,7 +278,8 @@ class Views:
             if not self._is_described:
                 with attempt():
                     self._describe()
-            if self._heatmaps_in <= 0:
+            if self._is_described and self._n_measured >= self._heatmaps_at:
+                self._heatmaps_at = 2 * self._n_measured
                 with attempt():
                     self._log_heatmaps()
 
@@ -301,31 +301,22 @@ class Views:
             return
         self._is_described = True
         from repdyn.publish.results import provenance
-        from repdyn.tables.frames import in_order, metrics_of, of_metric
 
         frame = store.to_pandas(self._run_id, categorical=True)
-        rows = frame.loc[(frame["probe"] == self._options["probe"]) & frame["layer"].notna()]
-        subsets = {metric: in_order(of_metric(rows, metric)["subset"].unique()) for metric in metrics_of(rows)}
-        metrics = ", ".join(f"{metric}@{subset}" for metric in subsets for subset in subsets[metric])
-        known = provenance(store, rows) | {"schedule": self._schedule, "metrics": metrics}
+        known = provenance(store, frame.loc[frame["probe"] == self._options["probe"]]) | self._about
         known.pop("tokens_seen", None)  # they grow
         config = named_config(known, self._options["prefix"])
         self._loggers.each(lambda target: target.log_config(config))
 
     def _log_heatmaps(self) -> None:
-        # by the steps in the store, so that a resumed run goes on where it was; listed rarely, since they are many
-        n_steps = len(self._store.steps(self._run_id))
-        if n_steps < FIRST_HEATMAPS:
-            self._heatmaps_in = FIRST_HEATMAPS - n_steps
-            return
-        self._heatmaps_in = n_steps
         from repdyn.publish.results import log_heatmaps
 
         self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
 
     def finish(self, spent: Callable[[], dict[str, float]]) -> None:
         """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent."""
-        store, loggers, name = self._store, list(self._loggers.of_training()), self._store.run_name(self._run_id)
+        store, loggers, path = self._store, list(self._loggers.of_training()), self._store.path_of(self._run_id)
+        name = self._run_id if path is None else path.name
 
         def draw() -> None:
             from repdyn.publish.results import show_run

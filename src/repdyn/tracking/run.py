@@ -30,8 +30,7 @@ from repdyn.publish.loggers import logged_values
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
-from repdyn.store.runs import find_run
-from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.schema import LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
 from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, watching_signals
@@ -53,7 +52,6 @@ Weights: TypeAlias = Mapping[str, Tensor]
 AVERAGED = "averaged"
 """Kind of the weights, and what the name of their run and their names in the loggers say."""
 _PER_TENSOR = 64
-_TITLES = {LOSS: "loss", VALIDATION_LOSS: "validation loss", LEARNING_RATE: "learning rate"}
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,11 @@ class Origin:
             return self.store
         parts, places = Path(self.store).parts, [folder.absolute() for folder in folders]
         found = (place.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for place in places)
-        return next((store for store in found if find_run(store, self.run_id) is not None), None)
+        return next((store for store in found if Store(store).find_run(self.run_id) is not None), None)
 
     def near(self, checkpoint: str | Path | None) -> Origin:
         """Return the origin with the place of its store where that was moved together with a checkpoint."""
-        if self.store is None or is_url(self.store) or checkpoint is None or find_run(Path(self.store), self.run_id):
+        if self.store is None or is_url(self.store) or checkpoint is None or Store(self.store).find_run(self.run_id):
             return self
         moved = self.found_in(Path(checkpoint).absolute().parents)
         return self if moved is None else replace(self, store=str(moved))
@@ -137,7 +135,7 @@ class TrackedRun:
         monitors: Iterable[object] | None = None,
     ) -> None:
         self.options, self.probe, self.name, self.store = options, probe, name, store
-        self.weights_kind, self._origin = weights_kind, origin
+        self.weights_kind, self._origin, self._root_module = weights_kind, origin, root_module
         self._settings = {**(settings or {}), **(options.configuration or {})}
         self.id: str | None = None
         """Id of the run in the store."""
@@ -158,8 +156,8 @@ class TrackedRun:
         self._views: Views | None = None
         pairs = resolve(options.metrics, probe)
         self._captures = frozenset().union(*(metric.captures for metric, _ in pairs))
-        self._gradients: tuple[int, dict[str, Tensor]] | None = None
-        self._before: tuple[int, dict[str, Tensor]] | None = None
+        self._gradients: tuple[int, dict[str, Tensor]] = -1, {}
+        self._before: tuple[int, dict[str, Tensor]] = -1, {}
         """Gradients of a step, and the weights after one whose next one is scheduled, if a metric needs them."""
         self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
         self.is_measuring = ranks is not None
@@ -174,7 +172,7 @@ class TrackedRun:
         ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash})
         with self.cost.counted():
             with isolated_rng(), ranks.sync_errors():
-                self._prepared = self._tried(model, root_module, ranks)
+                self._prepared = self._tried(model, ranks)
             self._writer = Writer(store, probe)
             # a trainer that fails without notice leaves rows there until the process ends
             weakref.finalize(self, self._writer.report, "the training ended before it did")
@@ -201,7 +199,6 @@ class TrackedRun:
         *,
         weights: Weights | None = None,
         averaged: Weights | None = None,
-        root_module: nn.Module | None = None,
     ) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
 
@@ -211,7 +208,6 @@ class TrackedRun:
             scalars: values to store with the measurement, by their names in :mod:`repdyn.store.schema`.
             weights: what is measured in place of the model's own weights; None for these.
             averaged: averaged weights of the same model, which are measured as well.
-            root_module: the module that the model is a part of, where that is sharded as a whole.
 
         Raises:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
@@ -224,11 +220,11 @@ class TrackedRun:
             self.close_step()
         self._open_step = step
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
-            rows = self._measured(model, checkpoint, scalars, weights, root_module, arrived)
+            rows = self._measured(model, checkpoint, scalars, weights, arrived)
             if rows is not None:
-                self.should_stop |= self._ranks.on_rank_zero(partial(self._deliver, step, rows, arrived))
+                self._on_first(partial(self._deliver, step, rows, arrived))
         if averaged is not None:
-            self._measure_averaged(model, checkpoint, scalars, averaged, root_module)
+            self._measure_averaged(model, checkpoint, scalars, averaged)
 
     def _measured(
         self,
@@ -236,7 +232,6 @@ class TrackedRun:
         checkpoint: Checkpoint,
         scalars: Mapping[str, Scalar],
         weights: Weights | None,
-        root_module: nn.Module | None,
         arrived: list[int],
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
@@ -260,7 +255,7 @@ class TrackedRun:
                 model,
                 self.probe,
                 options,
-                root_module=root_module,
+                root_module=self._root_module,
                 parameters=weights,
                 ranks=ranks,
                 former=self._prepared,
@@ -303,29 +298,31 @@ class TrackedRun:
                 *scalar_rows(profile.checkpoint, key.probe, scalars, on_error),
             ]
 
-    def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> bool:
-        """Store the rows of a step, then log and draw them; return whether an alert requests to stop."""
-        self.latest, stops = rows, False
+    def _on_first(self, function: Callable[[], None]) -> None:
+        """Call a function on the first of the ranks; all learn whether an alert has requested to stop."""
+        ranks = self._ranks or ALONE
+        self.should_stop |= ranks.on_rank_zero(lambda: function() or self.should_stop)
+
+    def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> None:
+        """Store the rows of a step, then log and draw them."""
+        self.latest = rows
         with attempts() as attempt:
             with attempt():
-                stops = self._store(step, rows, rows)
+                self._store(step, rows, rows)
             with attempt(), self.notices.errors(step, "drawing"):
                 if self._views is not None and not arrived:
                     self._views.refresh()
-        return stops
 
-    def _store(self, step: int, rows: list[Row], new: list[Row]) -> bool:
-        """Store all rows of a step, keep the new ones for the loggers, and return whether an alert requests to stop."""
+    def _store(self, step: int, rows: list[Row], new: list[Row]) -> None:
+        """Store all rows of a step, keep the new ones for the loggers, and judge them by the rules of the alerts."""
         self._rows = self._writer.rows[replace(self._key, step=step)] = rows
-        stops = False
         with attempts() as attempt:
             with attempt():
                 self._writer.flush(self._loggers.keep)
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
-                stops = self._alerts.check(new)
-        return stops
+                self.should_stop |= self._alerts.check(new)
 
     def count_step(self, step: int) -> None:
         """Count a step of the training, after which the measured step before it is over."""
@@ -344,7 +341,7 @@ class TrackedRun:
     def _keep_weights(self, step: int) -> None:
         """Keep the weights after a step, from which the next one leads to weights that are measured."""
         is_needed = "weights_before" in self._captures and step + 1 in self.cost.schedule
-        if is_needed and self._prepared is not None and (self._before is None or self._before[0] != step):
+        if is_needed and self._prepared is not None and self._before[0] != step:
             own = self._prepared.module.named_parameters()
             with self.cost.counted():
                 self._before = step, {name: weight.detach().clone() for name, weight in own}
@@ -353,11 +350,10 @@ class TrackedRun:
         """Return what is known of the training step before a measurement."""
         if self.weights_kind == AVERAGED or not self._captures & {"gradients", "weights_before"}:
             return None
-        (kept_at, gradients), (after, before) = self._gradients or (-1, {}), self._before or (-1, {})
-        self._gradients = self._before = None
-        return BlockWeights(
-            {}, gradients if kept_at == step else _gradients(module), before if after == step - 1 else {}
-        )
+        (kept_at, gradients), (after, before) = self._gradients, self._before
+        self._gradients = self._before = -1, {}
+        gradients = gradients if kept_at == step else _gradients(module)
+        return BlockWeights({}, gradients, before if after == step - 1 else {})
 
     def close_step(self) -> None:
         """Add the validation loss to the step that was measured last, and log all its values at once."""
@@ -368,25 +364,24 @@ class TrackedRun:
             self.averaged.validation_loss = self.validation_loss
             self.averaged.close_step()
         with self.cost.counted(), self.notices.errors(step):
-            self.should_stop |= self._ranks.on_rank_zero(partial(self._close, step))
+            self._on_first(partial(self._close, step))
 
-    def _close(self, step: int | None) -> bool:
-        """Store the validation loss, serve the loggers, and return whether an alert requests to stop."""
+    def _close(self, step: int | None) -> None:
+        """Store the validation loss, and serve the loggers."""
         loss, self.validation_loss = self.validation_loss, None
-        stops = False
         with attempts() as attempt:
             with attempt():
-                stops = step is not None and loss is not None and self._store_loss(step, VALIDATION_LOSS, loss)
+                if step is not None and loss is not None:
+                    self._store_loss(step, VALIDATION_LOSS, loss)
             with attempt():
                 self._loggers.send()
-        return stops
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before it was known."""
         if self._ranks is None:
             return
         with self.cost.counted(), self.notices.errors(step):
-            self.should_stop |= self._ranks.on_rank_zero(partial(self._store_loss, step, LOSS, loss))
+            self._on_first(partial(self._store_loss, step, LOSS, loss))
 
     def flush(self) -> None:
         """Store what was measured before an error ends the training, in a few seconds; nothing is raised."""
@@ -400,7 +395,7 @@ class TrackedRun:
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; nothing is raised where an error or
         Ctrl-C has ``interrupted`` the training, which must reach its user."""
-        self._prepared = None
+        self._prepared = self._root_module = None
         if self.averaged is not None:
             self.averaged.finish(interrupted=interrupted)
         if self._ranks is None or not self._ranks.is_rank_zero:
@@ -485,7 +480,7 @@ class TrackedRun:
                 self._loggers,
                 live=self.options.report,
                 prefix=self.prefix,
-                schedule=repr(schedule),
+                about={"schedule": known["schedule"], "metrics": ", ".join(known["metrics"])},
             )
         return run.id
 
@@ -497,12 +492,12 @@ class TrackedRun:
             self.notices.error(error, key.step)
             return None
 
-    def _tried(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> PreparedModel | None:
+    def _tried(self, model: nn.Module, ranks: Ranks) -> PreparedModel | None:
         """Return the model once it has run on a few windows of the probe, left as it was; raise what is wrong with it.
         None where that is no fault of the configuration, or of some ranks alone: the first measurement will tell."""
-        options, prepared, found = self.options, None, None
+        options, prepared, found, root = self.options, None, None, self._root_module
         try:
-            prepared = prepare(model, options.layers, forward=options.forward, root_module=root_module).on(self.probe)
+            prepared = prepare(model, options.layers, forward=options.forward, root_module=root).on(self.probe)
             try_model(prepared, self.probe)
         except (OSError, MemoryError, torch.OutOfMemoryError):
             pass
@@ -513,12 +508,7 @@ class TrackedRun:
         return prepared
 
     def _measure_averaged(
-        self,
-        model: nn.Module,
-        checkpoint: Checkpoint,
-        scalars: Mapping[str, Scalar],
-        averaged: Weights,
-        root_module: nn.Module | None,
+        self, model: nn.Module, checkpoint: Checkpoint, scalars: Mapping[str, Scalar], averaged: Weights
     ) -> None:
         """Measure the averaged weights as a run of their own, beside this one."""
         if self._ranks is None or self._ranks.size > 1:
@@ -535,7 +525,7 @@ class TrackedRun:
                     model,
                     checkpoint.step,
                     self.cost.schedule,
-                    root_module=root_module,
+                    root_module=self._root_module,
                     n_steps=self.cost.n_steps,
                     origin=Origin(known.averaged, known.store) if known and known.averaged else None,
                     loggers=self._loggers.of_training,
@@ -545,18 +535,16 @@ class TrackedRun:
                 )
             own = weights_of(model)
             placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
-            self.averaged.measure(model, checkpoint, scalars, weights=placed, root_module=root_module)
+            self.averaged.measure(model, checkpoint, scalars, weights=placed)
             self.should_stop |= self.averaged.should_stop
 
-    def _store_loss(self, step: int, name: str, loss: Scalar) -> bool:
-        """Store a loss of a step and return whether an alert requests a stop."""
+    def _store_loss(self, step: int, name: str, loss: Scalar) -> None:
+        """Store a loss of the step that was measured last."""
         rows = self._rows
         if not rows or rows[0].step != step or any(row.metric == name for row in rows):
-            return False
-        of_step = {each: getattr(rows[0], each) for each in Checkpoint.__dataclass_fields__}
-        on_error = partial(self.notices.error, step=step)
-        new = scalar_rows(Checkpoint(**of_step), self.probe.hash, {name: loss}, on_error)
-        return self._store(step, [*rows, *new], new)
+            return
+        new = scalar_rows(rows[0], self.probe.hash, {name: loss}, partial(self.notices.error, step=step))
+        self._store(step, [*rows, *new], new)
 
 
 def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:
@@ -589,7 +577,7 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
     for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
         digest.update(name.encode())
         weight = (weights[name] if weights and name in weights else own).detach()
-        local = weight.to_local() if is_a(weight, "DTensor") else weight
+        local = weight.to_local() if is_a(weight, "torch.DTensor") else weight
         if local.device.type != "meta":
             with suppress(NotImplementedError, RuntimeError):
                 sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
@@ -611,7 +599,7 @@ def scalar_rows(
             number = float(value.detach() if isinstance(value, Tensor) else value)
             rows.append(scalar_row(checkpoint, name, number, probe=probe))
         except (RuntimeError, TypeError, ValueError) as error:
-            on_error(ValueError(f"expected the {_TITLES[name]} as one number, got {type(value).__name__}: {error}"))
+            on_error(ValueError(f"expected {name} as one number, got {type(value).__name__}: {error}"))
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, TypeAlias
@@ -46,14 +46,17 @@ class Schedule:
             raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
 
     def __contains__(self, step: int) -> bool:
-        if step == 0 or step in self.steps:
-            return True
-        if self.every is not None and step % self.every == 0:
-            return True
-        if self.early_every is not None and step <= (self.early_until or 0) and step % self.early_every == 0:
-            return True
-        is_power_of_two = step & (step - 1) == 0
-        return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two
+        return any(step in part for part in self._parts(step))
+
+    def _parts(self, last: int) -> Iterator[Collection[int]]:
+        """Yield the parts of the union, each with all of its steps up to ``last`` and perhaps with later ones."""
+        yield (0, *self.steps)
+        if self.every is not None:
+            yield range(0, last + 1, self.every)
+        if self.early_every is not None:
+            yield range(0, min(last, self.early_until or 0) + 1, self.early_every)
+        if self.doubling_until is not None:
+            yield [2**exponent for exponent in range(self.doubling_until.bit_length())]
 
     def count(self, last: int) -> int:
         """Return how many steps from 0 to ``last`` are scheduled.
@@ -61,24 +64,15 @@ class Schedule:
         >>> Schedule(doubling_until=8, every=10).count(30)
         8
         """
-        early = min(last, max(self.doubling_until or 0, self.early_until or 0))
-        later = {step for step in self.steps if early < step <= last}
-        if self.every is not None:
-            later |= {step for step in range(self.every, last + 1, self.every) if step > early}
-        return sum(step in self for step in range(early + 1)) + len(later)
-
-    @classmethod
-    def pythia(cls) -> Schedule:
-        """Return the steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
-        return cls(doubling_until=512, every=1000)
+        return len({step for part in self._parts(last) for step in part if step <= last})
 
     @classmethod
     def parse(cls, spec: ScheduleLike) -> Schedule:
         """Return a schedule from its short form.
 
         Args:
-            spec: a Schedule; an int n (every n steps); a list of steps; "pythia"; or "checkpoints" (whenever the
-                trainer saves one).
+            spec: a Schedule; an int n (every n steps); a list of steps; "pythia" (those of its published checkpoints,
+                0, 1, 2, 4 ... 512, then every 1000); or "checkpoints" (whenever the trainer saves one).
 
         Raises:
             ValueError: anything else.
@@ -92,7 +86,7 @@ class Schedule:
             if all(isinstance(step, Integral) for step in steps):
                 return cls(steps=tuple(map(int, steps)))
         elif spec == "pythia":
-            return cls.pythia()
+            return cls(doubling_until=512, every=1000)
         elif spec == "checkpoints":
             return cls(at_checkpoints=True)
         raise ValueError(

@@ -278,7 +278,6 @@ class Tracker:
             Checkpoint(step=self.now, tokens_seen=self._tokens_seen),
             self._scalars,
             averaged=None if self._averaged is None else weights_of(self._averaged),
-            root_module=self._root_module,
         )
         tracked.close_step()  # its losses have been given
         self._scalars.pop(VALIDATION_LOSS, None)

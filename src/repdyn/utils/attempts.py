@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
 _POLL_SECONDS = 0.2
@@ -51,39 +52,35 @@ class TimeoutRunner:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._running: tuple[str, Event] | None = None
+        self._running: tuple[str, Future[Any]] | None = None
 
     def __call__(self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
         """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes too long, or an
         earlier call has not returned. ``what`` names it; ``watch`` is called meanwhile, and gives it up by what it
         raises."""
-        if self._running is not None and not self._running[1].is_set():
+        if self._running is not None and not self._running[1].done():
             raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
-        outcome: dict[str, Any] = {}
-        ended = Event()
-        self._running = what, ended
+        outcome: Future[T] = Future()
+        self._running = what, outcome
 
         def call() -> None:
             try:
-                outcome["value"] = function()
+                outcome.set_result(function())
             except BaseException as error:
-                outcome["error"] = error
-            finally:
-                ended.set()
+                outcome.set_exception(error)
 
         Thread(target=call, name=what, daemon=True).start()
-        # Not with join(): before Python 3.13, a thread whose join() is interrupted counts as ended.
         deadline = time.monotonic() + self.seconds
-        while not ended.wait(max(0.0, deadline - time.monotonic()) if watch is None else _POLL_SECONDS):
-            if time.monotonic() >= deadline:
+        while not outcome.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
+            wait([outcome], left if watch is None else _POLL_SECONDS)
             if watch is not None:
                 watch()
-        if "error" in outcome:
-            raise outcome["error"]
-        return outcome["value"]
+        return outcome.result()
 
     def wait(self, seconds: float) -> None:
         """Wait for a call that took too long."""
         if self._running is not None:
-            self._running[1].wait(seconds)
+            wait([self._running[1]], seconds)

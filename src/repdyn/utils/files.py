@@ -28,7 +28,7 @@ def absolute_place(store: str | Path) -> str | Path:
 
 
 _LONGEST_STEM = 200
-_DIGEST_DIGITS = 12
+_DIGEST_DIGITS = 16
 AT_ITS_ENDS = r"^\.|[ .]$|^(?=(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$))\w"
 """A leading dot, which hides a file, and what Windows refuses at the beginning or the end of a name."""
 _NOT_IN_FILES = rf"[^\w .,=@+()\[\]-]|{AT_ITS_ENDS}"
@@ -51,10 +51,13 @@ def safe_file_name(name: str) -> str:
     ('profile_two_nn[discard=0.8]', 'x%2F..%2F..%2Fy', '%61ux')
     """
     stem = escaped(name, _NOT_IN_FILES)
-    if len(stem) <= _LONGEST_STEM:
-        return stem or "%"
+    return shortened(stem, name, _LONGEST_STEM) or "%"
+
+
+def shortened(stem: str, name: str, longest: int) -> str:
+    """Return a stem; of one that is too long the beginning, and a digest of the whole name behind a plus sign."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
-    return f"{stem[: _LONGEST_STEM - 1 - _DIGEST_DIGITS]}+{digest}"
+    return stem if len(stem) <= longest else f"{stem[: longest - 1 - _DIGEST_DIGITS]}+{digest}"
 
 
 def write_atomically(target: Path, write: Callable[[Path], object]) -> None:

@@ -74,12 +74,6 @@ def warn(log: logging.Logger, text: str) -> None:
         log.warning("%s", text)
 
 
-_LOGGERS = (
-    "lightning.pytorch",
-    "lightning.fabric",
-    "lightning.pytorch.utilities.rank_zero",
-    "lightning.fabric.utilities.rank_zero",
-)
 _WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
     "The '[a-z_]+_dataloader' does not have many workers",
@@ -92,7 +86,7 @@ def silence_notices() -> None:
 
     Other warnings and all errors are still shown.
     """
-    for name in _LOGGERS:
+    for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in _WARNINGS:
         warnings.filterwarnings("ignore", message)

@@ -1,6 +1,6 @@
 """What other programs share: strict JSON, and YAML read as plain data."""
 
-import math
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,10 @@ from repdyn.utils.mistyped import did_you_mean
 def json_values(content: Any) -> Any:
     """Return dictionaries, lists and plain values with None for each number that is not finite.
 
-    >>> json_values({"range": (0.0, math.inf), "value": math.nan})
+    >>> json_values({"range": (0.0, float("inf")), "value": float("nan")})
     {'range': [0.0, None], 'value': None}
     """
-    if isinstance(content, dict):
-        return {name: json_values(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [json_values(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    return json.loads(json.dumps(content), parse_constant=lambda name: None)
 
 
 def read_yaml(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 
 REDACTED = "REDACTED"
 """The replacement of a secret; a plain word, so that YAML and JSON around it stay valid."""
@@ -29,26 +28,19 @@ _PLACES = tuple(
 )
 
 
-def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
+def redacted(text: str) -> str:
     """Return a text without its secrets; idempotent, and the same text where it has none.
 
     Removes user, password and query of an address, what follows names such as ``api_key:``, tokens of known formats,
-    and the values of variables whose names mark them as secret.
+    and the values of environment variables whose names end in TOKEN, SECRET, PASSWORD or _KEY, which hold secrets of no
+    known format, such as the 40 hexadecimal digits of a W&B key.
 
-    Args:
-        text: any.
-        environment: variables whose names end in TOKEN, SECRET, PASSWORD or _KEY hold secrets of no known format, such
-            as the 40 hexadecimal digits of a W&B key; None for the process's own.
-
-    >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed", {})
+    >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed")
     'GET https://hub.example/file failed'
-    >>> redacted("WANDB_API_KEY=abc", {}), redacted("pad_token=[PAD]", {})
+    >>> redacted("WANDB_API_KEY=abc"), redacted("pad_token=[PAD]")
     ('WANDB_API_KEY=REDACTED', 'pad_token=[PAD]')
-    >>> redacted("no such key 0123456789abcdef", {"WANDB_API_KEY": "0123456789abcdef"})
-    'no such key REDACTED'
     """
-    known = os.environ if environment is None else environment
-    secrets = (value.strip() for name, value in known.items() if _SECRET_VARIABLE.search(name))
+    secrets = (value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name))
     # the longest first: one may be a part of another
     for secret in sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True):
         text = text.replace(secret, REDACTED)

@@ -105,7 +105,7 @@ def test_schedules_are_read(saved, monkeypatch, text: str, schedule: object) -> 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("REPDYN_SCHEDULE", "often", "expected REPDYN_SCHEDULE as a number of steps"),
+        ("REPDYN_SCHEDULE", "often", "expected a schedule: a Schedule, a number of steps"),
         ("REPDYN_METRICS", "two_nm", "did you mean 'two_nn'"),
     ],
 )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from synthetic_runs import fill, make_rows
 
 from repdyn.publish.export import export_store
-from repdyn.publish.loggers import log_figures, logged_values, target_of
+from repdyn.publish.loggers import logged_values, named_figures, target_of
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -48,7 +48,7 @@ def test_values_are_those_of_every_step(row, logger):
 
 
 def test_figures_and_alerts_are_artifacts(logger):
-    log_figures({"map": Figure((1, 1))}, [logger], 4, "decoder")
+    target_of(logger).log_images(named_figures({"map": Figure((1, 1))}, "decoder"), 4)
     target_of(logger).log_alerts(["step 8, no value: two_nn", "step 8, mine: more"], 8)
     assert set(files(logger)) == {"figures/decoder/map/step_00000004.png", "alerts/step_00000008.txt"}
     path = logger.experiment.download_artifacts(logger.run_id, "alerts/step_00000008.txt")

@@ -177,5 +177,7 @@ def test_an_alert_asks_all_ranks_to_stop(folder):
 
 def test_a_loss_that_is_not_one_number_keeps_nobody_waiting(folder):
     first, second = outcome(folder, "loss of two numbers")
-    assert first.startswith("ValueError: expected the loss as one number, got Tensor")
-    assert second.startswith("RuntimeError: expected every rank to measure, but rank 0: ValueError: expected the loss")
+    assert first.startswith("ValueError: expected train/loss as one number, got Tensor")
+    assert second.startswith(
+        "RuntimeError: expected every rank to measure, but rank 0: ValueError: expected train/loss"
+    )

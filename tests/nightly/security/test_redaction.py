@@ -14,6 +14,11 @@ COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_TOKEN": "no", "PATH": "/usr/bin:/bin"}
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setattr("os.environ", ENVIRONMENT)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -30,8 +35,8 @@ ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_T
     ],
 )
 def test_secrets_are_taken_out(text, expected):
-    assert redacted(text, ENVIRONMENT) == expected
-    assert redacted(expected, ENVIRONMENT) == expected
+    assert redacted(text) == expected
+    assert redacted(expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_secrets_are_taken_out(text, expected):
     ],
 )
 def test_what_is_no_secret_stays(text):
-    assert redacted(text, ENVIRONMENT) == text
+    assert redacted(text) == text
 
 
 @pytest.mark.parametrize(
@@ -54,5 +59,5 @@ def test_what_is_no_secret_stays(text):
 )
 def test_the_time_grows_with_the_length_alone(text):
     start = time.process_time()
-    redacted(text, ENVIRONMENT)
+    redacted(text)
     assert time.process_time() - start < 2
