@@ -162,7 +162,7 @@ def watch(
         once: Print the table as it is now, and serve nothing.
         interval: Seconds between two looks for new measurements.
         host: Address it is served at.
-        port: Port, or the next free one; 0 for any.
+        port: Port, or another one where it is taken; 0 for any.
         token: Text that requests need, of at least 8 letters, digits, - or _ (default: a new random one).
         no_token: Answer all requests of this computer.
         open: Open a browser.
@@ -370,7 +370,7 @@ def explore(
         nearest: Number of nearest tokens.
         max_tokens: Tokens of a sentence.
         host: Address it is served at.
-        port: Port, or the next free one; 0 for any.
+        port: Port, or another one where it is taken; 0 for any.
         open: Open a browser.
 
     Examples:
