@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 from contextlib import redirect_stdout, suppress
+from runpy import run_path
 from typing import Any
 from unittest import mock
 
@@ -22,9 +23,7 @@ _CLI = "<!-- cli -->"
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Point links to folders and to files outside of docs/ at the repository."""
     if page.file.src_uri == "all_metrics.md":
-        from repdyn.terminal.metric_list import markdown as table_of_metrics
-
-        markdown = table_of_metrics()
+        markdown = run_path(os.path.join(os.path.dirname(__file__), "site_metrics.py"))["markdown"]()
     folder = posixpath.dirname(page.file.src_uri)
 
     def rewrite(link: re.Match[str]) -> str:

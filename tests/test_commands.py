@@ -187,11 +187,6 @@ def test_alerts_by_rules_of_ones_own_and_their_status(store, tmp_path, capsys):
         main(["insights", str(store.path), "--fail"])
 
 
-def test_the_list_of_metrics_is_that_of_the_site(capsys):
-    main(["metrics", "--markdown"])
-    assert capsys.readouterr().out.startswith("# All metrics\n")
-
-
 def test_a_command_that_wrote_nothing_is_no_success(tmp_path, store, capsys):
     failed = fill(tmp_path / "failed", make_failures(8, "gated"))
     other = fill(tmp_path / "other", make_published("lab/b", steps=(0, 8), settings="{}"))

@@ -4,6 +4,7 @@ import io
 import math
 import re
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.series import metric_series
 from repdyn.tables.texts import seconds_by_metric
-from repdyn.terminal.metric_list import markdown, print_metrics
+from repdyn.terminal.metric_list import print_metrics
 from repdyn.terminal.runs import (
     layer_table,
     print_closing,
@@ -253,7 +254,9 @@ def test_the_document_names_every_metric():
 
 
 def lines_of_of_metric_list(metric):
-    return [line for line in markdown().splitlines() if line.startswith(f"| `{metric}` |")]
+    page = run_path(str(DOCUMENT.parent / "site_metrics.py"))["markdown"]()
+    assert page.startswith("# All metrics\n")
+    return [line for line in page.splitlines() if line.startswith(f"| `{metric}` |")]
 
 
 def test_what_a_line_tells():

@@ -325,25 +325,16 @@ def query(
         print_frame(frame)
 
 
-def metrics(*, markdown: bool = False, json: Json = False) -> None:
+def metrics(*, json: Json = False) -> None:
     """List every metric.
-
-    Args:
-        markdown: Print it with settings, as the page of all metrics.
 
     Examples:
       repdyn metrics
-      repdyn metrics --markdown > all_metrics.md
       repdyn metrics --json | jq -r '.[].name'
     """
     from repdyn.terminal import metric_list
 
-    if markdown:
-        print(metric_list.markdown(), end="")
-    elif json:
-        print_json(metric_list.records())
-    else:
-        metric_list.print_metrics()
+    print_json(metric_list.records()) if json else metric_list.print_metrics()
 
 
 def explore(
