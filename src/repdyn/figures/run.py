@@ -15,26 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
-from repdyn.figures.charts import (
-    MARKED,
-    Chart,
-    Line,
-    Panel,
-    about_checkpoints,
-    alerts_on,
-    depth_axis,
-    heads_panel,
-    heatmap_panel,
-    loss_line,
-    marker_size,
-    marks_on,
-    mean_lines,
-    profile_lines,
-    run_caption,
-    run_title,
-    step_colours,
-    training_axis,
-)
+from repdyn.figures import charts
 from repdyn.figures.drawing import draw, draw_all
 from repdyn.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
 from repdyn.metrics import FAMILIES
@@ -67,44 +48,44 @@ def over_depth(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tupl
     measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
     steps = select_steps(sorted(measured), MAX_STEPS)
     rows, board = run.rows_of(metrics), Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
-    colours = dict(zip(steps, step_colours(len(steps)), strict=True))
+    colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
     several = len(steps) > 1
     by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
     by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
     both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
     when = "" if several else f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
-    axis = depth_axis([run.series[trace.key] for pane in board.panes for trace in pane.traces])
+    axis = charts.depth_axis([run.series[trace.key] for pane in board.panes for trace in pane.traces])
     chart = board.chart(
         [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH * by_step,
         panel_legend_width=_LEGEND_WIDTH,
-        title=run_title(run, f"{title} over depth{when}"),
-        caption=run_caption(rows, both, board.about_tokens(), about_checkpoints(rows), intervals(rows)),
-        legend=[Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps) if by_step],
+        title=charts.run_title(run, f"{title} over depth{when}"),
+        caption=charts.run_caption(rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)),
+        legend=[charts.Line(x=(), y=(), colour=colours[at], label=f"{at:,}") for at in reversed(steps) if by_step],
         legend_title="step",
     )
     return draw(chart)
 
 
-def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Panel:
+def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
     """Return one line per step; or one per trace at its last step, dotted at its first."""
     if len(pane.traces) == 1:
         one = series[pane.traces[0].key]
         chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
-        return Panel(lines=profile_lines(one, chosen))
+        return charts.Panel(lines=charts.profile_lines(one, chosen))
     lasts, firsts = [], []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
         one = series[trace.key]
         first, last = one.steps_with_values[0], one.steps_with_values[-1]
-        lasts += profile_lines(one, {last: colour}, label=trace.label)
+        lasts += charts.profile_lines(one, {last: colour}, label=trace.label)
         if first != last:
-            firsts += profile_lines(one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker="")
+            firsts += charts.profile_lines(one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker="")
     return _named_lines(pane, lasts, firsts)
 
 
-def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ()) -> Panel:
+def _named_lines(pane: Pane, lines: Sequence[charts.Line], others: Sequence[charts.Line] = ()) -> charts.Panel:
     legend = "right" if len(lines) > 1 else ""
-    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
+    return charts.Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
 
 
 def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
@@ -117,7 +98,7 @@ def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anis
     chart = _against_step(run, metrics, "Mean over layers during training", WIDE)
     name, losses = loss_of_run(run.frame)
     first, *others = chart.panels
-    first = replace(first, loss=loss_line(losses, LOSS_TITLES[name]))
+    first = replace(first, loss=charts.loss_line(losses, LOSS_TITLES[name]))
     return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
 
 
@@ -127,22 +108,22 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
     return draw(_against_step(run, run.metrics(family), title, SMALL))
 
 
-def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Chart:
+def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> charts.Chart:
     rows, keys = run.rows_of(metrics), run.keys_of(metrics)
     embeddings = [key for key in keys if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()]
     names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
     board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
-    axis = training_axis(sorted(rows["step"].unique().tolist()))
-    marked = MARKED * any(alert.metric in metrics for alert in run.alerts)
+    axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
+    marked = charts.MARKED * any(alert.metric in metrics for alert in run.alerts)
     return board.chart(
         [replace(_step_panel(run.series, pane, run.alerts), x=axis) for pane in board.panes],
         panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
-        title=run_title(run, title),
-        caption=run_caption(rows, board.about_tokens(), about_checkpoints(rows), intervals(rows), marked),
+        title=charts.run_title(run, title),
+        caption=charts.run_caption(rows, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows), marked),
     )
 
 
-def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
+def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.Panel:
     """Return one line per trace; its label tells if layers are left out."""
     lines, notes_on_layers = [], []
     # told apart without colours too
@@ -152,14 +133,14 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
         note, look = "", dict[str, Any](colour=colour, dash=dash)
         if trace.layer is None:
             note = f"\n({one.layer_mean.coverage})" if one.layer_mean.is_partial else ""
-            lines += mean_lines(one, label=trace.label + note, **look)
+            lines += charts.mean_lines(one, label=trace.label + note, **look)
         else:
             at = one.layers.index(trace.layer)
-            look |= {"marker_size": marker_size(one.steps), "label": trace.label}
-            lines.append(Line(x=one.steps, y=one.values[at], margin=one.margins[at], **look))
+            look |= {"marker_size": charts.marker_size(one.steps), "label": trace.label}
+            lines.append(charts.Line(x=one.steps, y=one.values[at], margin=one.margins[at], **look))
         notes_on_layers.append(note)
-    raised = [alert for trace in pane.traces for alert in alerts_on(alerts, *trace.key)]
-    panel = replace(_named_lines(pane, lines), marks=marks_on(raised, None))
+    raised = [alert for trace in pane.traces for alert in charts.alerts_on(alerts, *trace.key)]
+    panel = replace(_named_lines(pane, lines), marks=charts.marks_on(raised, None))
     return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
 
 
@@ -169,22 +150,22 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     Cells without a value are hatched. All subsets of the tokens that the run has share their colours.
     """
     series = run.series[metric, subset]
-    panel = heatmap_panel(run, series)
+    panel = charts.heatmap_panel(run, series)
     hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
     shown = run.rows_of([metric], subset)
-    caption = run_caption(shown, about_checkpoints(shown), MARKED * bool(panel.marks))
-    return draw(Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
+    caption = charts.run_caption(shown, charts.about_checkpoints(shown), charts.MARKED * bool(panel.marks))
+    return draw(charts.Chart(title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
 
 
 def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
     series = run.series[metric, subset]
-    panel = heads_panel(series, np.asarray(series.by_head)[-1:])
+    panel = charts.heads_panel(series, np.asarray(series.by_head)[-1:])
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
     title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
-    caption = run_caption(run.rows_of([metric], subset))
-    return draw(Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
+    caption = charts.run_caption(run.rows_of([metric], subset))
+    return draw(charts.Chart(title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
 
 
 def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, Figure]:

@@ -15,31 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from repdyn.diagnosis import DescribedRun
-from repdyn.figures.charts import (
-    RELATIVE_DEPTH,
-    Axis,
-    Cells,
-    Line,
-    Mark,
-    Panel,
-    alerts_on,
-    axis_of_lines,
-    colour_scale,
-    depth_axis,
-    end_lines,
-    heads_panel,
-    heatmap_panel,
-    layer_colours,
-    loss_line,
-    marks_on,
-    mean_lines,
-    placed,
-    profile_lines,
-    run_colours,
-    shared_axis,
-    step_colours,
-    training_axis,
-)
+from repdyn.figures import charts
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import LOSS_TITLES, scalar_rows, select_steps
@@ -99,12 +75,12 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     all charts have."""
     colours: dict[str, str] = {}
     for number in range(1, MAX_TRAIL + 1):
-        colours |= zip(step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
+        colours |= zip(charts.step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
     for number in {len(series.layers) for run in runs for series in run.series.values()}:
-        colours |= zip(layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
+        colours |= zip(charts.layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
     members = with_seeds(runs, seeds)
-    dark = run_colours(members, (0.2, 0.7), 0.45)
-    return colours | {colour: dark[key] for key, colour in run_colours(members).items()} | DARK_COLOURS
+    dark = charts.run_colours(members, (0.2, 0.7), 0.45)
+    return colours | {colour: dark[key] for key, colour in charts.run_colours(members).items()} | DARK_COLOURS
 
 
 PlotlyDict: TypeAlias = dict[str, Any]
@@ -125,7 +101,7 @@ _SYMBOLS = {"x": "x", "s": "square", "^": "triangle-up", "D": "diamond", "v": "t
 _LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 
 
-def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
+def plotly_panel(panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
     """Return data and layout of a panel of lines or of cells; many lines have no bands, which would hide each other.
 
     The axis of a training is left to the caller, who may offer several. A line has its margins, from which
@@ -143,7 +119,7 @@ def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) 
     }
     floor = panel.y.floor
     heights = [mark for mark in panel.marks if mark.y is not None]
-    shown = placed(np.array([mark.y for mark in heights], float), floor).tolist()
+    shown = charts.placed(np.array([mark.y for mark in heights], float), floor).tolist()
     traces += _mark_traces(heights, [mark.x for mark in heights], shown)
     if panel.x.is_training:
         for trace in traces:
@@ -151,7 +127,7 @@ def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) 
     return {"data": traces, "layout": layout}
 
 
-def stacked_rows(panels: Sequence[Panel]) -> PlotlyDict:
+def stacked_rows(panels: Sequence[charts.Panel]) -> PlotlyDict:
     """Return panels of lines below each other on one axis of a training, each under its title.
 
     A panel without lines, of marks alone, is a narrow one without ticks.
@@ -179,17 +155,17 @@ def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
     return {"text": escaped(text), "showarrow": False, "font": {"size": size}, **place}
 
 
-def plotly_axis(axis: Axis) -> PlotlyDict:
+def plotly_axis(axis: charts.Axis) -> PlotlyDict:
     """Return an axis; 0 on a logarithmic one stands at its floor, below which nothing is drawn."""
     found: PlotlyDict = {"title": _title(axis.label)}
     if axis.limits is None:
         return found | {"type": "linear"}
-    ends = [float(placed(np.asarray(end), axis.floor)) for end in axis.limits]
+    ends = [float(charts.placed(np.asarray(end), axis.floor)) for end in axis.limits]
     if axis.log_from is not None:
         ends = [math.log10(end) for end in ends]
         found["type"] = "log"
     if axis.ticks is not None:
-        values = [float(placed(np.asarray(value), axis.floor)) for value in axis.ticks]
+        values = [float(charts.placed(np.asarray(value), axis.floor)) for value in axis.ticks]
         found |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
     if axis.is_integer:
         found["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
@@ -201,7 +177,7 @@ def plotly_axis(axis: Axis) -> PlotlyDict:
     return found
 
 
-def colour_axis(axis: Axis) -> PlotlyDict:
+def colour_axis(axis: charts.Axis) -> PlotlyDict:
     """Return a scale of colours for :func:`coloured` values."""
     low, high = axis.limits or (0.0, 1.0)
     bar: PlotlyDict = {"title": {**_title(axis.label), "side": "right"}, "thickness": 14, "outlinewidth": 0}
@@ -215,12 +191,12 @@ def colour_axis(axis: Axis) -> PlotlyDict:
     return {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
 
 
-def coloured(values: np.ndarray, axis: Axis) -> np.ndarray:
+def coloured(values: np.ndarray, axis: charts.Axis) -> np.ndarray:
     """Return what Plotly, which has no logarithmic colours, is to colour."""
-    return values if axis.log_from is None else np.log10(placed(values, axis.floor))
+    return values if axis.log_from is None else np.log10(charts.placed(values, axis.floor))
 
 
-def cells_trace(cells: Cells) -> PlotlyDict:
+def cells_trace(cells: charts.Cells) -> PlotlyDict:
     """Return the cells of a heatmap that have a value."""
     shown = coloured(cells.values, cells.colours)
     is_log, margins = shown is not cells.values, cells.margins
@@ -260,7 +236,8 @@ def band_outline(
     >>> band_outline([0, 1, 2], np.array([1.0, np.nan, 3.0]), np.array([0.5, 0.5, 1.0]), None)["y"].tolist()
     [1.5, 0.5, nan, 4.0, 2.0, nan]
     """
-    x, end, low, high = np.asarray(x, float), [np.nan], placed(values - margins, floor), placed(values + margins, floor)
+    x, end = np.asarray(x, float), [np.nan]
+    low, high = (charts.placed(edge, floor) for edge in (values - margins, values + margins))
     across, up = [np.empty(0)], [np.empty(0)]
     for run in np.ma.clump_unmasked(np.ma.masked_invalid(values + margins)):
         across += [x[run], x[run][::-1], end]
@@ -273,12 +250,12 @@ def escaped(text: str) -> str:
     return html.escape(text, quote=False).replace("\n", "<br>")
 
 
-def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
+def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> PlotlyDict:
     """Return a line; one that may have a band has its exact values, and its margins unless bands are left out."""
     number = "y" if line.margin is None else "customdata"
     trace: PlotlyDict = {
         "x": line.x,
-        "y": placed(np.asarray(line.y), panel.y.floor),
+        "y": charts.placed(np.asarray(line.y), panel.y.floor),
         "mode": "lines+markers" if line.marker and line.marker_size else "lines",
         "name": escaped(line.label),
         "showlegend": bool(line.label),
@@ -305,7 +282,7 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
     return trace | ({"meta": meta} if meta else {})
 
 
-def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
+def _heatmap(panel: charts.Panel, cells: charts.Cells, height: int) -> PlotlyDict:
     trace = cells_trace(cells)
     columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
     where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
@@ -338,7 +315,7 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     return {"data": traces, "layout": layout}
 
 
-def _mark_traces(marks: Sequence[Mark], x: Sequence[object], y: Sequence[object]) -> list[PlotlyDict]:
+def _mark_traces(marks: Sequence[charts.Mark], x: Sequence[object], y: Sequence[object]) -> list[PlotlyDict]:
     if not marks:
         return []
     look = {"symbol": "triangle-up", "color": ALERT_COLOUR, "size": 11, "line": {"color": "#ffffff", "width": 1.5}}
@@ -363,7 +340,7 @@ def _title(label: str) -> PlotlyDict:
     return {"text": "<br>".join(lines), "font": {"size": 12}}
 
 
-TRAINING, NO_VALUES = Axis(is_training=True), Axis(limits=(0.0, 1.0), is_empty=True)
+TRAINING, NO_VALUES = charts.Axis(is_training=True), charts.Axis(limits=(0.0, 1.0), is_empty=True)
 MAX_TRAIL = 7
 """Number of other steps in a profile."""
 MAX_PANELS = 24
@@ -385,7 +362,7 @@ _STEP_LINE = _STEP_FRAME | {"type": "line"}
 
 def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
-    plot = plotly_panel(heatmap_panel(run, series))
+    plot = plotly_panel(charts.heatmap_panel(run, series))
     plot["layout"]["shapes"] = [_STEP_FRAME]
     return plot
 
@@ -393,14 +370,14 @@ def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric over depth at the last step, between faint lines of a few others."""
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
-    colours = dict(zip(trail, step_colours(len(trail)), strict=True))
+    colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
     last = {series.steps[-1]: VALUE}
-    panel = Panel(
-        x=depth_axis([series]),
-        y=shared_axis(series, run.series),
+    panel = charts.Panel(
+        x=charts.depth_axis([series]),
+        y=charts.shared_axis(series, run.series),
         lines=[
-            *profile_lines(series, colours, margin=None, width=1.0, marker=""),
-            *profile_lines(series, last, label="", marker_size=3.5, description="layer %{x}"),
+            *charts.profile_lines(series, colours, margin=None, width=1.0, marker=""),
+            *charts.profile_lines(series, last, label="", marker_size=3.5, description="layer %{x}"),
         ],
         legend="right" if trail else "",
     )
@@ -416,28 +393,28 @@ def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     look = {"mode": "lines", "meta": {"along": "training", "role": "layer"}, "showlegend": False}
     traces = [
         {**look, "name": f"layer {layer}", "line": {"color": colour, "width": 1.5}}
-        for layer, colour in zip(series.layers, layer_colours(len(series.layers)), strict=True)
+        for layer, colour in zip(series.layers, charts.layer_colours(len(series.layers)), strict=True)
     ]
-    y = plotly_axis(shared_axis(series, run.series, has_bands=False))
+    y = plotly_axis(charts.shared_axis(series, run.series, has_bands=False))
     return {"data": traces, "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]}}
 
 
 def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
     """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts."""
     rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
-    if marks := [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]:
-        rows.append(Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
+    if marks := [replace(mark, y=0.5) for mark in charts.marks_on(run.alerts, None)]:
+        rows.append(charts.Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
     plot = stacked_rows(rows)
     plot["layout"]["shapes"] = [_STEP_LINE]
     return plot
 
 
-def _loss_row(run: DescribedRun) -> list[Panel]:
-    training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
-    validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
+def _loss_row(run: DescribedRun) -> list[charts.Panel]:
+    training = charts.loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
+    validation = charts.loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
     rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
     margin = ((rows["high"] - rows["low"]) / 2).astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
-    on_probe = loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
+    on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
@@ -445,24 +422,24 @@ def _loss_row(run: DescribedRun) -> list[Panel]:
     marks = [
         mark
         for name, line in drawn.items()
-        for mark in marks_on(alerts_on(run.alerts, name), line)
+        for mark in charts.marks_on(charts.alerts_on(run.alerts, name), line)
         if mark.y is not None
     ]
     title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
-    return [Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
+    return [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
 
 
-def _mean_row(run: DescribedRun, series: MetricSeries) -> Panel:
-    (line,) = mean_lines(series, colour=VALUE, marker_size=2.5)
-    alerts = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
+def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
+    (line,) = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
+    alerts = [alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
     of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, mean over {series.layer_mean.coverage}"
-    return Panel(
+    return charts.Panel(
         title=of if unit == title else f"{of} ({unit})",
         x=TRAINING,
-        y=replace(axis_of_lines(series.metric, [line]), label=""),
+        y=replace(charts.axis_of_lines(series.metric, [line]), label=""),
         lines=[line],
-        marks=marks_on(alerts, line),
+        marks=charts.marks_on(alerts, line),
     )
 
 
@@ -470,7 +447,7 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     """Return a metric by attention head and layer at the last step; None if it was not measured head by head."""
     if series.by_head is None:
         return None
-    plot = plotly_panel(heads_panel(series, series.by_head), height=HEIGHT - 40)
+    plot = plotly_panel(charts.heads_panel(series, series.by_head), height=HEIGHT - 40)
     plot["data"][0]["meta"] = {"role": "heads"}
     return plot
 
@@ -480,8 +457,8 @@ def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     lines = []
     for member in members:
         when = "" if member.run.finished else f", step {member.series.steps[-1]:,}"
-        lines += _lines_of(member, end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
-    return _lines_plot(Panel(x=RELATIVE_DEPTH, lines=lines), members)
+        lines += _lines_of(member, charts.end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
+    return _lines_plot(charts.Panel(x=charts.RELATIVE_DEPTH, lines=lines), members)
 
 
 def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str]) -> PlotlyDict | None:
@@ -491,8 +468,8 @@ def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
         return None
     lines = []
     for member in trained:
-        lines += _lines_of(member, mean_lines, colours, "\nstep %{text}")
-    return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
+        lines += _lines_of(member, charts.mean_lines, colours, "\nstep %{text}")
+    return _lines_plot(charts.Panel(x=charts.training_axis(trained[0].series.steps), lines=lines), trained)
 
 
 def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
@@ -500,11 +477,11 @@ def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> Plo
     colours, rows = compared_colours(runs, seeds), []
     for name, title in LOSS_TITLES.items():
         drawn = (
-            loss_line(run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker="")
+            charts.loss_line(run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker="")
             for number, run in enumerate(runs)
         )
         if len(lines := list(filter(None, drawn))) > 1:
-            rows.append(Panel(title=title, x=TRAINING, lines=lines))
+            rows.append(charts.Panel(title=title, x=TRAINING, lines=lines))
     return stacked_rows(rows) if rows else None
 
 
@@ -513,7 +490,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    colours, columns = colour_scale([member.series for member in trained]), min(_COLUMNS, len(trained))
+    colours, columns = charts.colour_scale([member.series for member in trained]), min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
     width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
     traces: list[PlotlyDict] = []
@@ -524,7 +501,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
         left, top = column * width, 1 - row * height
         across, up = [left, min(1.0, left + width - _GAP)], [max(0.0, top - height + _ROW_SPACE / n_rows), top]
         steps = [f"{step:,}" for step in series.steps]
-        trace = cells_trace(Cells(values=series.values, rows=(), columns=steps, colours=colours))
+        trace = cells_trace(charts.Cells(values=series.values, rows=(), columns=steps, colours=colours))
         where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
         # the page reads the values from here
         trace |= {"y": series.depths, "customdata": series.values, "hovertemplate": where, "meta": {"member": place}}
@@ -542,8 +519,8 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
 
 
 def _lines_of(
-    member: ComparedMember, lines_of: Callable[..., list[Line]], colours: Mapping[Key, str], where: str
-) -> list[Line]:
+    member: ComparedMember, lines_of: Callable[..., list[charts.Line]], colours: Mapping[Key, str], where: str
+) -> list[charts.Line]:
     """Return the lines of a member with their hover texts; the last is that of the member itself, not of a seed."""
     # colour and marker tell runs apart, since greyscale leaves the marker alone
     look = {"colour": colours[member.run.key], "marker": "os^Dv"[member.number % 5], "marker_size": 4.0}
@@ -557,10 +534,10 @@ def _lines_of(
     return [*found, replace(own, description=f"{run.label}{where}")]
 
 
-def _lines_plot(panel: Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
+def _lines_plot(panel: charts.Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
     """Return a plot with a line for each run; the legend is above few lines, next to many."""
     few = len(members) <= MAX_BANDS
-    y = axis_of_lines(members[0].series.metric, panel.lines)
+    y = charts.axis_of_lines(members[0].series.metric, panel.lines)
     return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)
 
 
@@ -593,5 +570,5 @@ def compared_with(
 
 def compared_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
     """Return a colour for each group of seeds, which its members share, and for each other run."""
-    colours = run_colours(with_seeds(runs, seeds))
+    colours = charts.run_colours(with_seeds(runs, seeds))
     return colours | {member.key: colours[group.key] for group in seeds for member in group.members}
