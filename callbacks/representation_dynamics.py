@@ -1,5 +1,6 @@
 """The tracker for Lightning, which measures the geometry of a model's layers during training."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -257,7 +258,7 @@ class RepresentationDynamics(ScheduledCallback):
 def _settings(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """Return the hyperparameters of a training, its trainer's settings, and those that its optimizers began with."""
     names = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "world_size")
-    found = {name: getattr(trainer, name) for name in names}
+    found = {"seed": os.environ.get("PL_GLOBAL_SEED"), **{name: getattr(trainer, name) for name in names}}
     for number, optimizer in enumerate(trainer.optimizers):
         kind = f"{type(optimizer).__name__}{number or ''}"
         found |= {f"{kind}.{name}": value for name, value in getattr(optimizer, "defaults", {}).items()}

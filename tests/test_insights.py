@@ -85,8 +85,8 @@ def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
 
 
 def test_a_block_that_changes_nothing():
-    def repeat(step, layer, metric, bit=0.0):
-        value = (1.3 if metric == "anisotropy" else 2.3) + step / 7e3
+    def repeat(step, layer, metric, bit=0.0, anisotropy=0.43):
+        value = (anisotropy if metric == "anisotropy" else 2.3) + step / 7e3
         return {"value": value + bit * layer} if layer in {2, 3} and step >= 100 else {}
 
     found = with_layers(repeat)
@@ -94,16 +94,19 @@ def test_a_block_that_changes_nothing():
     assert (found.status, found.reason) == ("watch", f"{sentence} nothing that was measured.")
     assert with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == found.reason  # one step after it was set to 0
     near = with_layers(lambda *cell: repeat(*cell, bit=1e-5))
+    # vectors on a line stay there, and the block that made the line was not the one that was named
+    on_a_line = with_layers(lambda *cell: repeat(*cell, anisotropy=0.99))
     undefined = with_layers(lambda *_: {"value": math.nan, "reason": "none"})
     single, before_training = with_layers(repeat, metrics=["two_nn"]), with_layers(repeat, steps=[0])
-    assert not any("idle block" in kinds(other) for other in (near, undefined, single, before_training))
+    assert not any("idle block" in kinds(other) for other in (near, on_a_line, undefined, single, before_training))
 
 
 def test_a_layer_that_collapsed_is_named_before_its_missing_values():
     equal = {"value": math.nan, "n_unique": 1, "reason": "batch 0: 1 distinct of 4096 points, at least 3 needed"}
     near = equal | {"n_unique": 9, "reason": "batch 0: the 4096 points differ by less than rounding"}
     found = with_layers(lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {})
-    sentence = "Layers 3-4 (h.2 to h.3) collapsed since step 200: all vectors of each are equal up to rounding."
+    equal_up_to = "all vectors of each are equal up to rounding; the first may explain the others"
+    sentence = f"Layers 3-4 (h.2 to h.3) collapsed since step 200: {equal_up_to}."
     assert (found.status, found.reason, found.statements[0].sentence) == ("watch", sentence, sentence)
     assert [each.severity for each in found.statements].count("watch") == 1  # one collapse was told four times
     assert "has no value any more: in layer 3, all 4096 vectors are equal." in found.statements[1].sentence

@@ -375,7 +375,7 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
         "Intrinsic dimension (TwoNN), mean over layers, is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
         "at step 8, and since step 0, most in layer 0 (12 and 8)." in page
     )
-    assert "No difference between these runs exceeds 10% and its interval: Anisotropy." in page
+    assert "No difference between these runs exceeds 10% and its interval at step 8: Anisotropy." in page
     assert re.search(r"Made by repdyn \S+ from a, b\.", page)
 
 

@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
+from repdyn.alerts import Rule
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.diagnosis import comparison_statements, described_runs
 from repdyn.metrics import Metric
@@ -201,6 +202,17 @@ def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
     told = comparison_statements(data.runs, data.seeds)[0]
     assert told.sentence == "These runs differ in: lr 0.001 (0), 0.01 (1)."
     assert "hf_" not in next(tmp_path.glob("0/*/run.json")).read_text()
+
+
+def test_a_rule_about_nothing_that_is_measured_is_mentioned(attach, caplog):
+    """A misspelt metric disabled a rule that was to stop the training, without a word."""
+    rules = [
+        Rule(name=name, when="above", metrics=(metric,), bound=1.0)
+        for name, metric in (("a", "two_nn"), ("b", "two_n"))
+    ]
+    with attach(Loop().model, alerts=rules):
+        pass
+    assert re.findall(r"the rule '(\w)' raises no alert", caplog.text) == ["b"]
 
 
 def test_a_mistyped_option_is_named_with_the_one_that_was_meant(attach):

@@ -69,8 +69,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for it."""
-    if name == "kernels":
-        return import_module("repdyn.kernels")
+    if name in {"kernels", "plots"}:
+        return import_module(f"repdyn.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'repdyn' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -44,7 +44,7 @@ from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
-from repdyn.utils.mistyped import options_of
+from repdyn.utils.mistyped import did_you_mean, options_of
 from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
 
@@ -233,7 +233,8 @@ def find_selections(options: SweepOptions, hub: Hub) -> tuple[list[Selection], l
     except CheckpointError as error:
         return [], [f"{source}: {error}"]
     except NoConnectionError as error:
-        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}") from error
+        hint = did_you_mean(str(source), [path.name for path in Path().glob("[!.]*/")])
+        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}{hint}") from error
 
 
 def check_contradictions(options: SweepOptions) -> None:

@@ -3,10 +3,8 @@ and since when."""
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, report_link
 from repdyn.diagnosis.metrics import MIN_CHANGE
@@ -47,7 +45,9 @@ def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[Seed
         elif compared:
             agreeing.append(metric_title(key[0]))
     if agreeing:
-        what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval"
+        common = set.intersection(*(set(run.steps) for run in runs))
+        at = "at the end" if any(run.finished for run in runs) or not common else f"at step {max(common):,}"
+        what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
         sentence = f"{what}: {', '.join(agreeing)}."
         found.append(Insight("note", "agreement", sentence))
     return ranked(found)
@@ -65,11 +65,11 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
 
     Of trainings without them the largest learning rate that was measured is compared.
     """
-    trained = pd.json_normalize([dict(run.configuration) for run in runs]).drop(columns=[*_PLACES], errors="ignore")
-    values = {name: [*map(_value_text, column)] for name, column in trained.items()}
-    if not all(run.configuration for run in runs):
-        rates = (scalar(run.scalars, LEARNING_RATE).max() for run in runs)
-        values = {"largest learning rate measured": [*map(_value_text, rates)]}
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
+    values = {name: [run.settings.get(name, NO_VALUE) for run in runs] for name in names}
+    if not all(run.settings for run in runs):
+        rates = [scalar(run.scalars, LEARNING_RATE).max() for run in runs]
+        values = {"largest learning rate measured": [number_text(rate) for rate in rates]}
     for column, title in _STORED.items():
         values[title] = [", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs]
     values["parameters"] = [NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs]
@@ -85,13 +85,6 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (len(different) > _MAX_SETTINGS)
         sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
         yield Insight("note", "settings", sentence, weight=1.0)
-
-
-def _value_text(value: Any) -> str:
-    """Return a value of a configuration in a few characters."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return NO_VALUE
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:

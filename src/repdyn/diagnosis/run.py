@@ -14,6 +14,7 @@ from repdyn.diagnosis.insight import SEVERITIES, Insight, LossCorrelations, RunI
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
+from repdyn.tables.continuity import collapsed_layers
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import by_stack, scalar
 from repdyn.tables.runs import MeasuredRun
@@ -103,8 +104,9 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The published findings, judged; empty if none of the metrics that they are about was measured."""
-        return findings(self.frame) if any(metric in JUDGED for metric, _ in self.series) else []
+        """The published findings, judged; empty if none of the metrics that they are about was measured on tokens."""
+        is_judged = self.vectors_of == "tokens" and any(metric in JUDGED for metric, _ in self.series)
+        return findings(self.frame) if is_judged else []
 
 
 def stacks_of_run(
@@ -126,7 +128,8 @@ def of_continuity(run: DescribedRun) -> Iterator[Insight]:
     case there are no alerts for its jumps."""
     if run.finished:
         return
-    yield from training.repeated_checkpoints(run.rows)
+    if not collapsed_layers(run.rows):  # the values that are left may stay the same
+        yield from training.repeated_checkpoints(run.rows)
     yield from training.out_of_line_statements(run.frame)
     if scalar(run.frame, LOSS).empty:
         for chosen in chosen_series(run):

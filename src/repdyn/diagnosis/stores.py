@@ -109,6 +109,7 @@ def selected_rows(
     stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None = None
 ) -> dict[RunKey, pd.DataFrame]:
     """Return the rows of the selected runs by store, run and probe, with the columns that a report shows."""
+    runs = [runs] if isinstance(runs, str) else runs
     there = {store: store.runs() for store in stores}
     if runs and len(stores) > 1:
         every = sorted({run for names in there.values() for run in names})

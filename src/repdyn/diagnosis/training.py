@@ -144,7 +144,7 @@ def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
 LAYER_KINDS = {
     "collapsed layer": (
         ("collapsed", "all of its vectors are equal up to rounding"),
-        ("collapsed", "all vectors of each are equal up to rounding"),
+        ("collapsed", "all vectors of each are equal up to rounding; the first may explain the others"),
     ),
     "idle block": (
         ("has the values of the layer before", "its block changes nothing that was measured"),

@@ -12,22 +12,7 @@ import numpy as np
 
 from repdyn.diagnosis import DescribedRun, described_runs
 from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axis
-from repdyn.report.plots import (
-    HEIGHT,
-    LIGHT,
-    VALUE,
-    PlotlyDict,
-    band_outline,
-    compared_colours,
-    compared_with,
-    course_plot,
-    heatmap_plot,
-    plotly_axis,
-    profile_plot,
-    profiles_plot,
-    training_plot,
-    with_bands,
-)
+from repdyn.report import plots
 from repdyn.store import StoreLike
 from repdyn.tables.frames import select_steps
 from repdyn.tables.runs import MeasuredRun, differences
@@ -71,7 +56,7 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
             no steps.
     """
     found, series = _series(store, metric, subset, of_training=True, **which)
-    plot = heatmap_plot(found, series)
+    plot = plots.heatmap_plot(found, series)
     plot["layout"]["shapes"] = []
     return _figure(plot, _title(metric, subset, found), _about(found))
 
@@ -90,7 +75,7 @@ def profile(
     """
     found, series = _series(store, metric, subset, **which)
     if step is None:
-        plot = profile_plot(found, series)
+        plot = plots.profile_plot(found, series)
         plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
         return _figure(plot, _title(metric, subset, found), _about(found))
     if step not in series.steps:
@@ -98,7 +83,7 @@ def profile(
         raise ValueError(
             f"expected a step at which {metric} was measured, got {step}; the closest are {', '.join(map(str, around))}"
         )
-    plot = profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
+    plot = plots.profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
     # the legend would name one step, the heading does
     plot["layout"]["showlegend"] = False
     return _figure(plot, f"{_title(metric, subset, found)}, step {step:,}", _about(found))
@@ -108,7 +93,7 @@ def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Wh
     """Return a metric averaged over layers during training, with the loss. Arguments and errors are those of
     :func:`heatmap`."""
     found, series = _series(store, metric, subset, of_training=True, **which)
-    return _figure(_along_steps(course_plot(found, series)), _title(metric, subset, found), _about(found))
+    return _figure(_along_steps(plots.course_plot(found, series)), _title(metric, subset, found), _about(found))
 
 
 def compare(
@@ -149,12 +134,12 @@ def compare(
     if over not in ("depth", "training"):
         raise ValueError(f"expected over='depth' or over='training', got {over!r}")
     data = described_runs(stores, runs, probe, seeds=seeds)
-    members = compared_with(data.runs, data.seeds, (metric, subset))
+    members = plots.compared_with(data.runs, data.seeds, (metric, subset))
     if not members:
         raise _not_measured(data.runs, metric, subset)
-    colours = compared_colours(data.runs, data.seeds)
-    why = differences([member.run for member in compared_with(data.runs, (), (metric, subset))]) or data.not_seeds
-    plot = profiles_plot(members, colours) if over == "depth" else training_plot(members, colours)
+    colours = plots.compared_colours(data.runs, data.seeds)
+    why = differences([member.run for member in plots.compared_with(data.runs, (), (metric, subset))]) or data.not_seeds
+    plot = plots.profiles_plot(members, colours) if over == "depth" else plots.training_plot(members, colours)
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
     if over == "training":
@@ -198,23 +183,23 @@ def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> Val
     )
 
 
-def _along_steps(plot: PlotlyDict) -> PlotlyDict:
+def _along_steps(plot: plots.PlotlyDict) -> plots.PlotlyDict:
     """Return a plot along the training on an axis of steps."""
     axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
     traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
-    along = {**plot["layout"].get("xaxis", {}), **plotly_axis(axis)}
+    along = {**plot["layout"].get("xaxis", {}), **plots.plotly_axis(axis)}
     return {"data": traces, "layout": {**plot["layout"], "xaxis": along, "shapes": []}}
 
 
-def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:
+def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     """Return frames, and the slider and button that show them."""
     floor = shared_axis(series, run.series).floor
-    value = len(with_bands(plot["data"])) - 1  # the last trace, above its band
+    value = len(plots.with_bands(plot["data"])) - 1  # the last trace, above its band
     frames, stops = [], []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), VALUE)):
+    for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)):
         exact = np.asarray(line.y)
-        band = band_outline(line.x, exact, np.asarray(line.margin), floor)
+        band = plots.band_outline(line.x, exact, np.asarray(line.margin), floor)
         data = [band, {"y": placed(exact, floor), "customdata": exact}]
         frames.append({"name": line.label, "data": data, "traces": [value - 1, value]})
         arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
@@ -230,21 +215,21 @@ def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> Plotly
     return {"layout": layout, "frames": frames}
 
 
-def _figure(plot: PlotlyDict, title: str, caption: str) -> Figure:
+def _figure(plot: plots.PlotlyDict, title: str, caption: str) -> Figure:
     """Return a figure as high as on the page, with room for its heading also in the narrow column of a notebook."""
     import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
 
     heading = f"{title}<br><sub>{caption}</sub>" if caption else title
     top = 70 + _LINE_HEIGHT * heading.count("<br>")
-    layout: PlotlyDict = {
-        "height": plot["layout"].get("height", HEIGHT) + top,
+    layout: plots.PlotlyDict = {
+        "height": plot["layout"].get("height", plots.HEIGHT) + top,
         "margin": {"t": top, "b": 110 if "sliders" in plot["layout"] else 60},
         "title": {"text": heading, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}},
-        "template": LIGHT,
+        "template": plots.LIGHT,
         # Plotly's button that uploads a figure has no place next to unpublished results
         "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
     }
-    return go.Figure({**plot, "data": with_bands(plot["data"]), "layout": {**plot["layout"], **layout}})
+    return go.Figure({**plot, "data": plots.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}})
 
 
 def _title(metric: str, subset: str, run: MeasuredRun) -> str:

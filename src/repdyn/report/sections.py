@@ -144,7 +144,7 @@ def alerts_and_findings(data: DescribedRuns) -> Markup:
         ]
         parts.append(_findings([*((run.label, run.findings) for run in judged), *over_seeds]))
     elif len(failed) < len(data.runs):
-        parts.append(tag("p", "Neither anisotropy nor TwoNN was measured: no findings."))
+        parts.append(tag("p", "None is about what was measured."))
     return joined(parts)
 
 
@@ -170,7 +170,7 @@ def measured(data: DescribedRuns) -> Markup:
     headings = (*headings, "last measured", "probe")
     costs = [tag("li", tag("b", run.label), ": ", text) for run in data.runs if (text := cost_line(run.frame))]
     parts = [table("With what it was measured", headings, rows, quiet=True), tag("ul", *costs) if costs else Markup()]
-    return joined([*parts, *map(_metric_table, data.runs)])
+    return joined([*parts, *map(_metric_table, data.runs), *map(_settings_table, data.runs)])
 
 
 def failed_checkpoints(data: DescribedRuns) -> Markup:
@@ -276,6 +276,13 @@ def _metric_table(run: DescribedRun) -> Markup:
     headings = ("metric", "name", "family", "tokens", "seconds per checkpoint", "share")
     caption = f"Metrics of {run.label}, and what each cost (median over checkpoints)"
     return details(f"Metrics and their cost: {run.label}", table(caption, headings, lines, numbers=2))
+
+
+def _settings_table(run: DescribedRun) -> Markup:
+    if not run.settings:
+        return Markup()
+    caption = f"Settings of the training {run.label}"
+    return details(caption, table(caption, ("setting", "value"), run.settings.items(), quiet=True))
 
 
 def _or_dash(count: float | None) -> str:

@@ -71,16 +71,11 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
 
 def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
-    means, whole, agrees = series.layer_mean, run.series.get((series.metric, "all")), False
-    if series.subset == "no_sink" and whole is not None and whole.values.shape == series.values.shape:
-        # by less than the intervals of all tokens
-        within = np.abs(series.values - whole.values) <= np.nan_to_num(whole.margins)
-        agrees = bool((within | np.isnan(series.values) & np.isnan(whole.values)).all())
+    means = series.layer_mean
     # the published metrics below it, on the same subset where they were measured
     keys = [(name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED]
     others = [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
     return {
-        "agrees_with": "all" if agrees else None,
         "layers": series.layers,
         "depths": series.depths,
         "steps": series.steps,
@@ -246,7 +241,8 @@ def page_data(data: DescribedRuns, live: Mapping[str, object] | None = None) -> 
 def page_title(data: DescribedRuns) -> str:
     """Return the heading of a page: the names of its runs."""
     labels = [run.label for run in data.runs]
-    return f"{labels[0]}" if len(labels) == 1 else f"{len(labels)} runs: {labels[0]} to {labels[-1]}"
+    named = " and ".join(labels) if len(labels) < 3 else f"{labels[0]} to {labels[-1]}"
+    return named if len(labels) == 1 else f"{len(labels)} runs: {named}"
 
 
 def page_sources(stores: Sequence[Store]) -> str:

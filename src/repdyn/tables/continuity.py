@@ -61,6 +61,7 @@ def since_by_layer(rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable
     return since
 
 
+LINE = 0.999  # anisotropy from which on vectors lie along one direction
 SAME = 1e-6
 """Relative difference up to which a layer has the values of the layer before."""
 
@@ -70,6 +71,7 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
 
     Two different values must agree that are no whole numbers, which may be bounds, and none may differ by more than
     :data:`SAME` of it: one step of the optimizer after a block's weights were set to zero may leave its output tiny.
+    Vectors along one direction stay so, whatever a block does.
     """
 
     def repeating(at_step: pd.DataFrame) -> Iterable[int]:
@@ -77,7 +79,8 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
         layers = [int(layer) for layer in values.columns]
         for layer, before, own in zip(layers[1:], values.to_numpy(float).T, values.to_numpy(float).T[1:], strict=False):
             same = layer - 1 in layers and np.allclose(before, own, rtol=SAME, atol=0.0, equal_nan=True)
-            if same and len(np.unique(own[own % 1 > 0])) > 1:
+            is_line = own[values.index.get_level_values("metric") == "anisotropy"].max(initial=0.0) > LINE
+            if same and not is_line and len(np.unique(own[own % 1 > 0])) > 1:
                 yield layer
 
     return since_by_layer(rows, repeating)

@@ -126,6 +126,12 @@ class MeasuredRun:
     """Settings of its training, as its tracker stored them; empty for a sweep."""
 
     @cached_property
+    def settings(self) -> dict[str, str]:
+        """The configuration as texts, those of nested settings by names such as ``optimizer.lr``."""
+        flat = pd.json_normalize(dict(self.configuration)).to_dict("records") if self.configuration else [{}]
+        return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in flat[0].items()}
+
+    @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of :func:`repdyn.tables.frames.measurements`."""
         return measurements(self.frame)

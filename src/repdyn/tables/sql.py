@@ -57,7 +57,7 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
             return connection.execute(sql).df()
         except duckdb.Error as error:
             # the views that DuckDB suggests are its own
-            message = re.sub(r"\nDid you mean .*", "", str(error)).strip()
+            message = " ".join(re.sub(r"\nDid you mean .*|\n *\^+", "", str(error)).split())
             raise ValueError(f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {message}") from error
 
 

@@ -251,14 +251,14 @@ class Alerts:
 
 class Views:
     """Views of a run on one probe: a page and heatmaps that follow it, and figures, a summary and the final page when
-    it ends. Only a live one has a page; the prefix leads the names in the loggers, which are told what is known."""
+    it ends. Only a live one has a page; the prefix leads the names in the loggers, whose configuration is given."""
 
     def __init__(
-        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, about: dict[str, str]
+        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, config: dict
     ) -> None:
         self._store, self._run_id, self._loggers, self._live = store, run_id, loggers, live
         self._options = {"probe": probe, "prefix": prefix}
-        self._about = about
+        self._config = config
         self._page = TimeoutRunner(PAGE_SECONDS)
         self._page_after = 0.0
         """When the page may be written again, by ``time.perf_counter``."""
@@ -303,9 +303,9 @@ class Views:
         from repdyn.publish.results import provenance
 
         frame = store.to_pandas(self._run_id, categorical=True)
-        known = provenance(store, frame.loc[frame["probe"] == self._options["probe"]]) | self._about
+        known = provenance(store, frame.loc[frame["probe"] == self._options["probe"]])
         known.pop("tokens_seen", None)  # they grow
-        config = named_config(known, self._options["prefix"])
+        config = self._config | named_config(known, self._options["prefix"])
         self._loggers.each(lambda target: target.log_config(config))
 
     def _log_heatmaps(self) -> None:

@@ -64,6 +64,9 @@ class TrackingOptions(MeasurementOptions):
         for name, known in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
             if getattr(self, name) not in known:
                 raise ValueError(f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if not isinstance(self.configuration, Mapping | None):
+            kind = type(self.configuration).__name__
+            raise ValueError(f"expected configuration as a mapping, such as vars(args), got {kind}")
         if self.max_overhead is not None and not 0 < self.max_overhead < 1:
             raise ValueError(
                 "expected max_overhead as a share of the training's time above 0 and below 1, such as 0.02, got "

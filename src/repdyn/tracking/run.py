@@ -20,13 +20,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from repdyn.alerts import RULES, applies
 from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import BlockWeights, resolve
 from repdyn.probe import Probe
-from repdyn.publish.loggers import logged_values
+from repdyn.publish.loggers import logged_values, named_config
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
@@ -177,6 +178,10 @@ class TrackedRun:
             # a trainer that fails without notice leaves rows there until the process ends
             weakref.finalize(self, self._writer.report, "the training ended before it did")
             self._alerts = Alerts(options.rules, self._loggers, label)
+            for rule in {*options.rules} - {*RULES}:
+                if not (any("/" in each for each in rule.metrics) or any(applies(rule, m.name, of) for m, of in pairs)):
+                    names = ", ".join(rule.metrics)
+                    self.notices.once(rule.name, f"the rule {rule.name!r} raises no alert: {names} is not measured")
             self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
             self._state_cache: StateCache | None = None
             if store is not None:
@@ -470,6 +475,7 @@ class TrackedRun:
             "weights_kind": self.weights_kind,
             "training": self._settings,
         }
+        about = {"schedule": known["schedule"], "metrics": ", ".join(known["metrics"])}
         run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
         self._alerts.begin(self._writer, run.id, has_history=origin is not None)
         if self.weights_kind != AVERAGED:  # the page shows both runs
@@ -480,7 +486,7 @@ class TrackedRun:
                 self._loggers,
                 live=self.options.report,
                 prefix=self.prefix,
-                about={"schedule": known["schedule"], "metrics": ", ".join(known["metrics"])},
+                config={**(self.options.configuration or {}), **named_config(about, self.prefix)},
             )
         return run.id
 

@@ -3,13 +3,7 @@ const option = (value, text) => Object.assign(document.createElement("option"), 
 const SELECTS = ["run", "metric", "subset", "theme", "layer", "baseline"];
 const BOXES = { alerts: ["yes", "no"], subtract: ["yes", "no"], "to-scale": ["scaled", "equal"], "own-colours": ["own", "shared"] };
 const KEYS = { "to-scale": "cells", "own-colours": "colours" };
-// a subset whose values agree with those of another is offered only while it is shown
-const subsetOptions = (bySubset) => Object.entries(bySubset)
-  .filter(([subset, { agrees_with }]) => !agrees_with || subset === state.subset)
-  .map(([subset]) => {
-    const alike = Object.keys(bySubset).filter((other) => bySubset[other].agrees_with === subset);
-    return option(subset, [tree.subsets[subset][0], ...alike.map((other) => `${tree.subsets[other][1]}: the same`)].join("; "));
-  });
+const subsetOptions = (bySubset) => Object.keys(bySubset).map((subset) => option(subset, tree.subsets[subset][0]));
 const fillRuns = () => {
   byId("run").replaceChildren(...names.map((name) => option(name, name)));
   byId("run").parentElement.hidden = tree.runs.length === 1;
