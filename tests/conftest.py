@@ -64,6 +64,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _threads_stay():
+    """UMAP sets them for the whole process, and the last bits of what is measured depend on them."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
 def _no_wandb_run_is_left_open():
     """It would take in the rows of the next test."""
     yield
