@@ -158,7 +158,7 @@ class MeasuredRun:
 
     @cached_property
     def vectors_of(self) -> str:
-        """What each vector is the state of: "tokens", or "positions" of images, audio and other inputs."""
+        """The parts of the input that vectors represent: "tokens", or "positions" of images, audio and other inputs."""
         return "positions" if set(design_names(self.rows)) <= INPUT_DESIGNS.keys() else "tokens"
 
     @cached_property
