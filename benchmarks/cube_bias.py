@@ -1,4 +1,5 @@
-"""Measure the bias of the dimension estimators on clouds of known dimension: uniform cubes in 64 coordinates.
+"""Measure the bias of the dimension estimators on clouds of known dimension: uniform cubes in 64
+coordinates.
 
 OMP_NUM_THREADS=1 python benchmarks/cube_bias.py
 OMP_NUM_THREADS=1 python benchmarks/cube_bias.py --output docs/sampling/cube_bias.csv
@@ -46,7 +47,9 @@ def bias_table(repeats: int) -> str:
     """Return the mean estimates over independent cubes, with their standard deviations, as CSV."""
     rows = ["estimator,n," + ",".join(f"d = {dimension}" for dimension in DIMENSIONS)]
     found: dict[tuple[str, int], list[str]] = {(name, n): [] for name in ESTIMATORS for n in SIZES}
-    for dimension, n in tqdm([(dimension, n) for dimension in DIMENSIONS for n in SIZES], unit="size"):
+    for dimension, n in tqdm(
+        [(dimension, n) for dimension in DIMENSIONS for n in SIZES], unit="size"
+    ):
         clouds = [Cloud(cube(n, dimension, seed), n_neighbours=32) for seed in range(repeats)]
         for name, kernel in ESTIMATORS.items():
             values = [kernel(cloud).item() for cloud in clouds]
@@ -56,15 +59,21 @@ def bias_table(repeats: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="independent cubes (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="independent cubes (default: %(default)s)"
+    )
     parser.add_argument("--output", type=Path, help="file for the table")
     options = parser.parse_args()
     if options.repeats < 2:
         parser.error(f"expected at least 2 repeats for a standard deviation, got {options.repeats}")
     about = facts(shlex.join(["python", "benchmarks/cube_bias.py", *sys.argv[1:]]))
     about["values"] = "mean±standard deviation over uniform cubes of d dimensions in 64 coordinates"
-    text = "".join(f"# {name}: {fact}\n" for name, fact in about.items()) + bias_table(options.repeats)
+    text = "".join(f"# {name}: {fact}\n" for name, fact in about.items()) + bias_table(
+        options.repeats
+    )
     print(text)
     if options.output:
         write_atomically(options.output, lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,11 +1,13 @@
-"""Measure what the commands that show a large store cost, relative to reading its files with pyarrow.
+"""Measure what the commands that show a large store cost, relative to reading its files with
+pyarrow.
 
     python benchmarks/large_store.py                        1,000 checkpoints, 1.75 million values
     python benchmarks/large_store.py --checkpoints 100 --only list report
 
-Makes such a store in a temporary folder. Each command runs in a process of its own, first on a small store, so that
-imports do not count; then on the large one; then pyarrow reads the same files there, in one thread. Prints processor
-time, which other processes disturb less than the clock, and the largest memory of the process.
+Makes such a store in a temporary folder. Each command runs in a process of its own, first on a
+small store, so that imports do not count; then on the large one; then pyarrow reads the same files
+there, in one thread. Prints processor time, which other processes disturb less than the clock, and
+the largest memory of the process.
 """
 
 from __future__ import annotations
@@ -44,10 +46,22 @@ COMMANDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoints", type=int, default=1000, help="files of the store (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS), help="commands (default: all)")
-    parser.add_argument("--in-process", nargs=3, metavar=("COMMAND", "LARGE", "SMALL"), help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--checkpoints", type=int, default=1000, help="files of the store (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=COMMANDS,
+        default=list(COMMANDS),
+        help="commands (default: all)",
+    )
+    parser.add_argument(
+        "--in-process", nargs=3, metavar=("COMMAND", "LARGE", "SMALL"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.in_process:
         print(json.dumps(_cost(*options.in_process)))
@@ -59,26 +73,69 @@ def main() -> None:
         n_rows = make_store(Path(folder) / "large", options.checkpoints)
         make_store(Path(folder) / "small", 2)
         print(f"{n_rows:,} values in {options.checkpoints:,} files")
-        print("| command | processor time | relative to pyarrow | largest memory |\n|---|---|---|---|")
+        print(
+            "| command | processor time | relative to pyarrow | largest memory |\n|---|---|---|---|"
+        )
         for name in options.only:
-            given = [sys.executable, __file__, "--in-process", name, f"{folder}/large", f"{folder}/small"]
+            given = [
+                sys.executable,
+                __file__,
+                "--in-process",
+                name,
+                f"{folder}/large",
+                f"{folder}/small",
+            ]
             done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=True)
             seconds, of_pyarrow, memory = json.loads(done.stdout)
-            print(f"| {name} | {seconds:.1f} s | {seconds / of_pyarrow:.1f} | {memory:.2f} GB |", flush=True)
+            print(
+                f"| {name} | {seconds:.1f} s | {seconds / of_pyarrow:.1f} | {memory:.2f} GB |",
+                flush=True,
+            )
 
 
 def make_store(folder: Path, n_checkpoints: int) -> int:
     """Write a file for each checkpoint, as a live run does, and return the number of values."""
-    checkpoint = Checkpoint(run="large", model="GPTNeoXForCausalLM", causal=True, parameters=10**8, device="cpu")
-    own = {**asdict(checkpoint), **provenance(), "probe": PROBE, "dtype": "bfloat16", "dim": 4096, "subset": "all"}
-    own |= {"n_batches": 8, "n_vectors": 4096, "n_unique": 4000, "std": 0.0, "std_error": 0.0, "low": 0.0, "high": 0.0}
-    own |= {"design": "independent", "n_windows": 512, "vectors_per_window": 8, "window_tokens": 64, "value": 0.0}
+    checkpoint = Checkpoint(
+        run="large", model="GPTNeoXForCausalLM", causal=True, parameters=10**8, device="cpu"
+    )
+    own = {
+        **asdict(checkpoint),
+        **provenance(),
+        "probe": PROBE,
+        "dtype": "bfloat16",
+        "dim": 4096,
+        "subset": "all",
+    }
+    own |= {
+        "n_batches": 8,
+        "n_vectors": 4096,
+        "n_unique": 4000,
+        "std": 0.0,
+        "std_error": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+    }
+    own |= {
+        "design": "independent",
+        "n_windows": 512,
+        "vectors_per_window": 8,
+        "window_tokens": 64,
+        "value": 0.0,
+    }
     rows = [scalar_row(checkpoint, "train/loss", 2.0, probe=PROBE)]
     for metric in list(METRICS.values())[:N_METRICS]:
-        named = {"metric": metric.name, "settings": metric.settings_json, "on_distinct": metric.collapses_duplicates}
+        named = {
+            "metric": metric.name,
+            "settings": metric.settings_json,
+            "on_distinct": metric.collapses_duplicates,
+        }
         for layer in range(N_LAYERS):
             if metric.is_defined_at(layer, is_last=layer == N_LAYERS - 1):
-                place = {"layer": layer, "depth": layer / (N_LAYERS - 1), "module": f"layers.{layer}"}
+                place = {
+                    "layer": layer,
+                    "depth": layer / (N_LAYERS - 1),
+                    "module": f"layers.{layer}",
+                }
                 rows.append(Row(**own, **named, **place))
     table = to_table(rows)
     level = np.array([1 + (row.layer or 0) / N_LAYERS for row in rows])
@@ -87,7 +144,9 @@ def make_store(folder: Path, n_checkpoints: int) -> int:
         noise = np.random.default_rng(step).uniform(0.9, 1.1, len(rows))
         value = level * (0.2 + number / n_checkpoints) * noise
         shares = {"value": 1.0, "std": 0.02, "std_error": 0.01, "low": 0.98, "high": 1.02}
-        columns = {name: share * value for name, share in shares.items()} | {"step": np.full(len(rows), step)}
+        columns = {name: share * value for name, share in shares.items()} | {
+            "step": np.full(len(rows), step)
+        }
         of_step = table
         for name, values in columns.items():
             place = table.column_names.index(name)
@@ -99,14 +158,24 @@ def make_store(folder: Path, n_checkpoints: int) -> int:
 
 
 def _cost(name: str, large: str, small: str) -> tuple[float, float, float]:
-    """Return the processor time of a command and of pyarrow, in seconds, and the largest memory, in GB."""
-    with tempfile.TemporaryDirectory() as out, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+    """Return the processor time of a command and of pyarrow, in seconds, and the largest memory, in
+    GB.
+    """
+    with (
+        tempfile.TemporaryDirectory() as out,
+        open(os.devnull, "w") as nowhere,
+        redirect_stdout(nowhere),
+    ):
         for store in (small, large):
             words = [word.replace("STORE", store).replace("OUT", out) for word in COMMANDS[name]]
             seconds = _seconds(lambda words=words: repdyn(words))
     (kilobytes,) = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
     files = sorted(Path(large).rglob("*.parquet"))
-    return seconds, _seconds(lambda: [pq.read_table(file, use_threads=False) for file in files]), int(kilobytes) / 1e6
+    return (
+        seconds,
+        _seconds(lambda: [pq.read_table(file, use_threads=False) for file in files]),
+        int(kilobytes) / 1e6,
+    )
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -12,10 +12,15 @@ import torch
 
 
 def facts(command: str) -> dict[str, str]:
-    """Return processor, cores, memory, threads, date, versions and command line as text, by name."""
+    """Return processor, cores, memory, threads, date, versions and command line as text,
+    by name.
+    """
     cores = os.cpu_count() or 1
     return {
-        "machine": f"{processor()}, {cores} core{'s' * (cores != 1)}, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "machine": (
+            f"{processor()}, {cores} core{'s' * (cores != 1)}, "
+            f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+        ),
         "threads": str(torch.get_num_threads()),
         "date": datetime.now(UTC).date().isoformat(),
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}",

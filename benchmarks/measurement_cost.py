@@ -1,14 +1,19 @@
-"""Measure the cost of a measurement relative to a training step, and of its kernels relative to a matrix product.
+"""Measure the cost of a measurement relative to a training step, and of its kernels relative to a
+matrix product.
 
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/decoder_enwik8.yaml --repeats 9
-    python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
-    python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768      where the time goes, by size of the model
-    python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70      time and memory of clouds alone
+    python benchmarks/measurement_cost.py --device cuda        and the largest memory of a
+                                                               measurement there
+    python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768      where the time goes,
+                                                                              by size of the model
+    python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70      time and memory of
+                                                                              clouds alone
 
-Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
-given for orientation only. On the CPU they are processor time, which other processes disturb less. A training step is
-in bf16-mixed where the hardware computes in bfloat16, else, or with --float32, in float32.
+Prints ratios taken within one process, each the median over interleaved repeats with its range;
+absolute times are given for orientation only. On the CPU they are processor time, which other
+processes disturb less. A training step is in bf16-mixed where the hardware computes in bfloat16,
+else, or with --float32, in float32.
 """
 
 from __future__ import annotations
@@ -50,13 +55,27 @@ _PARTS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "quickstart.yaml", help="whose sizes")
-    parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    parser.add_argument("--float32", action="store_true", help="training steps in float32, whatever the hardware")
-    parser.add_argument("--table", nargs="+", metavar="SIZE", help="quickstart or LAYERSxWIDTH: a table of parts")
-    parser.add_argument("--cloud", metavar="ROWSxCOLUMNS", help="time one simulated layer, and multiply by --layers")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config", type=Path, default=ROOT / "configs" / "quickstart.yaml", help="whose sizes"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--float32", action="store_true", help="training steps in float32, whatever the hardware"
+    )
+    parser.add_argument(
+        "--table", nargs="+", metavar="SIZE", help="quickstart or LAYERSxWIDTH: a table of parts"
+    )
+    parser.add_argument(
+        "--cloud", metavar="ROWSxCOLUMNS", help="time one simulated layer, and multiply by --layers"
+    )
     parser.add_argument("--layers", type=int, default=70, help="of --cloud (default: %(default)s)")
     options = parser.parse_args()
     config = yaml.safe_load(options.config.read_text())
@@ -70,13 +89,23 @@ def main() -> None:
     _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
-def _job(config: dict, device: torch.device, in_float32: bool) -> tuple[LanguageModel, Probe, Callable[[], None], bool]:
+def _job(
+    config: dict, device: torch.device, in_float32: bool
+) -> tuple[LanguageModel, Probe, Callable[[], None], bool]:
     """Return the model, its probe, a training step, and whether that is in bf16-mixed."""
-    data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
-    sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
+    data = TextDataModule(
+        **config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"])
+    )
+    sizes = {
+        "vocab_size": data.vocab_size,
+        "context_length": data.sequence_length,
+        "pad_token_id": data.pad_token_id,
+    }
     module = LanguageModel(**config["model"], **sizes).to(device)
     optimizer = torch.optim.AdamW(module.parameters())
-    batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
+    batch = {
+        name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()
+    }
     is_fast = has_fast_bfloat16(device.type) and not in_float32
 
     def step() -> None:
@@ -91,24 +120,44 @@ def _job(config: dict, device: torch.device, in_float32: bool) -> tuple[Language
 
 def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
     module, probe, step, is_fast = _job(config, device, in_float32)
-    times = _interleaved({"step": step, "measurement": lambda: measure(module.model, probe)}, repeats)
+    times = _interleaved(
+        {"step": step, "measurement": lambda: measure(module.model, probe)}, repeats
+    )
     profile = measure(module.model, probe)
     precision = "bf16-mixed" if is_fast else "float32"
     kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
     _print(f"measurement / training step in {precision}", times["measurement"], times["step"])
-    print(f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the forward pass the rest")
+    print(
+        f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the "
+        "forward pass the rest"
+    )
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
-        print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
+        print(
+            f"  {extra:,.0f} MiB at most on the device beside model and optimizer "
+            "(torch.cuda.max_memory_allocated)"
+        )
 
 
-def _table(config: dict, sizes: list[str], repeats: int, device: torch.device, in_float32: bool) -> None:
-    """Print the cost of a tracked measurement in training steps, part by part, and beside a plain script."""
+def _table(
+    config: dict, sizes: list[str], repeats: int, device: torch.device, in_float32: bool
+) -> None:
+    """Print the cost of a tracked measurement in training steps, part by part, and beside a plain
+    script.
+    """
     parts = ["forward", "hooks and shadow", "kernels", "store", "loggers", "views", "else"]
-    columns = ["model", "parameters", "step, s", "measurement", *parts, "/ plain script", "memory, a forward pass's"]
+    columns = [
+        "model",
+        "parameters",
+        "step, s",
+        "measurement",
+        *parts,
+        "/ plain script",
+        "memory, a forward pass's",
+    ]
     print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
     for size in sizes:
         if size != "quickstart":
@@ -117,7 +166,10 @@ def _table(config: dict, sizes: list[str], repeats: int, device: torch.device, i
         of_size = config if size == "quickstart" else config | {"model": config["model"] | sized}
         module, probe, step, _ = _job(of_size, device, in_float32)
         model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
-        run = {"forward": partial(_plain_script, model, probe, False), "plain": partial(_plain_script, model, probe)}
+        run = {
+            "forward": partial(_plain_script, model, probe, False),
+            "plain": partial(_plain_script, model, probe),
+        }
         with (
             TemporaryDirectory() as folder,
             SummaryWriter(folder) as writer,
@@ -127,18 +179,32 @@ def _table(config: dict, sizes: list[str], repeats: int, device: torch.device, i
             run["forward"]()  # warms up, as step 0 does the tracker
             with _clocked(spent):
                 work = {"step": step, "tracked": tracker.step, **run}
-                times = {name: sum(of) for name, of in _interleaved(work, repeats, warm_up=False).items()}
-        memory = [extra_memory(one, device) for one in (run["forward"], partial(measure, model, probe))]
+                times = {
+                    name: sum(of) for name, of in _interleaved(work, repeats, warm_up=False).items()
+                }
+        memory = [
+            extra_memory(one, device) for one in (run["forward"], partial(measure, model, probe))
+        ]
         times |= spent | {"hooks and shadow": spent["capture"] - times["forward"]}
         times["else"] = times["tracked"] - sum(spent.values())
         shares = [f"{times[name] / times['step']:.2f}" for name in ("tracked", *parts)]
-        ratios = [f"{times['tracked'] / times['plain']:.2f}", f"{memory[1]:.0f} / {memory[0]:.0f} MiB"]
+        ratios = [
+            f"{times['tracked'] / times['plain']:.2f}",
+            f"{memory[1]:.0f} / {memory[0]:.0f} MiB",
+        ]
         count = f"{sum(one.numel() for one in model.parameters()) / 1e6:.3g} M"
-        print("| " + " | ".join([size, count, f"{times['step'] / repeats:.3g}", *shares, *ratios]) + " |", flush=True)
+        print(
+            "| "
+            + " | ".join([size, count, f"{times['step'] / repeats:.3g}", *shares, *ratios])
+            + " |",
+            flush=True,
+        )
 
 
 def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[tuple[float, float]]:
-    """Return anisotropy and TwoNN of the same vectors of each layer, as one would write it without repdyn."""
+    """Return anisotropy and TwoNN of the same vectors of each layer, as one would write it without
+    repdyn.
+    """
     sampled = probe.tokens_of(resolve(DEFAULT_METRICS, probe)[0][1])
     needed = probe.tokens_needed(sampled, causal=True)
     layers, tokens = [], []
@@ -162,7 +228,9 @@ def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[t
             first, second = distances.topk(2, largest=False).values.T
             ratios = (second / first).log().sort().values[: int(0.9 * len(x))]
             heights = -torch.log1p(-torch.arange(1, len(ratios) + 1, device=x.device) / len(x))
-            values.append((float(squares[0] / squares.sum()), float(ratios @ heights / (ratios @ ratios))))
+            values.append(
+                (float(squares[0] / squares.sum()), float(ratios @ heights / (ratios @ ratios)))
+            )
     model.train()
     return values
 
@@ -183,21 +251,32 @@ def _clocked(spent: dict[str, float]) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name, (owner, function) in _PARTS.items():
-            stack.enter_context(mock.patch.object(owner, function, clocked(name, getattr(owner, function))))
+            stack.enter_context(
+                mock.patch.object(owner, function, clocked(name, getattr(owner, function)))
+            )
         yield
 
 
 def _clouds(rows: int, columns: int, layers: int, device: torch.device) -> None:
-    """Print time and memory of both kernels on one cloud of rank 512 with a decaying spectrum and noise, bfloat16."""
+    """Print time and memory of both kernels on one cloud of rank 512 with a decaying spectrum and
+    noise, bfloat16.
+    """
     generator = torch.Generator().manual_seed(0)
     scales = torch.arange(1.0, 513) ** -0.7
-    x = torch.randn(rows, 512, generator=generator) * scales @ torch.randn(512, columns, generator=generator)
+    x = (
+        torch.randn(rows, 512, generator=generator)
+        * scales
+        @ torch.randn(512, columns, generator=generator)
+    )
     x = (x + 0.1 * torch.randn(rows, columns, generator=generator)).bfloat16().to(device)
     for kernel in (kernels.two_nn, kernels.anisotropy):
         start = _now()
         memory = extra_memory(lambda kernel=kernel: kernel(x), device)
         seconds = _now() - start
-        text = f"{seconds:.3g} s, {layers} layers {seconds * layers:.3g} s, {memory:.0f} MiB beside the cloud's"
+        text = (
+            f"{seconds:.3g} s, {layers} layers {seconds * layers:.3g} s, {memory:.0f} MiB beside "
+            "the cloud's"
+        )
         print(f"{kernel.__name__}, {rows} x {columns}: {text} {x.nbytes / 2**20:.0f}", flush=True)
 
 
@@ -210,7 +289,9 @@ def _now() -> float:
 
 def _kernels(dim: int, repeats: int, device: str) -> None:
     for size in (dim, 768):
-        x = torch.randn(4096, 32, generator=torch.Generator().manual_seed(0)) @ torch.randn(32, size)
+        x = torch.randn(4096, 32, generator=torch.Generator().manual_seed(0)) @ torch.randn(
+            32, size
+        )
         x += 0.1 * torch.randn(4096, size)
         x = x.to(device)
         work = {
@@ -223,7 +304,9 @@ def _kernels(dim: int, repeats: int, device: str) -> None:
             _print(f"{name} / X @ X.T at (4096, {size})", times[name], times["product"])
 
 
-def _interleaved(work: dict[str, Callable[[], object]], repeats: int, warm_up: bool = True) -> dict[str, list[float]]:
+def _interleaved(
+    work: dict[str, Callable[[], object]], repeats: int, warm_up: bool = True
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in work}
     for repeat in range(repeats + warm_up):
         for name, run in work.items():

@@ -1,13 +1,13 @@
 """Break one line of the core at a time, forty lines in all, and report which default test notices.
 
-A suite of tests is as good as the mistakes it notices. Each mutation is applied to a copy of the repository in a
-temporary folder; the tests that are likely to notice run first, then the whole default lane. A mutation that no test
-notices is a test that is missing.
+A suite of tests is as good as the mistakes it notices. Each mutation is applied to a copy of the
+repository in a temporary folder; the tests that are likely to notice run first, then the whole
+default lane. A mutation that no test notices is a test that is missing.
 
 python benchmarks/mutations.py                        all of them, one after the other
 python benchmarks/mutations.py -j 4                   in four processes, each with a copy of its own
-python benchmarks/mutations.py two_nn --likely-only   those of a file or description; without the whole lane
-python benchmarks/mutations.py --list
+python benchmarks/mutations.py two_nn --likely-only   those of a file or description; without the
+whole lane python benchmarks/mutations.py --list
 """
 
 from __future__ import annotations
@@ -40,11 +40,17 @@ class Mutation(NamedTuple):
     new: str
     breaks: str
     tests: str
-    """Names of the test files likely to notice, without "test_" and ".py"; after a colon, what the tests are called."""
+    """Names of the test files likely to notice, without "test_" and ".py"; after a colon, what the
+    tests are called.
+    """
 
     @property
     def path(self) -> Path:
-        return Path(self.file.replace("repdyn/", "src/repdyn/", 1) if self.file.startswith("repdyn/") else self.file)
+        return Path(
+            self.file.replace("repdyn/", "src/repdyn/", 1)
+            if self.file.startswith("repdyn/")
+            else self.file
+        )
 
     def applied(self, text: str) -> str:
         """Return the text of the file with the mutation.
@@ -52,9 +58,12 @@ class Mutation(NamedTuple):
         Raises:
             ValueError: the text to replace is not there exactly once.
         """
-        if text.count(self.old) != 1:
-            raise ValueError(f"expected {self.old!r} once in {self.path}, got it {text.count(self.old)} times")
-        return text.replace(self.old, self.new)
+        # a line may have been wrapped: any white space stands for any other
+        pattern = r"\s+".join(re.escape(word) for word in self.old.split())
+        n_found = len(re.findall(pattern, text))
+        if n_found != 1:
+            raise ValueError(f"expected {self.old!r} once in {self.path}, got it {n_found} times")
+        return re.sub(pattern, lambda match: self.new, text)
 
 
 def parsed(text: str) -> list[Mutation]:
@@ -64,7 +73,9 @@ def parsed(text: str) -> list[Mutation]:
         head, *lines = paragraph.split("\n")
         named = re.fullmatch(r"(\S+): (.+) \(([\w :]+)\)", head)
         if named is None or any(line[:2] not in {"- ", "+ "} for line in lines):
-            raise ValueError(f"expected FILE: what it breaks (TESTS), then lines of - and +, got {paragraph!r}")
+            raise ValueError(
+                f"expected FILE: what it breaks (TESTS), then lines of - and +, got {paragraph!r}"
+            )
         old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
         mutations.append(Mutation(named[1], old, new, named[2], named[3]))
     return mutations
@@ -74,27 +85,47 @@ MUTATIONS = parsed(Path(__file__).with_suffix(".txt").read_text())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only mutations with one of these words in file or description")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="how many at a time (default: %(default)s)")
-    parser.add_argument("--likely-only", action="store_true", help="run no more than the tests likely to notice")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "words", nargs="*", help="only mutations with one of these words in file or description"
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=1, help="how many at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--likely-only", action="store_true", help="run no more than the tests likely to notice"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutations, and exit")
     options = parser.parse_args()
-    chosen = [m for m in MUTATIONS if not options.words or any(w in f"{m.file} {m.breaks}" for w in options.words)]
+    chosen = [
+        m
+        for m in MUTATIONS
+        if not options.words or any(w in f"{m.file} {m.breaks}" for w in options.words)
+    ]
     if options.list:
         print("\n".join(f"{mutation.file}: {mutation.breaks}" for mutation in chosen))
         return
     for mutation in chosen:
-        mutation.applied((ROOT / mutation.path).read_text())  # all of them before the first test runs
+        # all of them before the first test runs
+        mutation.applied((ROOT / mutation.path).read_text())
     with tempfile.TemporaryDirectory() as folder:
         copies: Queue[Path] = Queue()
         for number in range(options.jobs):
             copies.put(copy_repository(Path(folder) / str(number)))
         with ThreadPoolExecutor(options.jobs) as pool:
-            noticed = [by for by in pool.map(lambda mutation: tried(mutation, copies, options), chosen) if by]
+            noticed = [
+                by
+                for by in pool.map(lambda mutation: tried(mutation, copies, options), chosen)
+                if by
+            ]
         # a test that fails anyway has noticed nothing
         if broken := first_failure(copies.get(), sorted(set(noticed)), 1) if noticed else None:
-            sys.exit(f"expected tests that pass without a mutation, but {broken} fails; mend it, then repeat")
+            sys.exit(
+                f"expected tests that pass without a mutation, but {broken} fails; mend it, then "
+                "repeat"
+            )
     print(f"{len(noticed)} of {len(chosen)} mutations noticed")
     sys.exit(len(noticed) < len(chosen))
 
@@ -127,7 +158,9 @@ def tried(mutation: Mutation, copies: Queue[Path], options: argparse.Namespace) 
         copies.put(copy)
     seconds = time.monotonic() - start
     print(
-        f"{'noticed' if by else 'MISSED '} {mutation.file}: {mutation.breaks} ({seconds:.0f} s) {by or ''}", flush=True
+        f"{'noticed' if by else 'MISSED '} {mutation.file}: {mutation.breaks} ({seconds:.0f} s) "
+        f"{by or ''}",
+        flush=True,
     )
     return by
 
@@ -152,10 +185,14 @@ def tests_of(copy: Path, mutation: Mutation) -> list[str]:
     found = [list((copy / "tests").glob(f"test_{name}.py")) for name, _, _ in named]
     if [] in found:
         raise ValueError(
-            f"expected test files of the default lane, got {mutation.tests!r}, one of which is not in tests/"
+            f"expected test files of the default lane, got {mutation.tests!r}, one of which is not "
+            "in tests/"
         )
     keywords = " or ".join(filter(None, (keyword for _, _, keyword in named)))
-    return [*(str(path) for paths in found for path in paths), *(["-k", keywords] if keywords else [])]
+    return [
+        *(str(path) for paths in found for path in paths),
+        *(["-k", keywords] if keywords else []),
+    ]
 
 
 def first_failure(copy: Path, tests: list[str], jobs: int) -> str | None:
@@ -165,11 +202,28 @@ def first_failure(copy: Path, tests: list[str], jobs: int) -> str | None:
         RuntimeError: the tests cannot be run.
     """
     workers = ["-n0"] if tests or jobs > 1 else ["-n", "auto"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *workers, *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        *workers,
+        *tests,
+    ]
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            command,
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise RuntimeError(
@@ -179,7 +233,9 @@ def first_failure(copy: Path, tests: list[str], jobs: int) -> str | None:
         return None
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     if done.returncode not in {1, 2} or not failed:
-        raise RuntimeError(f"expected tests that run, got status {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(
+            f"expected tests that run, got status {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
     return failed[0]
 
 

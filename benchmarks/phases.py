@@ -1,11 +1,13 @@
-"""How often courses without phases are taken for courses with phases, and how often a published one is recognised.
+"""How often courses without phases are taken for courses with phases, and how often a published one
+is recognised.
 
     python benchmarks/phases.py             # some two minutes of one core
     python benchmarks/phases.py --repeats 1000
 
-Courses of 24 points, whose logarithms are scaled to a range of log 3, are judged by the criterion ``phases``: by the
-sizes of the changes alone ("before"), and against surrogates of the course ("after"). The published course is the
-prompt entropy of Pythia-410m at 18 steps, mean over layers (Skean et al. 2025, arXiv 2502.02013), with white noise.
+Courses of 24 points, whose logarithms are scaled to a range of log 3, are judged by the criterion
+``phases``: by the sizes of the changes alone ("before"), and against surrogates of the course
+("after"). The published course is the prompt entropy of Pythia-410m at 18 steps, mean over layers
+(Skean et al. 2025, arXiv 2502.02013), with white noise.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ MORE = {
     "rise, fall": (0.1, 0.1),
     "rise": (0.1,),
 }
-"""Smallest changes of each sequence of phases, those of the recipes; of two phases those of findings and insights."""
+"""Smallest changes of each sequence of phases, those of the recipes; of two phases those of
+findings and insights.
+"""
 PUBLISHED = (
     *(0.833, 0.833, 0.833, 0.833, 0.832, 0.770, 0.702, 0.698, 0.698),
     *(0.744, 0.821, 0.829, 0.803, 0.750, 0.701, 0.631, 0.576, 0.517),
@@ -80,21 +84,33 @@ def _shown(levels: np.ndarray, criterion: Phases) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=200, help="courses of each kind (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=200, help="courses of each kind (default: %(default)s)"
+    )
     repeats, random = parser.parse_args().repeats, np.random.default_rng(0)
     for name, fact in facts(shlex.join(["python", "benchmarks/phases.py", *sys.argv[1:]])).items():
         print(f"# {name}: {fact}")
     print(f"| course | {' | '.join(f'{phases}: before | after' for phases in MORE)} |")
     print("|---" * (1 + 2 * len(MORE)) + "|")
-    criteria: list[Phases] = [Phases(tuple(phases.split(", ")), more) for phases, more in MORE.items()]  # type: ignore[arg-type]
+    criteria: list[Phases] = [
+        Phases(tuple(phases.split(", ")), more) for phases, more in MORE.items()
+    ]  # type: ignore[arg-type]
     for name, draw in COURSES.items():
         drawn = [draw(random) for _ in range(repeats)]
         scaled = [course * math.log(3) / np.ptp(course) for course in drawn]
-        print(f"| {name} | {' | '.join(rates(scaled, criterion) for criterion in criteria)} |", flush=True)
+        print(
+            f"| {name} | {' | '.join(rates(scaled, criterion) for criterion in criteria)} |",
+            flush=True,
+        )
     published, criterion = np.log(PUBLISHED), Phases(("fall", "rise", "fall"), (0.1, 0.1, 0.1))
     for noise in NOISE:
-        drawn = [published + noise * random.standard_normal(len(published)) for _ in range(repeats if noise else 1)]
+        drawn = [
+            published + noise * random.standard_normal(len(published))
+            for _ in range(repeats if noise else 1)
+        ]
         print(f"| published, noise of {noise:.0%} | {rates(drawn, criterion)} |", flush=True)
 
 

@@ -13,7 +13,13 @@ from torch.nn.functional import pad
 
 from repdyn import kernels
 
-_OF_ONE = (kernels.anisotropy, kernels.participation_ratio, kernels.alpha_req, kernels.mean_cosine, kernels.isoscore)
+_OF_ONE = (
+    kernels.anisotropy,
+    kernels.participation_ratio,
+    kernels.alpha_req,
+    kernels.mean_cosine,
+    kernels.isoscore,
+)
 _OF_NEIGHBOURS = (kernels.two_nn, kernels.levina_bickel)
 
 
@@ -22,7 +28,9 @@ def _draw(seed: int) -> Tensor:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     x, other = _draw(0), _draw(1)
     sinks = torch.zeros_like(x)
     sinks[::512, 7] = 1000
@@ -53,7 +61,10 @@ def main() -> None:
             "linearity_step": kernels.linearity(*both, of="step"),
             "cka": kernels.linear_cka(*both),
         }
-        print(f"{name}:", ", ".join(f"{metric} {value.item():.3f}" for metric, value in values.items()))
+        print(
+            f"{name}:",
+            ", ".join(f"{metric} {value.item():.3f}" for metric, value in values.items()),
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Measure the saved checkpoints of a run of train.py again, by any sampling design.
 
-    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --output docs/runs/decoder
-    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --design dense --output docs/sampling/dense
+    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --output
+    docs/runs/decoder python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder
+    --design dense --output docs/sampling/dense
 
-The probe is made of the run's own held-out text, as its config.yaml says. The rows of the training loss are taken over
-from the run's store; those of the learning rate follow from its schedule, where the run did not store them. Interrupt
-it at any time: the same command goes on with the checkpoints that are left.
+The probe is made of the run's own held-out text, as its config.yaml says. The rows of the training
+loss are taken over from the run's store; those of the learning rate follow from its schedule, where
+the run did not store them. Interrupt it at any time: the same command goes on with the checkpoints
+that are left.
 """
 
 from __future__ import annotations
@@ -33,16 +35,27 @@ _LEARNING_RATE = "train/learning_rate"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="folder of a run of train.py")
     parser.add_argument("--output", type=Path, required=True, help="store for the rows")
     parser.add_argument("--name", help="name of the run in the rows (default: that of the folder)")
-    parser.add_argument("--design", choices=list(DESIGNS), default=INDEPENDENT.name, help="(default: %(default)s)")
-    parser.add_argument("--metrics", nargs="+", default=list(DEFAULT_METRICS), help="(default: %(default)s)")
+    parser.add_argument(
+        "--design", choices=list(DESIGNS), default=INDEPENDENT.name, help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--metrics", nargs="+", default=list(DEFAULT_METRICS), help="(default: %(default)s)"
+    )
     options = parser.parse_args()
-    steps = {int(path.name.removeprefix("step")): path for path in options.run.glob("hf_checkpoints/step*")}
+    steps = {
+        int(path.name.removeprefix("step")): path
+        for path in options.run.glob("hf_checkpoints/step*")
+    }
     if not steps:
-        parser.error(f"expected a run of train.py with checkpoints in hf_checkpoints/, got {options.run}")
+        parser.error(
+            f"expected a run of train.py with checkpoints in hf_checkpoints/, got {options.run}"
+        )
     config = yaml.safe_load((options.run / "config.yaml").read_text())
     probe = _probe(config, options.design)
     store = Store(options.output)
@@ -55,7 +68,9 @@ def main() -> None:
         if key not in store:
             tokens = step * config["data"]["batch_size"] * config["data"]["sequence_length"]
             model = _load(steps[step])
-            checkpoint = Checkpoint(run=name, model=type(model).__name__, step=step, tokens_seen=tokens)
+            checkpoint = Checkpoint(
+                run=name, model=type(model).__name__, step=step, tokens_seen=tokens
+            )
             rows = measure(model, probe, options.metrics, checkpoint=checkpoint).rows
             own = [replace(row, run=name, probe=probe.hash) for row in scalars.get(step, ())]
             store.write(key, [*rows, *own])
@@ -86,7 +101,9 @@ def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def _learning_rate(step: int, config: dict[str, Any]) -> float:
-    """Return the rate by the schedule of :class:`repdyn.models.LanguageModel`: warm-up, then a cosine to a tenth."""
+    """Return the rate by the schedule of :class:`repdyn.models.LanguageModel`: warm-up, then a
+    cosine to a tenth.
+    """
     peak, warmup = config["model"]["learning_rate"], config["model"]["warmup_steps"]
     if step < warmup:
         return peak * step / warmup

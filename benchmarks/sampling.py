@@ -1,19 +1,22 @@
-"""Hold the default sampling design against independent vectors, and its intervals against fresh probes.
+"""Hold the default sampling design against independent vectors, and its intervals against fresh
+probes.
 
     python benchmarks/sampling.py
     python benchmarks/sampling.py --models llama-300 encoder-300 --probes 10
 
-Probes of disjoint windows of one text are measured by the default design: 4,096 vectors, 8 of each of 512 windows of 80
-tokens. ``covers the mean`` is the share of probes, over all blocks, in which value +- 1.96 std_error contains the mean
-over all probes, ``covers another`` the share of pairs in which [low, high] of one contains the value of the other: both
-should be 95%. ``error / spread`` compares the root mean square of std_error with the spread over probes. The last two
-columns are the deviation from one vector of each of 4,096 windows: of the default, and of dense windows, all tokens of
-51 windows with the neighbours of the own window.
+Probes of disjoint windows of one text are measured by the default design: 4,096 vectors, 8 of each
+of 512 windows of 80 tokens. ``covers the mean`` is the share of probes, over all blocks, in which
+value +- 1.96 std_error contains the mean over all probes, ``covers another`` the share of pairs in
+which [low, high] of one contains the value of the other: both should be 95%. ``error / spread``
+compares the root mean square of std_error with the spread over probes. The last two columns are the
+deviation from one vector of each of 4,096 windows: of the default, and of dense windows, all tokens
+of 51 windows with the neighbours of the own window.
 
-The models that CALIBRATION names judge the factor of TwoNN's standard error (SHARED_NEIGHBOURS): no block of theirs may
-have an error below 0.95 of its spread. The others test it. Small models are trained here, on text that comes with
-Python; with REPDYN_DATA set to a folder that has stories260K-hf and enwiki_extract.txt.xz, that model is measured too,
-and all probes are Wikipedia text.
+The models that CALIBRATION names judge the factor of TwoNN's standard error (SHARED_NEIGHBOURS): no
+block of theirs may have an error below 0.95 of its spread. The others test it. Small models are
+trained here, on text that comes with Python; with REPDYN_DATA set to a folder that has
+stories260K-hf and enwiki_extract.txt.xz, that model is measured too, and all probes are Wikipedia
+text.
 """
 
 from __future__ import annotations
@@ -60,18 +63,24 @@ class Subject:
     affixes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def windows(self) -> np.ndarray:
-        """Return all windows of the text in random order, (n, length), with special tokens around them."""
+        """Return all windows of the text in random order, (n, length), with special tokens around
+        them.
+        """
         prefix, suffix = self.affixes
         body = _LENGTH - len(prefix) - len(suffix)
         rows = self.ids[: len(self.ids) // body * body].reshape(-1, body)
         rows = rows[np.random.RandomState(0).permutation(len(rows))]
-        return np.concatenate([np.tile(prefix, (len(rows), 1)), rows, np.tile(suffix, (len(rows), 1))], 1).astype(int)
+        return np.concatenate(
+            [np.tile(prefix, (len(rows), 1)), rows, np.tile(suffix, (len(rows), 1))], 1
+        ).astype(int)
 
 
 def trained(family: str, steps: int, seed: int) -> nn.Module:
     """Train a model of 4 blocks of 64 on bytes of the built-in text."""
     torch.manual_seed(seed)
-    data = TextDataModule(objective=objective_of(family), sequence_length=128, batch_size=32, seed=seed)
+    data = TextDataModule(
+        objective=objective_of(family), sequence_length=128, batch_size=32, seed=seed
+    )
     module = LanguageModel(
         family=family,
         hidden_size=64,
@@ -104,12 +113,16 @@ def subjects(text: str) -> dict[str, Callable[[], Subject]]:
     special = tuple(sorted(encoder.all_special_ids))
     affixes = ((encoder.cls_token_id,), (encoder.sep_token_id,))
     made: dict[str, Callable[[], Subject]] = {
-        f"decoder-{steps}": lambda steps=steps: Subject(f"decoder-{steps}", trained("gpt_neox", steps, 0), ids)
+        f"decoder-{steps}": lambda steps=steps: Subject(
+            f"decoder-{steps}", trained("gpt_neox", steps, 0), ids
+        )
         for steps in (0, 60)
     }
     made["llama-300"] = lambda: Subject("llama-300", trained("llama", 300, 1), ids)
     made["gpt2-300"] = lambda: Subject("gpt2-300", trained("gpt2", 300, 2), ids)
-    made["encoder-300"] = lambda: Subject("encoder-300", trained("bert", 300, 3), ids, special, affixes)
+    made["encoder-300"] = lambda: Subject(
+        "encoder-300", trained("bert", 300, 3), ids, special, affixes
+    )
     folder = Path(os.environ.get("REPDYN_DATA", "")) / "stories260K-hf"
     if os.environ.get("REPDYN_DATA") and folder.is_dir():
         made["stories260K"] = lambda: _stories(folder, text, random=False)
@@ -122,10 +135,18 @@ def _stories(folder: Path, text: str, random: bool) -> Subject:
 
     torch.manual_seed(4)
     config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config) if random else AutoModelForCausalLM.from_pretrained(folder)
+    model = (
+        AutoModelForCausalLM.from_config(config)
+        if random
+        else AutoModelForCausalLM.from_pretrained(folder)
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder)
     pieces = [text[start : start + 100_000] for start in range(0, len(text), 100_000)]
-    ids = [i for piece in pieces for i in tokenizer(piece, add_special_tokens=False, verbose=False).input_ids]
+    ids = [
+        i
+        for piece in pieces
+        for i in tokenizer(piece, add_special_tokens=False, verbose=False).input_ids
+    ]
     return Subject("stories260K, random" if random else "stories260K", model.eval(), np.array(ids))
 
 
@@ -140,7 +161,9 @@ def held_out_text() -> tuple[str, str]:
 
 
 def table_row(subject: Subject, n_probes: int) -> list[str]:
-    """Measure a model's probes and return one line for each of the two default metrics, and one for the others."""
+    """Measure a model's probes and return one line for each of the two default metrics, and one for
+    the others.
+    """
     windows = subject.windows()
     n_probes = min(n_probes, len(windows) // _N_WINDOWS)
     found: dict[tuple[str, int], list] = defaultdict(list)
@@ -168,13 +191,17 @@ def table_row(subject: Subject, n_probes: int) -> list[str]:
             pairs += [one.low <= other.value <= one.high for one, other in permutations(rows, 2)]
             for others, deviations in ((alone, off), (dense, far)):
                 reference = alone.get((metric, layer), math.nan)
-                compared = values.mean() if others is alone else others.get((metric, layer), math.nan)
+                compared = (
+                    values.mean() if others is alone else others.get((metric, layer), math.nan)
+                )
                 deviations.append(compared / reference - 1)
         if errors:
             ratio = f"{np.mean(errors):.2f} ({min(errors):.2f} to {max(errors):.2f})"
             shares = f"{np.mean(covered):.1%} | {np.mean(pairs):.1%}"
             by_design = f"{np.nanmean(off):+.1%} | {np.nanmean(far):+.1%}"
-            lines.append(f"| {subject.name} | {metric} | {n_probes} | {ratio} | {shares} | {by_design} |")
+            lines.append(
+                f"| {subject.name} | {metric} | {n_probes} | {ratio} | {shares} | {by_design} |"
+            )
     return lines
 
 
@@ -191,15 +218,26 @@ def _single(subject: Subject, windows: np.ndarray, design: Design) -> dict[tuple
 def main() -> None:
     text, described = held_out_text()
     made = subjects(text)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=list(made), default=list(made), help="(default: all)")
-    parser.add_argument("--probes", type=int, default=24, help="of each model (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models", nargs="+", choices=list(made), default=list(made), help="(default: all)"
+    )
+    parser.add_argument(
+        "--probes", type=int, default=24, help="of each model (default: %(default)s)"
+    )
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "the probe has")
     print(
-        f"{described}; torch {torch.__version__}; factor of TwoNN's error {SHARED_NEIGHBOURS}, judged by", *CALIBRATION
+        f"{described}; torch {torch.__version__}; factor of TwoNN's error {SHARED_NEIGHBOURS}, "
+        "judged by",
+        *CALIBRATION,
     )
-    print("| model | metric | probes | error / spread | covers the mean | covers another | deviation | dense |")
+    print(
+        "| model | metric | probes | error / spread | covers the mean | covers another | deviation "
+        "| dense |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name in options.models:
         print(*table_row(made[name](), options.probes), sep="\n", flush=True)

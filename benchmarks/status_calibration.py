@@ -1,13 +1,16 @@
-"""Compare the status of short trainings with their losses at every step: how often is it a false alarm?
+"""Compare the status of short trainings with their losses at every step: how often is it a false
+alarm?
 
-    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py                    # 120 trainings: some 20 minutes
-    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py --runs 20 --seed 1 -o calibration.csv
+    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py                    # 120 trainings:
+    some 20 minutes OMP_NUM_THREADS=1 python benchmarks/status_calibration.py --runs 20 --seed 1 -o
+    calibration.csv
 
-Trains small decoders on the built-in text, each with another seed and a learning rate drawn between 3e-4 and 1, which
-is held after a short warm-up, so that some trainings go well and some fail. A training counts as failed if, at its end,
-the mean of its last 20 losses lies 10% above the lowest such mean before, or is not finite. The status is that of
-:func:`repdyn.insights`, which knows the loss at every tenth step only. Rates have 95% intervals of Clopper and
-Pearson. A training is written to the file as soon as it is done, and is not repeated.
+Trains small decoders on the built-in text, each with another seed and a learning rate drawn between
+3e-4 and 1, which is held after a short warm-up, so that some trainings go well and some fail. A
+training counts as failed if, at its end, the mean of its last 20 losses lies 10% above the lowest
+such mean before, or is not finite. The status is that of :func:`repdyn.insights`, which knows the
+loss at every tenth step only. Rates have 95% intervals of Clopper and Pearson. A training is
+written to the file as soon as it is done, and is not repeated.
 """
 
 from __future__ import annotations
@@ -47,17 +50,28 @@ _DECADES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=120, help="trainings (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first training (default: %(default)s)")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("status_calibration.csv"), help="file (default: %(default)s)"
+        "--seed", type=int, default=0, help="of the first training (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("status_calibration.csv"),
+        help="file (default: %(default)s)",
     )
     options = parser.parse_args()
     text = load_corpus("builtin").data
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     probe = Probe.from_texts(
-        [text[-400_000:].decode(errors="replace")], byte_tokenizer(), max_vectors=1024, batch_vectors=512
+        [text[-400_000:].decode(errors="replace")],
+        byte_tokenizer(),
+        max_vectors=1024,
+        batch_vectors=512,
     )
     done = pd.read_csv(options.output).to_dict("records") if options.output.exists() else []
     for seed in tqdm(range(options.seed, options.seed + options.runs), unit="training"):
@@ -74,9 +88,13 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
     low, high = (math.log(rate) for rate in LEARNING_RATES)
     rate = math.exp(low + (high - low) * float(torch.rand((), generator=generator)))
     torch.manual_seed(seed)
-    model = build_model("gpt_neox", vocab_size=260, hidden_size=64, n_layers=4, n_heads=2, context_length=LENGTH)
+    model = build_model(
+        "gpt_neox", vocab_size=260, hidden_size=64, n_layers=4, n_heads=2, context_length=LENGTH
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARMUP)
+    )
 
     def step_loss() -> torch.Tensor:
         starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=generator)
@@ -91,7 +109,13 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
     found, losses = track(f"seed {seed}", model, probe, STEPS, step_loss, update, schedule)
     means = np.convolve(losses, np.ones(WINDOW) / WINDOW, mode="valid")
     rise = float(means[-1] / np.min(means)) if np.isfinite(means).all() else math.inf
-    return {"seed": seed, "learning_rate": rate, "last_loss": losses[-1], "rise": rise, "status": found.status[0]}
+    return {
+        "seed": seed,
+        "learning_rate": rate,
+        "last_loss": losses[-1],
+        "rise": rise,
+        "status": found.status[0],
+    }
 
 
 def track(
@@ -105,7 +129,8 @@ def track(
     scalars: Mapping[str, Callable[[], float]] = MappingProxyType({}),
     measured: Callable[[int], bool] = lambda step: step % EVERY == 0,
 ) -> tuple[DescribedRun, list[float]]:
-    """Train a model, measured at some steps with the loss of the step before and other scalars by name.
+    """Train a model, measured at some steps with the loss of the step before and other scalars by
+    name.
 
     Returns:
         The run as every view describes it, and its losses at every step.
@@ -118,7 +143,10 @@ def track(
             values = {scalar: evaluate() for scalar, evaluate in scalars.items()}
             if losses:
                 values[LOSS] = losses[-1]
-            rows += [scalar_row(checkpoint, scalar, value, probe=probe.hash) for scalar, value in values.items()]
+            rows += [
+                scalar_row(checkpoint, scalar, value, probe=probe.hash)
+                for scalar, value in values.items()
+            ]
         if step == steps:
             break
         loss = step_loss()
@@ -131,16 +159,23 @@ def track(
 
 
 def _summary(runs: pd.DataFrame) -> str:
-    """Return a table of alarms among the trainings that went well, by learning rate, and among those that failed."""
+    """Return a table of alarms among the trainings that went well, by learning rate, and among
+    those that failed.
+    """
     lines = ["| trainings | number | status failed | status watch or failed |", "|---|---|---|---|"]
-    columns = zip(runs["learning_rate"].tolist(), runs["rise"].tolist(), runs["status"].tolist(), strict=True)
+    columns = zip(
+        runs["learning_rate"].tolist(), runs["rise"].tolist(), runs["status"].tolist(), strict=True
+    )
     groups: dict[str, list[str]] = {name: [] for name in (*_DECADES.values(), "failed")}
     for rate, rise, status in columns:
         decade = next(name for bound, name in _DECADES.items() if rate < bound)
         groups["failed" if rise >= RISE else decade].append(status)
     for name, found in groups.items():
         alarms = found.count("failed"), found.count("failed") + found.count("watch")
-        lines.append(f"| {name} | {len(found)} | {' | '.join(rate_text(number, len(found)) for number in alarms)} |")
+        lines.append(
+            f"| {name} | {len(found)} | "
+            f"{' | '.join(rate_text(number, len(found)) for number in alarms)} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,41 +1,50 @@
-"""Plant faults in short trainings and read their status: how many failures does it miss, how often is it a false alarm?
+"""Plant faults in short trainings and read their status: how many failures does it miss, how often
+is it a false alarm?
 
-    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 3000             # 116 trainings: some 20 minutes
-    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling  # measured at 0, 1, 2, 4 ... 64, 75 ...
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 3000             # 116 trainings:
+                                                                                 some 20 minutes
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling  # measured at 0, 1,
+                                                                                 2, 4 ... 64, 75 ...
 
-60 trainings without a fault, each with an architecture, width, depth, text, batch, optimizer, schedule and learning
-rate of its own, and each of 14 faults in four of them, so that every faulty training has a sound twin with the same
-seed. Thresholds and rules were chosen on trainings that failed by their learning rate alone; no fault here is one of
-those (`abrupt` comes nearest). A training is measured with the defaults at every tenth step, with the loss of the step
-before and that of held-out text, as its owner would see it, the fault included.
+60 trainings without a fault, each with an architecture, width, depth, text, batch, optimizer,
+schedule and learning rate of its own, and each of 14 faults in four of them, so that every faulty
+training has a sound twin with the same seed. Thresholds and rules were chosen on trainings that
+failed by their learning rate alone; no fault here is one of those (`abrupt` comes nearest). A
+training is measured with the defaults at every tenth step, with the loss of the step before and
+that of held-out text, as its owner would see it, the fault included.
 
 Criteria, fixed before the first of these trainings and not to be changed by their outcome:
 
 - *The true loss* is that on held-out text with the right tokens, labels and attention mask.
-- *Sound*: no fault, and the true loss at the end is finite, within 5% of its lowest and below 0.97 of its first value.
-  Others without a fault are listed and count for nothing, nor do faulty ones of which the twin is not sound.
-- *Failed*: a fault, and the true loss at the end is not finite or more than 10% above the twin's. Other faulty ones
-  were *harmless*, and are only counted.
+- *Sound*: no fault, and the true loss at the end is finite, within 5% of its lowest and below 0.97
+  of its first value. Others without a fault are listed and count for nothing, nor do faulty ones of
+  which the twin is not sound.
+- *Failed*: a fault, and the true loss at the end is not finite or more than 10% above the twin's.
+  Other faulty ones were *harmless*, and are only counted.
 - Intervals are those of Clopper and Pearson, 95%. The status is acceptable if
   A1 of sound trainings at most 5% have the status failed, and the interval ends below 10%;
-  A2 of sound trainings at most 20% have the status failed or watch, and the interval ends below 33%;
-  A3 of failed trainings at least 80% have the status failed or watch, and the interval begins above 65%.
-- It is expected that A1 holds and A3 does not: the status looks at losses that rise and geometry that changes, not at a
-  loss that stays high, nor at one that falls for a wrong reason.
-- Of the trainings from seed 0 on, 27% of the sound and 27% of the failed ones were watched because TwoNN had no value
-  for clouds of near duplicates. Since 2026-11-28 values that no step has count for nothing where few vectors differ.
-  The same criteria are applied to the trainings from seed 3000 on, once: A2 is expected to hold, A3 to fail by more.
-- Of 12 steps of a schedule that doubles, as that of the quickstart, the last 6 begin in the warm-up, where a profile
-  that changes with the sum of the learning rates jumps at each step; the quickstart itself was watched for it. Since
-  2026-11-28 alerts count from half way between the first and the last step on; for steps at equal distances this is
-  the same. With `--doubling`, from seed 4000 on, once, both ways are compared on the same trainings. The change stays
-  if
+  A2 of sound trainings at most 20% have the status failed or watch, and the interval ends below
+  33%; A3 of failed trainings at least 80% have the status failed or watch, and the interval begins
+  above 65%.
+- It is expected that A1 holds and A3 does not: the status looks at losses that rise and geometry
+  that changes, not at a loss that stays high, nor at one that falls for a wrong reason.
+- Of the trainings from seed 0 on, 27% of the sound and 27% of the failed ones were watched because
+  TwoNN had no value for clouds of near duplicates. Since 2026-11-28 values that no step has count
+  for nothing where few vectors differ. The same criteria are applied to the trainings from seed
+  3000 on, once: A2 is expected to hold, A3 to fail by more.
+- Of 12 steps of a schedule that doubles, as that of the quickstart, the last 6 begin in the
+  warm-up, where a profile that changes with the sum of the learning rates jumps at each step; the
+  quickstart itself was watched for it. Since 2026-11-28 alerts count from half way between the
+  first and the last step on; for steps at equal distances this is the same. With `--doubling`, from
+  seed 4000 on, once, both ways are compared on the same trainings. The change stays if
   B1 of sound trainings at most 20% are failed or watched, and the interval ends below 33%;
-  B2 of failed trainings those that are found are at most 10 points fewer than with the last half of the measured steps.
-  If it is not less often a false alarm than before (B3), it goes too. All three are expected to hold.
+  B2 of failed trainings those that are found are at most 10 points fewer than with the last half of
+  the measured steps. If it is not less often a false alarm than before (B3), it goes too. All three
+  are expected to hold.
 
-What a fault does was tried on 20 seeds from 1000 on, by the true loss alone: `frozen` and `residual` did no harm. A
-training is written to the file as soon as it is done, and is not repeated.
+What a fault does was tried on 20 seeds from 1000 on, by the true loss alone: `frozen` and
+`residual` did no harm. A training is written to the file as soon as it is done, and is not
+repeated.
 """
 
 from __future__ import annotations
@@ -110,7 +119,9 @@ class Setting(NamedTuple):
         draw = random.Random(seed)
         optimizer = draw.choice([*OPTIMIZERS])
         return cls(
-            family=draw.choice(["gpt_neox", "gpt2", "llama", "modernbert-decoder", "modernbert", "modernbert"]),
+            family=draw.choice(
+                ["gpt_neox", "gpt2", "llama", "modernbert-decoder", "modernbert", "modernbert"]
+            ),
             width=draw.choice([32, 48, 64]),
             layers=draw.choice([2, 3, 4]),
             text=draw.choice(["prose", "source", "sums"]),
@@ -122,20 +133,39 @@ class Setting(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, help="of the first training (default: %(default)s)")
-    parser.add_argument("-o", "--output", type=Path, default=Path("status_faults.csv"), help="(default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--doubling", action="store_true", help="measure at 0, 1, 2, 4, ... 64, then at every 25th step, not every 10th"
+        "--seed", type=int, default=0, help="of the first training (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("status_faults.csv"),
+        help="(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--doubling",
+        action="store_true",
+        help="measure at 0, 1, 2, 4, ... 64, then at every 25th step, not every 10th",
     )
     options = parser.parse_args()
     planned = [(options.seed + number, "none") for number in range(SOUND)]
     planned += [(options.seed + number, fault) for number, fault in enumerate([*FAULTS] * TWINS)]
     done = pd.read_csv(options.output).to_dict("records") if options.output.exists() else []
     known = {(row["seed"], row["fault"]) for row in done}
-    for seed, fault in tqdm([each for each in sorted(planned) if each not in known], unit="training"):
+    for seed, fault in tqdm(
+        [each for each in sorted(planned) if each not in known], unit="training"
+    ):
         done.append(
-            {"seed": seed, "fault": fault, **Setting.drawn(seed)._asdict(), **_training(seed, fault, options.doubling)}
+            {
+                "seed": seed,
+                "fault": fault,
+                **Setting.drawn(seed)._asdict(),
+                **_training(seed, fault, options.doubling),
+            }
         )
         pd.DataFrame(done).to_csv(options.output, index=False, float_format="%.5g")
     print(_summary(judged(pd.DataFrame(done))))
@@ -184,14 +214,17 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
     break_model(model, fault)
     make, _ = OPTIMIZERS[setting.optimizer]
     optimizer = make(
-        [each for each in model.parameters() if each.requires_grad], lr=setting.rate * (30 if fault == "abrupt" else 1)
+        [each for each in model.parameters() if each.requires_grad],
+        lr=setting.rate * (30 if fault == "abrupt" else 1),
     )
 
     def height(step: int) -> float:
         warm = 1.0 if fault == "abrupt" else min(1.0, (step + 1) / WARMUP)
         return warm * (0.1 + 0.9 * (1 - step / STEPS) if setting.cosine else 1.0)
 
-    def windows(number: int, low: int, high: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def windows(
+        number: int, low: int, high: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Return tokens and which of them an encoder predicts."""
         starts = torch.randint(low, high - LENGTH, (number,), generator=generator)
         drawn = tokens[starts[:, None] + torch.arange(LENGTH)]
@@ -203,7 +236,9 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         labels = ids
         if fault == "noise":
             random_bytes = torch.randint(0, 256, ids.shape, generator=generator)
-            labels = torch.where(torch.rand(ids.shape, generator=generator) < 0.5, random_bytes, ids)
+            labels = torch.where(
+                torch.rand(ids.shape, generator=generator) < 0.5, random_bytes, ids
+            )
         elif fault == "shuffled":
             labels = ids.flatten()[torch.randperm(ids.numel(), generator=generator)].view(ids.shape)
         given: dict[str, Any] = {}
@@ -215,7 +250,10 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         return model(input_ids=ids, labels=labels, **given).loss
 
     train_end = len(tokens) * 4 // 5
-    first, held_out = windows(setting.batch, 0, train_end, generator), windows(24, train_end, len(tokens), generator)
+    first, held_out = (
+        windows(setting.batch, 0, train_end, generator),
+        windows(24, train_end, len(tokens), generator),
+    )
     true_losses = []
 
     @torch.no_grad()
@@ -227,7 +265,10 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         return seen
 
     def step_loss() -> Tensor:
-        return loss_on(*(first if fault == "repeated" else windows(setting.batch, 0, train_end, generator)), fault)
+        return loss_on(
+            *(first if fault == "repeated" else windows(setting.batch, 0, train_end, generator)),
+            fault,
+        )
 
     def update() -> None:
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
@@ -247,11 +288,15 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
     scalars = {VALIDATION_LOSS: evaluate}
     if doubling:
         steps = {0, *(2**power for power in range(7)), *range(75, STEPS + 1, 25)}
-        run, _ = track(name, model, probe, STEPS, step_loss, update, schedule, scalars, steps.__contains__)
+        run, _ = track(
+            name, model, probe, STEPS, step_loss, update, schedule, scalars, steps.__contains__
+        )
     else:
         run, _ = track(name, model, probe, STEPS, step_loss, update, schedule, scalars)
     second_half = [alert for alert in run.alerts if alert.step >= STEPS / 2]
-    earlier = [alert for alert in run.alerts if run.steps[len(run.steps) // 2] <= alert.step < STEPS / 2]
+    earlier = [
+        alert for alert in run.alerts if run.steps[len(run.steps) // 2] <= alert.step < STEPS / 2
+    ]
     return {
         "first": true_losses[0],
         "lowest": float(np.nanmin(true_losses)),
@@ -294,7 +339,9 @@ def break_model(model: nn.Module, fault: str) -> None:
                 part.requires_grad_(False)
                 part.weight.zero_()
             elif name.endswith("rotary_emb"):
-                part.register_forward_hook(lambda _module, _inputs, out: (out[0] * 0 + 1, out[1] * 0))
+                part.register_forward_hook(
+                    lambda _module, _inputs, out: (out[0] * 0 + 1, out[1] * 0)
+                )
 
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:
@@ -308,8 +355,8 @@ def judged(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summary(runs: pd.DataFrame) -> str:
-    """Return the rates of each outcome, and of the failed trainings by fault; the last rate is that of the status if
-    alerts counted in the last half of the measured steps."""
+    """Return the rates of each outcome, and of the failed trainings by fault; the last rate is that
+    of the status if alerts counted in the last half of the measured steps."""
     lines = [
         "| trainings | number | status failed | status watch or failed | by measured steps |",
         "|---|---|---|---|---|",
@@ -322,7 +369,8 @@ def _summary(runs: pd.DataFrame) -> str:
         before = found | group["earlier_alerts"].fillna("").astype(bool)
         counts = statuses.count("failed"), int(found.sum()), int(before.sum())
         lines.append(
-            f"| {name} | {len(statuses)} | {' | '.join(rate_text(count, len(statuses)) for count in counts)} |"
+            f"| {name} | {len(statuses)} | "
+            f"{' | '.join(rate_text(count, len(statuses)) for count in counts)} |"
         )
     return "\n".join(lines)
 

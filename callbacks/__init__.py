@@ -1,4 +1,6 @@
-"""Callbacks of Lightning and of the Hugging Face Trainer: when to measure. Import them as ``repdyn.callbacks``."""
+"""Callbacks of Lightning and of the Hugging Face Trainer: when to measure. Import them as
+``repdyn.callbacks``.
+"""
 
 from __future__ import annotations
 

@@ -2,16 +2,19 @@
 
 Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry point
 ``lightning.pytorch.callbacks_factory``; a script with a Trainer of transformers passes
-``callbacks=hugging_face_callbacks()``. Both attach nothing unless ``REPDYN_PROBE`` names a probe file:
+``callbacks=hugging_face_callbacks()``. Both attach nothing unless ``REPDYN_PROBE`` names a probe
+file:
 
     REPDYN_PROBE=probe.safetensors REPDYN_SCHEDULE=1000 python their_script.py
 
-======================  ================================================================================================
+======================
+================================================================================================
 ``REPDYN_PROBE``        a file written by ``Probe.save``
 ``REPDYN_SCHEDULE``     ``1000``, ``0,10,100``, ``pythia`` (the default) or ``checkpoints``
 ``REPDYN_METRICS``      names separated by spaces; ``all`` for every one that the probe allows
 ``REPDYN_STORE``        folder or URL of the store
-======================  ================================================================================================
+======================
+================================================================================================
 """
 
 from __future__ import annotations
@@ -27,14 +30,19 @@ _PREFIX = "REPDYN_"
 
 
 def lightning_callbacks() -> list[Callback]:
-    """Return the tracker that the environment asks for, as a list; an empty one where it asks for none.
+    """Return the tracker that the environment asks for, as a list; an empty one where it asks for
+    none.
 
     Raises:
-        ValueError, OSError: what it asks for cannot be had, which stops the script before its training.
+        ValueError, OSError: what it asks for cannot be had, which stops the script before its
+        training.
     """
     if (settings := settings_of_environment()) is None:
         return []
-    from repdyn.callbacks.representation_dynamics import RepresentationDynamics  # only where it is asked for
+    # only where it is asked for
+    from repdyn.callbacks.representation_dynamics import (
+        RepresentationDynamics,
+    )
 
     return [RepresentationDynamics(**settings)]
 
@@ -46,13 +54,17 @@ def hugging_face_callbacks() -> list[TrainerCallback]:
     """
     if (settings := settings_of_environment()) is None:
         return []
-    from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker  # only where it is asked for
+    # only where it is asked for
+    from repdyn.callbacks.hugging_face_trainer import (
+        HuggingFaceTracker,
+    )
 
     return [HuggingFaceTracker(**settings)]
 
 
 def settings_of_environment() -> dict[str, Any] | None:
-    """Return arguments of a tracker by the environment variables; None unless ``REPDYN_PROBE`` is set.
+    """Return arguments of a tracker by the environment variables; None unless ``REPDYN_PROBE`` is
+    set.
 
     Raises:
         ValueError: a value that cannot be read.

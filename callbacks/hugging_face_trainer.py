@@ -26,32 +26,38 @@ _STATE = "repdyn"
 
 
 class HuggingFaceTracker(TrainerCallback):
-    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a ``transformers.Trainer``.
+    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a
+    ``transformers.Trainer``.
 
-        Trainer(model, arguments, train_dataset=data, callbacks=[HuggingFaceTracker(probe, schedule=100)])
+        Trainer(model, arguments, train_dataset=data, callbacks=[HuggingFaceTracker(probe,
+        schedule=100)])
 
-    Schedule, store, figures and guarantees are those of :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
-    measured step is stored if the Trainer logs at that step (``logging_steps``), the number of tokens if it counts them
-    (``include_num_input_tokens_seen``). The last values are among the metrics of each evaluation, as
-    ``eval_anisotropy/mean`` and so on, for ``metric_for_best_model`` and ``EarlyStoppingCallback``. The Trainer does
-    not notify callbacks of errors and Ctrl-C; measurements are stored nevertheless, and ``repdyn figures`` draws them.
+    Schedule, store, figures and guarantees are those of
+    :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a measured step is stored if the
+    Trainer logs at that step (``logging_steps``), the number of tokens if it counts them
+    (``include_num_input_tokens_seen``). The last values are among the metrics of each evaluation,
+    as ``eval_anisotropy/mean`` and so on, for ``metric_for_best_model`` and
+    ``EarlyStoppingCallback``. The Trainer does not notify callbacks of errors and Ctrl-C;
+    measurements are stored nevertheless, and ``repdyn figures`` draws them.
 
     Args:
         probe: the probe to measure on.
-        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means whenever the Trainer
-            saves.
+        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means
+            whenever the Trainer saves.
         metrics, layers: as for :func:`repdyn.measure`.
-        store: folder of the store, or its URL such as ``s3://bucket/prefix``; by default ``repdyn`` in ``output_dir``.
-        name: distinguishes several trackers of one Trainer: a suffix of the run's name and a prefix of the names in the
-            loggers ("teacher_anisotropy/layer_00").
-        loggers: as for :class:`repdyn.Tracker`; by default the open runs of W&B and Trackio and a TensorBoard folder in
-            ``output_dir``, according to ``report_to``.
-        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the Trainer's
-            ``run_name``, or else the name of ``output_dir``, unless ``run`` is given; in a hyperparameter search, the
-            name of the trial is appended.
+        store: folder of the store, or its URL such as ``s3://bucket/prefix``; by default ``repdyn``
+            in ``output_dir``.
+        name: distinguishes several trackers of one Trainer: a suffix of the run's name and a prefix
+            of the names in the loggers ("teacher_anisotropy/layer_00").
+        loggers: as for :class:`repdyn.Tracker`; by default the open runs of W&B and Trackio and a
+            TensorBoard folder in ``output_dir``, according to ``report_to``.
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the
+            Trainer's ``run_name``, or else the name of ``output_dir``, unless ``run`` is given; in
+            a hyperparameter search, the name of the trial is appended.
 
     Raises:
-        ValueError: at the start of training, if the configuration is invalid, such as unidentifiable blocks.
+        ValueError: at the start of training, if the configuration is invalid, such as
+            unidentifiable blocks.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class HuggingFaceTracker(TrainerCallback):
         **options: Unpack[TrackingArguments],
     ) -> None:
         check_probe(probe)
-        self.options = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
+        self.options = options_of(
+            TrackingOptions, type(self), metrics=metrics, layers=layers, **options
+        )
         self._probe = probe
         self._schedule = ScheduleState(schedule)
         self._requested_store = None if store is None else absolute_place(store)
@@ -93,7 +101,9 @@ class HuggingFaceTracker(TrainerCallback):
         """The store of the current run; None before training starts."""
         return self._tracked.store if self._tracked else None
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
         self._reset()  # an evaluation before this training has no values of the one before
 
     def on_train_begin(
@@ -105,10 +115,12 @@ class HuggingFaceTracker(TrainerCallback):
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
-        # before version 5 of transformers a run without a name had that of its folder, with the path
+        # before version 5 of transformers a run without a name had that of its folder, with the
+        # path
         given = args.run_name if args.run_name != args.output_dir else None
         run = ".".join(filter(None, (self.options.run or given or folder.name, trial, self._name)))
-        defaults = cache(partial(_default_loggers, args, folder, self._name))  # W&B's run may open after this callback
+        # W&B's run may open after this callback
+        defaults = cache(partial(_default_loggers, args, folder, self._name))
         tracked = TrackedRun(
             self.options,
             self._probe,
@@ -120,7 +132,9 @@ class HuggingFaceTracker(TrainerCallback):
             root_module=model,
             n_steps=known_steps(state.max_steps),
             origin=self._origin(state),
-            loggers=lambda: defaults() if self._requested_loggers is None else self._requested_loggers,
+            loggers=lambda: (
+                defaults() if self._requested_loggers is None else self._requested_loggers
+            ),
             label=self._name,
             settings=args.to_sanitized_dict(),
             monitors=[args.metric_for_best_model],
@@ -135,13 +149,17 @@ class HuggingFaceTracker(TrainerCallback):
         if self._tracked is not None:
             self._tracked.keep_gradients(state.global_step + 1)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
         if self._schedule.is_due(state.global_step):
             self._measure(state, control, others)
         if self._tracked is not None:
             self._tracked.count_step(state.global_step)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
         if self._schedule.is_due(state.global_step, "checkpoint"):
             self._measure(state, control, others)
         self.on_epoch_end(args, state, control, **others)
@@ -149,12 +167,16 @@ class HuggingFaceTracker(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Measure the end before the best model is loaded: earlier than in version 5 of transformers."""
+        """Measure the end before the best model is loaded: earlier than in version 5 of
+        transformers.
+        """
         ends = control.should_training_stop and args.load_best_model_at_end
         if ends and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
         if self._tracked is None:  # evaluation without training
             return
         logs: dict[str, float] = others.get("logs") or {}
@@ -166,33 +188,51 @@ class HuggingFaceTracker(TrainerCallback):
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
                 control.should_training_stop |= self._tracked.shared()[1]
-        # the last log of a training, not told by its time, which each has where tokens are counted; in on_train_end the
-        # model may be the best one instead of the last one
+        # the last log of a training, not told by its time, which each has where tokens are counted;
+        # in on_train_end the model may be the best one instead of the last one
         if "total_flos" in logs and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
         metrics = others.get("metrics", {})
-        if self._tracked is not None and not _validation_loss(metrics):  # else added when it was logged
+        # else added when it was logged
+        if self._tracked is not None and not _validation_loss(metrics):
             self._add_values(metrics, state, control, others)
 
     def _add_values(
-        self, metrics: dict[str, float], state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
+        self,
+        metrics: dict[str, float],
+        state: TrainerState,
+        control: TrainerControl,
+        others: Mapping[str, Any],
     ) -> None:
-        """Add what was measured to the metrics of an evaluation: at this step, if they decide about its checkpoint."""
+        """Add what was measured to the metrics of an evaluation: at this step, if they decide about
+        its checkpoint.
+        """
         assert self._tracked is not None
         name = _validation_loss(metrics)
         self._evaluated = self._evaluated or name
         if name == self._evaluated:
             self._tracked.validation_loss = metrics.get(name or "")
-        if self.options.read_by([self._args.metric_for_best_model]) and self._schedule.is_due(state.global_step, "end"):
+        if self.options.read_by([self._args.metric_for_best_model]) and self._schedule.is_due(
+            state.global_step, "end"
+        ):
             self._measure(state, control, others)
         best = (state.best_model_checkpoint or "").rpartition("-")[2]
-        if self._is_finished and self._args.load_best_model_at_end and best != str(self._measured_at):
-            return  # the model is the best one by now, and what was measured last is not its geometry
+        if (
+            self._is_finished
+            and self._args.load_best_model_at_end
+            and best != str(self._measured_at)
+        ):
+            # the model is the best one by now, and what was measured last is not its geometry
+            return
         metrics.update(self._tracked.shared("eval_")[0])
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if self._tracked is not None:
             self._tracked.finish()
             self._is_finished = True
@@ -200,16 +240,21 @@ class HuggingFaceTracker(TrainerCallback):
     def _origin(self, state: TrainerState) -> Origin | None:
         """Return the run of the checkpoint that the training goes on from."""
         known = (state.stateful_callbacks or {}).get(_STATE, {})
-        origin = Origin.of(known.get(self._name) if state.global_step and isinstance(known, dict) else None)
+        origin = Origin.of(
+            known.get(self._name) if state.global_step and isinstance(known, dict) else None
+        )
         caller = sys._getframe()
-        while origin is not None and caller is not None:  # no callback is told which checkpoint its caller resumes
+        # no callback is told which checkpoint its caller resumes
+        while origin is not None and caller is not None:
             if "resume_from_checkpoint" in caller.f_code.co_varnames:
                 path = caller.f_locals["resume_from_checkpoint"]
                 return origin.near(path if isinstance(path, str) else None)
             caller = caller.f_back
         return origin
 
-    def _measure(self, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]) -> None:
+    def _measure(
+        self, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
+    ) -> None:
         tracked, step = self._tracked, state.global_step
         if tracked is None:
             return
@@ -217,7 +262,9 @@ class HuggingFaceTracker(TrainerCallback):
         logged_at, loss = self._logged or (None, None)
         counts_tokens = str(self._args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)
-        learning_rate, trained, averaged = read_optimizers(module, [getattr(optimizer, "optimizer", optimizer)])
+        learning_rate, trained, averaged = read_optimizers(
+            module, [getattr(optimizer, "optimizer", optimizer)]
+        )
         tokens = int(state.num_input_tokens_seen) if counts_tokens else None
         tracked.measure(
             module,
@@ -233,13 +280,17 @@ class HuggingFaceTracker(TrainerCallback):
 
 
 def _validation_loss(values: Mapping[str, float]) -> str | None:
-    """Return the name of the loss among the values of an evaluation, ``eval_loss`` or ``eval_NAME_loss``, if any."""
+    """Return the name of the loss among the values of an evaluation, ``eval_loss`` or
+    ``eval_NAME_loss``, if any.
+    """
     names = [name for name in values if name.startswith("eval_") and name.endswith("_loss")]
     return min(names, key=len, default=None)  # others are those of the user's own metrics
 
 
 def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Any]:
-    """Return the runs and writers of the targets in the Trainer's ``report_to``, which its own callbacks opened."""
+    """Return the runs and writers of the targets in the Trainer's ``report_to``, which its own
+    callbacks opened.
+    """
     loggers: list[Any] = []
     if "wandb" in args.report_to:
         import wandb  # optional dependencies, each installed if the Trainer reports to it

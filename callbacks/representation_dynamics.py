@@ -30,37 +30,51 @@ from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
-VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
-"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
+VALIDATION_LOSSES = (
+    "val/loss",
+    "val_loss",
+    "validation/loss",
+    "validation_loss",
+    "valid_loss",
+    "eval_loss",
+)
+"""Names under which a LightningModule may log its validation loss; the first that is logged is
+stored.
+"""
 
 
 class RepresentationDynamics(ScheduledCallback):
-    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a training run.
+    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a training
+    run.
 
-    The callback does not affect the training: losses, weights, RNG state and each module's train/eval flag are bit for
-    bit those of a run without it. Rows are written to the store first, then to every logger of the trainer. The last
-    values are in ``trainer.callback_metrics`` as ``anisotropy/mean``, ``two_nn/layer_03`` and so on, for
-    ``ModelCheckpoint(monitor=...)`` and ``EarlyStopping``. At the end (and on Ctrl-C or an error, once the checkpoint
-    callbacks have saved) figures are saved next to the rows and a summary is printed; after SIGTERM the log names the
-    commands for that.
+    The callback does not affect the training: losses, weights, RNG state and each module's
+    train/eval flag are bit for bit those of a run without it. Rows are written to the store first,
+    then to every logger of the trainer. The last values are in ``trainer.callback_metrics`` as
+    ``anisotropy/mean``, ``two_nn/layer_03`` and so on, for ``ModelCheckpoint(monitor=...)`` and
+    ``EarlyStopping``. At the end (and on Ctrl-C or an error, once the checkpoint callbacks have
+    saved) figures are saved next to the rows and a summary is printed; after SIGTERM the log names
+    the commands for that.
 
-    Each training is a run of its own in the store. One that goes on from a checkpoint has the checkpoint's run as its
-    parent, and views show both as one curve. Averaged weights (``WeightAveraging``, ``StochasticWeightAveraging``, an
-    ``AveragedModel`` in the module, schedule-free optimizers) are a second run, "NAME (averaged)".
+    Each training is a run of its own in the store. One that goes on from a checkpoint has the
+    checkpoint's run as its parent, and views show both as one curve. Averaged weights
+    (``WeightAveraging``, ``StochasticWeightAveraging``, an ``AveragedModel`` in the module,
+    schedule-free optimizers) are a second run, "NAME (averaged)".
 
     Args:
         probe: the probe to measure on; None for that of the datamodule's method ``probe()``.
-        schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
-            (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
+        schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every
+            1000), "checkpoints" (whenever the trainer saves one), or a :class:`repdyn.Schedule`.
+            Step 0 and the end are always measured.
         metrics, layers: as for :func:`repdyn.measure`.
-        store: folder of the store, or a URL such as ``s3://bucket/prefix``; by default ``repdyn`` in the run's folder,
-            or the store of the checkpoint that a training goes on from, if that is in the trainer's root folder.
-        model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it,
-            or else the LightningModule itself.
-        name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix of the names in the
-            loggers ("teacher_anisotropy/layer_00").
-        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the first logger's name
-            and version unless ``run`` is given.
+        store: folder of the store, or a URL such as ``s3://bucket/prefix``; by default ``repdyn``
+            in the run's folder, or the store of the checkpoint that a training goes on from, if
+            that is in the trainer's root folder.
+        model: attribute of the LightningModule that holds the model; by default the only Hugging
+            Face model in it, or else the LightningModule itself.
+        name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix
+            of the names in the loggers ("teacher_anisotropy/layer_00").
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the
+            first logger's name and version unless ``run`` is given.
 
     Raises:
         ValueError: at the start of training, if the configuration is invalid.
@@ -81,7 +95,9 @@ class RepresentationDynamics(ScheduledCallback):
         super().__init__(schedule)
         if probe is not None:
             check_probe(probe)
-        self.options = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
+        self.options = options_of(
+            TrackingOptions, type(self), metrics=metrics, layers=layers, **options
+        )
         self.probe: Probe | None = probe
         self.model = model
         self.name = name
@@ -99,7 +115,9 @@ class RepresentationDynamics(ScheduledCallback):
 
     @property
     def tracking_seconds(self) -> float:
-        """Wall-clock time this process has spent on measuring, storing and logging in the current run."""
+        """Wall-clock time this process has spent on measuring, storing and logging in the current
+        run.
+        """
         return self._tracked.cost.seconds if self._tracked else 0.0
 
     @property
@@ -119,15 +137,18 @@ class RepresentationDynamics(ScheduledCallback):
         super().on_fit_start(trainer, pl_module)
         if is_a(trainer.strategy, "DeepSpeedStrategy"):
             raise ValueError(
-                "expected a strategy that can run the model outside of the training step, got DeepSpeedStrategy; "
-                "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
-                "analyze_checkpoints.py"
+                "expected a strategy that can run the model outside of the training step, got "
+                "DeepSpeedStrategy; use DDP or FSDP, or save checkpoints during training and "
+                "measure them afterwards with analyze_checkpoints.py"
             )
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        if [c.name for c in callbacks if isinstance(c, RepresentationDynamics)].count(self.name) > 1:
+        if [c.name for c in callbacks if isinstance(c, RepresentationDynamics)].count(
+            self.name
+        ) > 1:
             which = f"several called {self.name!r}" if self.name else "several without one"
             raise ValueError(
-                f"expected trackers of different names in one trainer, got {which}; name all but one, as in "
+                f"expected trackers of different names in one trainer, got {which}; name all but "
+                "one, as in "
                 'RepresentationDynamics(probe, name="second")'
             )
         make_probe: Any = getattr(getattr(trainer, "datamodule", None), "probe", None)
@@ -135,20 +156,30 @@ class RepresentationDynamics(ScheduledCallback):
             self.probe = make_probe()
         if self.probe is None:
             raise ValueError(
-                "expected a probe, got none: pass RepresentationDynamics(probe=Probe.from_texts(texts, tokenizer)), or "
-                "give the datamodule a method probe() that returns one"
+                "expected a probe, got none: pass "
+                "RepresentationDynamics(probe=Probe.from_texts(texts, tokenizer)), or give the "
+                "datamodule a method probe() that returns one"
             )
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        if self._schedule.schedule == Schedule(at_checkpoints=True) and (read := self.options.read_by(monitors)):
+        if self._schedule.schedule == Schedule(at_checkpoints=True) and (
+            read := self.options.read_by(monitors)
+        ):
             raise ValueError(
                 f"expected scheduled steps where a ModelCheckpoint monitors {read[0]!r}, which "
-                'schedule="checkpoints" measures only after it was read; write schedule=N, with every_n_train_steps=N'
+                'schedule="checkpoints" measures only after it was read; write schedule=N, with '
+                "every_n_train_steps=N"
             )
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # called on all ranks, because the folder is broadcast
         folder = run_folder(trainer)
-        state = (self._restored or {}) if trainer.ckpt_path is not None else self._state() if self.step else {}
+        state = (
+            (self._restored or {})
+            if trainer.ckpt_path is not None
+            else self._state()
+            if self.step
+            else {}
+        )
         origin, store = Origin.of(state), self._requested_store
         if origin is not None:
             folders = [trainer.default_root_dir, *(logger.save_dir for logger in trainer.loggers)]
@@ -194,19 +225,25 @@ class RepresentationDynamics(ScheduledCallback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._tracked is not None and self._is_training:
             logged = trainer.callback_metrics
-            self._tracked.validation_loss = next((logged[name] for name in VALIDATION_LOSSES if name in logged), None)
+            self._tracked.validation_loss = next(
+                (logged[name] for name in VALIDATION_LOSSES if name in logged), None
+            )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._tracked is not None and not self._is_finished:
             self._is_finished = True
             self._tracked.finish()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         if self._is_training and self._tracked is not None:
             self._tracked.flush()
 
     def interrupted(self, exception: BaseException) -> None:
-        """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the commands."""
+        """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the
+        commands.
+        """
         if not self._is_training or self._tracked is None:
             return
         self._is_training, self._is_finished = False, True
@@ -232,15 +269,22 @@ class RepresentationDynamics(ScheduledCallback):
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )
         values, stops = tracked.shared()
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        trainer.callback_metrics.update(
+            {name: torch.tensor(value) for name, value in values.items()}
+        )
         means = {name: values.get(f"{tracked.prefix}{name}/mean") for name in DEFAULT_METRICS}
-        shown = {f"{tracked.prefix}{name}": mean for name, mean in means.items() if mean is not None}
+        shown = {
+            f"{tracked.prefix}{name}": mean for name, mean in means.items() if mean is not None
+        }
         trainer.progress_bar_metrics.update(shown)
         trainer.should_stop |= stops
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        # not by state_dict(): Lightning would refuse a second tracker before this one can say what to do about it
+        # not by state_dict(): Lightning would refuse a second tracker before this one can say what
+        # to do about it
         if state := self._state():
             checkpoint.setdefault("callbacks", {})[self.state_key] = state
 
@@ -248,7 +292,9 @@ class RepresentationDynamics(ScheduledCallback):
         self._restored = state_dict
 
     def _state(self) -> dict[str, Any]:
-        """Return the run and where it is, in built-in types only: a checkpoint is loaded with weights_only=True."""
+        """Return the run and where it is, in built-in types only: a checkpoint is loaded with
+        weights_only=True.
+        """
         if self._tracked is None or (self._restored is not None and not self._is_training):
             return self._restored or {}
         tokens = self._tokens_seen
@@ -256,21 +302,40 @@ class RepresentationDynamics(ScheduledCallback):
 
 
 def _settings(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-    """Return the hyperparameters of a training, its trainer's settings, and those that its optimizers began with."""
-    names = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "world_size")
-    found = {"seed": os.environ.get("PL_GLOBAL_SEED"), **{name: getattr(trainer, name) for name in names}}
+    """Return the hyperparameters of a training, its trainer's settings, and those that its
+    optimizers began with.
+    """
+    names = (
+        "max_epochs",
+        "max_steps",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "precision",
+        "world_size",
+    )
+    found = {
+        "seed": os.environ.get("PL_GLOBAL_SEED"),
+        **{name: getattr(trainer, name) for name in names},
+    }
     for number, optimizer in enumerate(trainer.optimizers):
         kind = f"{type(optimizer).__name__}{number or ''}"
-        found |= {f"{kind}.{name}": value for name, value in getattr(optimizer, "defaults", {}).items()}
+        found |= {
+            f"{kind}.{name}": value for name, value in getattr(optimizer, "defaults", {}).items()
+        }
     modules = (getattr(trainer, "datamodule", None), pl_module)
-    return found | {name: value for one in modules for name, value in getattr(one, "hparams_initial", {}).items()}
+    return found | {
+        name: value
+        for one in modules
+        for name, value in getattr(one, "hparams_initial", {}).items()
+    }
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
     """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
     place = next((name for name, module in pl_module.named_modules() if module is model), "")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        average = getattr(callback, "_average_model", None)  # WeightAveraging and StochasticWeightAveraging
+        # WeightAveraging and StochasticWeightAveraging
+        average = getattr(callback, "_average_model", None)
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))
         if isinstance(average, nn.Module) and n_averaged is not None and int(n_averaged):
             root = average.module if isinstance(average, AveragedModel) else average
@@ -281,5 +346,11 @@ def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) ->
             shapes = {name: weight.shape for name, weight in average.items()}
             for place, part in model.named_modules():
                 own = {name: weight.shape for name, weight in weights_of(part).items()}
-                if part is not module.module and type(part) is type(module.module) and own == shapes:
-                    yield {f"{place}.{name}".lstrip("."): weight for name, weight in average.items()}
+                if (
+                    part is not module.module
+                    and type(part) is type(module.module)
+                    and own == shapes
+                ):
+                    yield {
+                        f"{place}.{name}".lstrip("."): weight for name, weight in average.items()
+                    }

@@ -1,4 +1,6 @@
-"""Save checkpoints in Hugging Face format, so that a run can be measured later like a published one."""
+"""Save checkpoints in Hugging Face format, so that a run can be measured later like a published
+one.
+"""
 
 import os
 import shutil
@@ -8,7 +10,13 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.scheduled import LightningModule, ScheduledCallback, Trainer, run_folder, tracked_module
+from repdyn.callbacks.scheduled import (
+    LightningModule,
+    ScheduledCallback,
+    Trainer,
+    run_folder,
+    tracked_module,
+)
 from repdyn.capture.blocks import is_a
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
@@ -18,21 +26,26 @@ from repdyn.utils.printing import without_reports
 class SavePretrainedCheckpoint(ScheduledCallback):
     """Save folders ``step0``, ``step1``, ... that ``AutoModel.from_pretrained`` can load.
 
-    Each folder is written atomically. The tokenizer is saved with the weights if the datamodule has one. A resumed run
-    continues in its folder and does not overwrite existing checkpoints; a new one takes a folder of its own,
-    ``hf_checkpoints-2``, where there are checkpoints of another.
+    Each folder is written atomically. The tokenizer is saved with the weights if the datamodule has
+    one. A resumed run continues in its folder and does not overwrite existing checkpoints; a new
+    one takes a folder of its own, ``hf_checkpoints-2``, where there are checkpoints of another.
 
     Args:
         schedule: the steps to save, as for :class:`RepresentationDynamics`.
         dirpath: folder of the checkpoints; by default ``hf_checkpoints`` in the run's folder.
-        model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it.
+        model: attribute of the LightningModule that holds the model; by default the only Hugging
+            Face model in it.
 
     Raises:
-        ValueError: at the start of training, if there is no Hugging Face model to save, or the strategy shards it.
+        ValueError: at the start of training, if there is no Hugging Face model to save, or the
+            strategy shards it.
     """
 
     def __init__(
-        self, schedule: ScheduleLike = "pythia", dirpath: str | Path | None = None, model: str | None = None
+        self,
+        schedule: ScheduleLike = "pythia",
+        dirpath: str | Path | None = None,
+        model: str | None = None,
     ) -> None:
         super().__init__(schedule)
         self.model = model
@@ -48,18 +61,21 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         if is_a(trainer.strategy, "FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy"):
             raise ValueError(
                 "expected a strategy that keeps the whole model on each device, got "
-                f"{type(trainer.strategy).__name__}; save checkpoints with Lightning's ModelCheckpoint"
+                f"{type(trainer.strategy).__name__}; save checkpoints with Lightning's "
+                "ModelCheckpoint"
             )
         module = tracked_module(pl_module, self.model)
         if not isinstance(module, PreTrainedModel):
             raise ValueError(
-                f"expected a Hugging Face model to save, got {type(module).__name__}; give its attribute as model=, "
-                "or use Lightning's ModelCheckpoint"
+                f"expected a Hugging Face model to save, got {type(module).__name__}; give its "
+                "attribute as model=, or use Lightning's ModelCheckpoint"
             )
         folder = Path(self._requested_dirpath or run_folder(trainer) / "hf_checkpoints").absolute()
         if self.step == 0:
             numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-            self.dirpath = next(path for path in chain([folder], numbered) if not any(path.glob("step*")))
+            self.dirpath = next(
+                path for path in chain([folder], numbered) if not any(path.glob("step*"))
+            )
         elif self.dirpath is None:
             self.dirpath = folder
 

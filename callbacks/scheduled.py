@@ -1,4 +1,6 @@
-"""Base class of the Lightning callbacks, which act once at each scheduled step, and what they read of a trainer."""
+"""Base class of the Lightning callbacks, which act once at each scheduled step, and what they read
+of a trainer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from repdyn.capture.blocks import hugging_face_model, is_a, unwrapped
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 # a job has imported lightning, or pytorch_lightning, its other name with classes of its own
-_IS_OLDER = "pytorch_lightning" in sys.modules or (not find_spec("lightning") and find_spec("pytorch_lightning"))
+_IS_OLDER = "pytorch_lightning" in sys.modules or (
+    not find_spec("lightning") and find_spec("pytorch_lightning")
+)
 if TYPE_CHECKING or "lightning.pytorch" in sys.modules or not _IS_OLDER:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import rank_zero_warn
@@ -26,10 +30,11 @@ else:
 
 
 class ScheduledCallback(Callback, ABC):
-    """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of training.
+    """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of
+    training.
 
-    It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a learning rate or a
-    batch size, a validation or a test do nothing.
+    It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a
+    learning rate or a batch size, a validation or a test do nothing.
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
@@ -43,10 +48,14 @@ class ScheduledCallback(Callback, ABC):
         """Perform the action at :attr:`step`."""
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called where the training starts or goes on, when everything is restored, before the first action."""
+        """Called where the training starts or goes on, when everything is restored, before the
+        first action.
+        """
 
     def count(self, trainer: Trainer, batch: Any) -> None:
-        """Called with each batch before other callbacks, in whose hooks a training may be stopped."""
+        """Called with each batch before other callbacks, in whose hooks a training may be
+        stopped.
+        """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_training = False
@@ -57,8 +66,13 @@ class ScheduledCallback(Callback, ABC):
         self._schedule = ScheduleState(self._schedule.schedule)
         loop = trainer.fit_loop.epoch_loop
         batches = loop.batch_progress.total
-        # a checkpoint that was saved at the end of a batch has a count without this batch, which is added with the next
-        was_saved_within = loop.restarting and batches.completed < batches.processed and not loop._should_accumulate()
+        # a checkpoint that was saved at the end of a batch has a count without this batch, which is
+        # added with the next
+        was_saved_within = (
+            loop.restarting
+            and batches.completed < batches.processed
+            and not loop._should_accumulate()
+        )
         self.step = loop._batches_that_stepped + was_saved_within
         self.begin(trainer, pl_module)
         self._is_training = True
@@ -71,7 +85,9 @@ class ScheduledCallback(Callback, ABC):
         if self._is_training and self._schedule.is_due(self.step):
             self.act(trainer, pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if self._is_training and self._schedule.is_due(self.step, "checkpoint"):
             self.act(trainer, pl_module)
 
@@ -82,10 +98,12 @@ class ScheduledCallback(Callback, ABC):
         self._is_training = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Go behind all other callbacks but those that save checkpoints, to see averages of the same step while they
-        see its values; put its companions first and last."""
+        """Go behind all other callbacks but those that save checkpoints, to see averages of the
+        same step while they see its values; put its companions first and last."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if stage != "fit" or any(isinstance(one, _First) and one.owner is self for one in callbacks):
+        if stage != "fit" or any(
+            isinstance(one, _First) and one.owner is self for one in callbacks
+        ):
             return
         saving = [one for one in callbacks if one in trainer.checkpoint_callbacks]
         ends = [one for one in callbacks if isinstance(one, _Last)]
@@ -98,8 +116,8 @@ class ScheduledCallback(Callback, ABC):
 
 
 class _First(Callback):
-    """Counts steps before another callback saves a checkpoint, and lets the owner act at the end of the training before
-    weight averaging puts the average into the model."""
+    """Counts steps before another callback saves a checkpoint, and lets the owner act at the end of
+    the training before weight averaging puts the average into the model."""
 
     def __init__(self, owner: ScheduledCallback) -> None:
         self.owner = owner
@@ -108,12 +126,16 @@ class _First(Callback):
         self.too_many: int | None = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        averaging: list[Any] = [c for c in trainer.callbacks if is_a(c, "StochasticWeightAveraging")]  # type: ignore[attr-defined]
+        averaging: list[Any] = [
+            c for c in trainer.callbacks if is_a(c, "StochasticWeightAveraging")
+        ]  # type: ignore[attr-defined]
         if any(trainer.current_epoch > each.swa_end for each in averaging):
-            self.owner.end(trainer, pl_module)  # nothing is trained: the average gets statistics of batch normalisation
+            # nothing is trained: the average gets statistics of batch normalisation
+            self.owner.end(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        if self.too_many is None:  # a search for a batch size leaves Lightning's count one step ahead
+        # a search for a batch size leaves Lightning's count one step ahead
+        if self.too_many is None:
             self.too_many = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
 
     def on_train_batch_end(
@@ -121,7 +143,9 @@ class _First(Callback):
     ) -> None:
         loop = trainer.fit_loop.epoch_loop
         # counted after this hook, once a batch whatever the number of optimizers
-        self.owner.step = loop._batches_that_stepped + (not loop._should_accumulate()) - (self.too_many or 0)
+        self.owner.step = (
+            loop._batches_that_stepped + (not loop._should_accumulate()) - (self.too_many or 0)
+        )
         self.owner.count(trainer, batch)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -129,17 +153,22 @@ class _First(Callback):
 
 
 class _Last(Callback):
-    """Lets a callback deal with an exception after all others: one that saves does not wait for figures."""
+    """Lets a callback deal with an exception after all others: one that saves does not wait for
+    figures.
+    """
 
     def __init__(self, owner: ScheduledCallback) -> None:
         self.owner = owner
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         self.owner.interrupted(exception)
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """Return the folder of this run's files, an absolute path: the first logger's, or the trainer's root without one.
+    """Return the folder of this run's files, an absolute path: the first logger's, or the trainer's
+    root without one.
 
     All ranks must call it, because the result is broadcast from rank zero.
     """
@@ -147,13 +176,19 @@ def run_folder(trainer: Trainer) -> Path:
 
 
 def run_name(trainer: Trainer) -> str:
-    """Return the name and version of the first logger, or the name of the run's folder without one."""
+    """Return the name and version of the first logger, or the name of the run's folder
+    without one.
+    """
     if trainer.logger is None or not trainer.logger.name:
         return run_folder(trainer).resolve().name
     logger: Any = trainer.logger
     version = logger.version
-    if is_a(logger, "WandbLogger"):  # by a name that a person recognises; W&B makes one up only online
-        names = (getattr(logger, "_wandb_init", {}).get("name"), getattr(logger.experiment, "name", None))
+    # by a name that a person recognises; W&B makes one up only online
+    if is_a(logger, "WandbLogger"):
+        names = (
+            getattr(logger, "_wandb_init", {}).get("name"),
+            getattr(logger.experiment, "name", None),
+        )
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         version = next((name for name in names if isinstance(name, str) and name), now)
     return f"{trainer.logger.name}/{version}"
@@ -162,8 +197,8 @@ def run_name(trainer: Trainer) -> str:
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """Return the named attribute, else the only Hugging Face model inside, else the module itself.
 
-    An adapter that puts learned vectors before the tokens or their keys is returned as a whole, since it changes the
-    states.
+    An adapter that puts learned vectors before the tokens or their keys is returned as a whole,
+    since it changes the states.
 
     Raises:
         ValueError: the attribute does not exist or is not a module.
@@ -176,25 +211,36 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
         if not isinstance(found, nn.Module):
             children = ", ".join(name for name, _ in pl_module.named_children())
             raise ValueError(
-                f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
+                f"expected model= to name a module inside {type(pl_module).__name__}, got "
+                f"{model!r}; it has {children}"
             )
         return unwrapped(found)
-    configs = ((module, getattr(module, "active_peft_config", None)) for module in pl_module.modules())
-    adapters = (module for module, config in configs if getattr(config, "is_prompt_learning", False))
+    configs = (
+        (module, getattr(module, "active_peft_config", None)) for module in pl_module.modules()
+    )
+    adapters = (
+        module for module, config in configs if getattr(config, "is_prompt_learning", False)
+    )
     return next(adapters, None) or hugging_face_model(pl_module) or pl_module
 
 
 def warn_of_checkpointing(trainer: Trainer) -> None:
-    """Warn where a trainer does not notify callbacks of checkpoints, or saves them without being called."""
-    checkpointing: list[Any] = [each for each in trainer.checkpoint_callbacks if is_a(each, "ModelCheckpoint")]
+    """Warn where a trainer does not notify callbacks of checkpoints, or saves them without being
+    called.
+    """
+    checkpointing: list[Any] = [
+        each for each in trainer.checkpoint_callbacks if is_a(each, "ModelCheckpoint")
+    ]
     if not checkpointing:
         rank_zero_warn(
-            'schedule="checkpoints", but the trainer has no ModelCheckpoint: steps are measured where '
+            'schedule="checkpoints", but the trainer has no ModelCheckpoint: steps are measured '
+            "where "
             "trainer.save_checkpoint() is called, and at the start and the end"
         )
     elif all(c.save_weights_only for c in checkpointing):
         rank_zero_warn(
             'schedule="checkpoints", but Lightning does not notify callbacks of '
-            "ModelCheckpoint(save_weights_only=True): the start and the end are measured; save complete checkpoints, "
+            "ModelCheckpoint(save_weights_only=True): the start and the end are measured; save "
+            "complete checkpoints, "
             "or measure at fixed steps with schedule=1000"
         )

@@ -1,7 +1,10 @@
-"""Make the screenshots of the docs in a headless chromium: of reports, of the table of runs, of the explorer.
+"""Make the screenshots of the docs in a headless chromium: of reports, of the table of runs, of the
+explorer.
 
-    python docs/screenshots.py                                      # reports and runs, from the stores of docs/runs
-    python docs/screenshots.py --models all-MiniLM-L6-v2 stories260K    # the explorer's: an encoder, then a decoder
+    python docs/screenshots.py                                      # reports and runs, from the
+                                                                    stores of docs/runs
+    python docs/screenshots.py --models all-MiniLM-L6-v2 stories260K    # the explorer's: an
+                                                                        encoder, then a decoder
 
 An encoder alone gives the pictures in which it is alone.
 Needs playwright and a chromium, which REPDYN_CHROMIUM may name.
@@ -34,19 +37,38 @@ DOCS = Path(__file__).parent
 REPORTS = {
     "failed": (("diverging",), "", "header", 1036),
     "light": (("decoder",), "metric=two_nn&subset=all&step=128", "#controls", 1225),
-    "side_by_side": (("decoder", "encoder", "finished"), "metric=two_nn&subset=all", "#comparison", 1368),
-    "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1228),
+    "side_by_side": (
+        ("decoder", "encoder", "finished"),
+        "metric=two_nn&subset=all",
+        "#comparison",
+        1368,
+    ),
+    "heads": (
+        ("topics",),
+        "metric=attention_topic_gap&subset=all&step=200&theme=dark",
+        "#controls",
+        1228,
+    ),
 }
 """By name: the stores, the state of the page, the element at the top, and the height in pixels."""
 WATCHED = ("decoder", "diverging", "encoder", "finished")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", metavar="MODEL", default=[], help="for the explorer alone")
-    models = [load_model(name, device="cpu", dtype="float32", with_head=True) for name in parser.parse_args().models]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models", nargs="+", metavar="MODEL", default=[], help="for the explorer alone"
+    )
+    models = [
+        load_model(name, device="cpu", dtype="float32", with_head=True)
+        for name in parser.parse_args().models
+    ]
     names = ("chromium", "chromium-browser", "google-chrome")
-    executable = os.environ.get("REPDYN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    executable = os.environ.get("REPDYN_CHROMIUM") or next(
+        filter(None, map(shutil.which, names)), None
+    )
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         if models:
@@ -76,7 +98,9 @@ def table_of_runs(browser: Browser, folder: Path) -> None:
     for name in WATCHED:
         shutil.copytree(DOCS / "runs" / name, folder / "runs" / name)
     command = [sys.executable, "-m", "repdyn", "watch", ".", "--port", "0", "--no-token"]
-    with subprocess.Popen(command, cwd=folder / "runs", stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=folder / "runs", stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         page = browser.new_page(viewport={"width": 1280, "height": 520})
         page.goto(f"{server.stdout.readline().split()[6]}#theme=light")
@@ -96,7 +120,9 @@ def explorer(browser: Browser, models: Sequence[LoadedModel]) -> None:
 
 
 def visit(browser: Browser, models: Sequence[LoadedModel], token: str, tabs: Sequence[str]) -> None:
-    """Open the explorer on some models, choose a token unless it is empty, and take a picture of each tab."""
+    """Open the explorer on some models, choose a token unless it is empty, and take a picture of
+    each tab.
+    """
     blocks = build(Session(models, nearest=10, max_tokens=128), *SENTENCES)
     page = browser.new_page(viewport={"width": 1180, "height": 600})
     page.goto(launch(blocks, host="127.0.0.1", port=0))
@@ -126,7 +152,11 @@ def open_tab(page: Page, name: str) -> None:
 
 def save(page: Page, name: str, **options: Any) -> None:
     picture = Image.open(io.BytesIO(page.screenshot(**options)))
-    look = {"method": Image.Quantize.MAXCOVERAGE, "kmeans": 2, "dither": Image.Dither.NONE}  # rare colours stay, too
+    look = {
+        "method": Image.Quantize.MAXCOVERAGE,
+        "kmeans": 2,
+        "dither": Image.Dither.NONE,
+    }  # rare colours stay, too
     picture.convert("RGB").quantize(**look).save(DOCS / name, optimize=True)  # a third of the bytes
     print(f"{name}: {(DOCS / name).stat().st_size / 1e3:.0f} kB")
 

@@ -12,7 +12,9 @@ _DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*)*", re.MULTILINE)
 
 
 class DocstringsAsMarkdown(griffe.Extension):
-    """Turns Sphinx roles into code and fences doctests, which Markdown would take for quotations and links."""
+    """Turns Sphinx roles into code and fences doctests, which Markdown would take for quotations
+    and links.
+    """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Rewrite the docstring of one object."""

@@ -1,4 +1,6 @@
-"""Hooks of the documentation site: links that leave docs/, the table of metrics, the reference of the command line."""
+"""Hooks of the documentation site: links that leave docs/, the table of metrics, the reference of
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _CLI = "<!-- cli -->"
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Point links to folders and to files outside of docs/ at the repository."""
     if page.file.src_uri == "all_metrics.md":
-        markdown = run_path(os.path.join(os.path.dirname(__file__), "site_metrics.py"))["markdown"]()
+        markdown = run_path(os.path.join(os.path.dirname(__file__), "site_metrics.py"))[
+            "markdown"
+        ]()
     folder = posixpath.dirname(page.file.src_uri)
 
     def rewrite(link: re.Match[str]) -> str:
@@ -32,14 +36,17 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         place = os.path.join(os.path.dirname(config.config_file_path), path)
         if inside and not os.path.isdir(place):
             return link[0]
-        return f"{link[1]}{REPOSITORY}/{'tree' if os.path.isdir(place) else 'blob'}/main/{path}{link[3] or ''})"
+        kind = "tree" if os.path.isdir(place) else "blob"
+        return f"{link[1]}{REPOSITORY}/{kind}/main/{path}{link[3] or ''})"
 
     markdown = _LINK.sub(rewrite, markdown)
     return markdown.replace(_CLI, command_line_reference()) if _CLI in markdown else markdown
 
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
-    """Make every image a link to itself, in its full size, and let code in tables break at the parts of names."""
+    """Make every image a link to itself, in its full size, and let code in tables break at the
+    parts of names.
+    """
     html = _CODE_IN_CELL.sub(lambda code: _BREAK.sub("<wbr>", code[0]), html)
     return _IMAGE.sub(r'<a href="\2">\1</a>', html)
 
@@ -47,7 +54,10 @@ def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
     """Write llms.txt, the list of pages that programs read, into the site."""
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
-    lines += [f"- [{page.title or page.file.name}]({config.site_url}{page.file.url})" for page in nav.pages]
+    lines += [
+        f"- [{page.title or page.file.name}]({config.site_url}{page.file.url})"
+        for page in nav.pages
+    ]
     os.makedirs(config.site_dir, exist_ok=True)
     with open(os.path.join(config.site_dir, "llms.txt"), "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
@@ -55,12 +65,28 @@ def on_nav(nav: Any, *, config: Any, files: Any) -> Any:
 
 
 def command_line_reference() -> str:
-    """Return a section in Markdown for every command and kind of study, with its help as it is printed."""
+    """Return a section in Markdown for every command and kind of study, with its help as it is
+    printed.
+    """
     from repdyn.cli.main import STUDIES
 
     commands = [["sweep"], ["study"], *(["study", kind] for kind in STUDIES)]
-    commands += [[name] for name in ("report", "figures", "watch", "insights", "query", "export", "explore", "metrics")]
-    return "\n".join(f"## repdyn {' '.join(c)}\n\n``` {{ .text .help }}\n{help_of(c)}```\n" for c in commands)
+    commands += [
+        [name]
+        for name in (
+            "report",
+            "figures",
+            "watch",
+            "insights",
+            "query",
+            "export",
+            "explore",
+            "metrics",
+        )
+    ]
+    return "\n".join(
+        f"## repdyn {' '.join(c)}\n\n``` {{ .text .help }}\n{help_of(c)}```\n" for c in commands
+    )
 
 
 def help_of(words: list[str]) -> str:
@@ -68,8 +94,14 @@ def help_of(words: list[str]) -> str:
     from repdyn.cli.main import main
 
     printed = io.StringIO()
-    with mock.patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"), redirect_stdout(printed), suppress(SystemExit):
+    with (
+        mock.patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"),
+        redirect_stdout(printed),
+        suppress(SystemExit),
+    ):
         main([*words, "--help"])
     if not printed.getvalue():
-        raise ValueError(f"expected repdyn {' '.join(words)} --help to print something, got nothing")
+        raise ValueError(
+            f"expected repdyn {' '.join(words)} --help to print something, got nothing"
+        )
     return printed.getvalue()

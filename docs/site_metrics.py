@@ -22,13 +22,15 @@ _HEADING = """# All metrics
     repdyn metrics                  in the terminal
     repdyn metrics --json           with unit and source
 
-Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is every metric that the
-probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens: `two_nn[discard=0.8]@no_sink`. Subsets are
-`all` (the default below where none is given), `no_sink`, `no_massive`, `gaussian`,
-[token views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes of the probe, such as `rare`.
+Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is
+every metric that the probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens:
+`two_nn[discard=0.8]@no_sink`. Subsets are `all` (the default below where none is given), `no_sink`,
+`no_massive`, `gaussian`, [token views](metrics.md#how-the-vectors-are-chosen) such as `last_token`,
+and classes of the probe, such as `rare`.
 
-**Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent points: dense
-windows make them several times too small in early training. [The default design avoids this](sampling.md).
+**Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent
+points: dense windows make them several times too small in early training. [The default design
+avoids this](sampling.md).
 """
 _COLUMNS = ("metric", "meaning", "range", "settings, subsets, where, needs")
 
@@ -45,13 +47,19 @@ def markdown() -> str:
 
 def _cells(metric: Metric) -> list[str]:
     settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
-    subsets = "" if metric.subsets == ("all",) else " ".join(f"`@{subset}`" for subset in metric.subsets)
-    position = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[metric.position]
+    subsets = (
+        "" if metric.subsets == ("all",) else " ".join(f"`@{subset}`" for subset in metric.subsets)
+    )
+    position = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[
+        metric.position
+    ]
     where = ", ".join(filter(None, [position, "each head" * metric.per_head]))
     # in addition to the layer's states
     needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
     needed += sorted(metric.captures - _CAPTURES.keys())
-    needed += ["topics"] * (metric.probe_requires == "topics") + ["spectrum"] * metric.whole_spectrum
+    needed += ["topics"] * (metric.probe_requires == "topics") + [
+        "spectrum"
+    ] * metric.whole_spectrum
     needed += [f"{metric.n_neighbours} neighbours"] if metric.neighbours else []
     notes = "; ".join(filter(None, [settings, subsets, where, ", ".join(needed)]))
     return [f"`{metric.name}`", metric.meaning, range_text(metric), notes]

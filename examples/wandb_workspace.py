@@ -1,4 +1,6 @@
-"""Save a W&B workspace for repdyn: python examples/wandb_workspace.py ENTITY PROJECT (pip install wandb-workspaces)."""
+"""Save a W&B workspace for repdyn: python examples/wandb_workspace.py ENTITY PROJECT (pip install
+wandb-workspaces).
+"""
 
 import sys
 
@@ -17,7 +19,11 @@ def lines(title, **curves):
 first = [lines(name, y=[f"{name}/mean"]) for name in ("two_nn", "anisotropy_no_sink")]
 loss = lines("loss", y=["repdyn/loss", "repdyn/val_loss"])
 layers = [lines(f"{name}, each layer", metric_regex=f"{name}/layer_.*") for name in SECTIONS]
-figures = ["figures/mean_over_layers", "figures/heatmap_two_nn_all", "figures/heatmap_anisotropy_no_sink"]
+figures = [
+    "figures/mean_over_layers",
+    "figures/heatmap_two_nn_all",
+    "figures/heatmap_anisotropy_no_sink",
+]
 workspace = ws.Workspace(
     entity=entity,
     project=project,

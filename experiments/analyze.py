@@ -2,8 +2,8 @@
 
   python -m experiments.analyze docs/experiment/rows --output docs/experiment
 
-Writes results.md (tests, exclusions), effects.csv, statistics.csv (each statistic of each run), blocks.csv and figures.
-Everything is computed from the rows; docs/experiment.md defines it.
+Writes results.md (tests, exclusions), effects.csv, statistics.csv (each statistic of each run),
+blocks.csv and figures. Everything is computed from the rows; docs/experiment.md defines it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ class Analysis:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.analyze", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m experiments.analyze",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("rows", type=Path, help="folder written by experiments.collect")
-    parser.add_argument("--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     try:
         found = analyze(*read_rows(options.rows))
@@ -73,16 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def read_rows(folder: Path) -> tuple[pd.DataFrame, float]:
-    """Return the rows of a folder written by experiments.collect, and the entropy of the token frequencies of probe a.
+    """Return the rows of a folder written by experiments.collect, and the entropy of the token
+    frequencies of probe a.
 
     Raises:
         ValueError: no rows, or rows that are not those of an experiment.
         OSError: a file cannot be read.
     """
     if not (folder / RECORD).exists():
-        raise ValueError(f"expected a folder written by experiments.collect, got {folder}, which has no {RECORD}")
+        raise ValueError(
+            f"expected a folder written by experiments.collect, got {folder}, which has no {RECORD}"
+        )
     record = json.loads((folder / RECORD).read_text())
-    return open_store(folder).to_pandas(columns=COLUMNS), float(record["probes"]["a"]["unigram_entropy"])
+    return open_store(folder).to_pandas(columns=COLUMNS), float(
+        record["probes"]["a"]["unigram_entropy"]
+    )
 
 
 def analyze(rows: pd.DataFrame, entropy: float) -> Analysis:
@@ -93,7 +102,9 @@ def analyze(rows: pd.DataFrame, entropy: float) -> Analysis:
         entropy: of the token frequencies of probe a, in nats.
     """
     runs = list(split_runs(rows))
-    excluded = {f"seed{run.seed}/{run.arm}": reason for run in runs if (reason := run.reason_to_exclude())}
+    excluded = {
+        f"seed{run.seed}/{run.arm}": reason for run in runs if (reason := run.reason_to_exclude())
+    }
     kept = [run for run in runs if f"seed{run.seed}/{run.arm}" not in excluded]
     statistics = pd.DataFrame(
         [
@@ -118,8 +129,9 @@ def results(analysis: Analysis) -> str:
         "Made by `python -m experiments.analyze docs/experiment/rows --output docs/experiment`;"
         " [the criteria](../experiment.md) were committed before the first run.",
         "",
-        f"{counts['causal']} causal and {counts['masked']} masked runs. Loss of the causal runs on probe a at the last"
-        f" step: {analysis.loss:.3f} nats per token; entropy of the token frequencies: {analysis.entropy:.3f}.",
+        f"{counts['causal']} causal and {counts['masked']} masked runs. Loss of the causal runs "
+        f"on probe a at the last step: {analysis.loss:.3f} nats per token; entropy of the token "
+        f"frequencies: {analysis.entropy:.3f}.",
         "",
         "## Tests",
         "",
@@ -129,10 +141,12 @@ def results(analysis: Analysis) -> str:
         "",
         "Effects are changes in per cent; H1 is the ratio of the bells of the two objectives.",
         "",
-        "Means over seeds with 95% intervals, in per cent, of each objective and variant of the criteria:"
-        " [effects.csv](effects.csv); logarithms of ratios of each block: [blocks.csv](blocks.csv), of each run:"
-        " [statistics.csv](statistics.csv).",
-        "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
+        "Means over seeds with 95% intervals, in per cent, of each objective and variant of the "
+        "criteria: [effects.csv](effects.csv); logarithms of ratios of each block: "
+        "[blocks.csv](blocks.csv), of each run: [statistics.csv](statistics.csv).",
+        "Paired by seed, the bells of causal and masked runs differ by "
+        + _paired(analysis.statistics)
+        + ".",
         "",
         "## Figures",
         "",
@@ -149,16 +163,25 @@ def results(analysis: Analysis) -> str:
 
 def _test_row(test: Test) -> str:
     hypothesis = test.hypothesis
-    cells = [hypothesis.name, hypothesis.sentence, f"{percent(test.mean)} {percent_range(test.low, test.high)}"]
+    cells = [
+        hypothesis.name,
+        hypothesis.sentence,
+        f"{percent(test.mean)} {percent_range(test.low, test.high)}",
+    ]
     cells += [f"{_p_text(test.p)}, {_p_text(test.corrected_p)}", f"**{test.verdict}**"]
     return f"| {' | '.join(cells)} |"
 
 
 def effect_table(statistics: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over seeds of each statistic by objective and variant, with its 95% interval, in per cent."""
+    """Return the mean over seeds of each statistic by objective and variant, with its 95% interval,
+    in per cent.
+    """
     lines = []
     for (arm, variant), rows in statistics.groupby(["arm", "variant"], sort=False):
-        cells = [f"{percent(np.mean(values))} {percent_range(*interval(values))}".strip() for values in _columns(rows)]
+        cells = [
+            f"{percent(np.mean(values))} {percent_range(*interval(values))}".strip()
+            for values in _columns(rows)
+        ]
         lines.append((arm, variant, *cells))
     return pd.DataFrame(lines, columns=["objective", "rows", *STATISTICS])
 
@@ -181,12 +204,19 @@ def _columns(rows: pd.DataFrame) -> list[Sequence[float]]:
 
 def _paired(statistics: pd.DataFrame) -> str:
     primary = statistics[statistics["variant"] == PRIMARY.name]
-    by_arm = primary.pivot(index="seed", columns="arm", values="bell").reindex(columns=["causal", "masked"]).dropna()
+    by_arm = (
+        primary.pivot(index="seed", columns="arm", values="bell")
+        .reindex(columns=["causal", "masked"])
+        .dropna()
+    )
     if len(by_arm) < 2:
         return "an amount that is not known with fewer than two pairs"
     differences = (by_arm["causal"] - by_arm["masked"]).tolist()
     welch = interval_of_difference(by_arm["causal"].tolist(), by_arm["masked"].tolist())
-    return f"{percent(np.mean(differences))} {percent_range(*interval(differences))} (unpaired {percent_range(*welch)})"
+    return (
+        f"{percent(np.mean(differences))} {percent_range(*interval(differences))} (unpaired "
+        f"{percent_range(*welch)})"
+    )
 
 
 def percent(log_ratio: float) -> str:
@@ -199,7 +229,9 @@ def percent(log_ratio: float) -> str:
 
 
 def percent_range(low: float, high: float) -> str:
-    """Return an interval of logarithms of ratios as changes in per cent; empty where it is not known."""
+    """Return an interval of logarithms of ratios as changes in per cent; empty where it is not
+    known.
+    """
     if math.isnan(low):
         return ""
     return f"[{_rounded(low)}, {_rounded(high)}]"

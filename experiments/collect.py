@@ -1,8 +1,10 @@
-"""Collect the rows of the finished runs of an experiment in one store, with a record of what they were made from.
+"""Collect the rows of the finished runs of an experiment in one store, with a record of what they
+were made from.
 
   python -m experiments.collect runs/matched_pair --output docs/experiment/rows
 
-A run that is there already stays as it is; an unfinished one is left out, as are the probes, which contain the text.
+A run that is there already stays as it is; an unfinished one is left out, as are the probes, which
+contain the text.
 """
 
 from __future__ import annotations
@@ -39,24 +41,32 @@ def main() -> None:
 
 
 def collect(experiment: Path, output: Path) -> list[str]:
-    """Copy the rows of finished runs into a store, and return the names of the runs that were added.
+    """Copy the rows of finished runs into a store, and return the names of the runs that were
+    added.
 
     Raises:
-        ValueError: no record of an experiment, or the output holds rows of another plan, text or version.
+        ValueError: no record of an experiment, or the output holds rows of another plan, text or
+            version.
         OSError: a file cannot be read or written.
     """
     if not (experiment / RECORD).exists():
-        raise ValueError(f"expected the output folder of experiments.run, got {experiment}, which has no {RECORD}")
+        raise ValueError(
+            f"expected the output folder of experiments.run, got {experiment}, which has no "
+            f"{RECORD}"
+        )
     record = json.loads((experiment / RECORD).read_text())
     target = output / RECORD
     collected = json.loads(target.read_text()) if target.exists() else {**record, "runs": {}}
     if differing := [name for name in record if collected.get(name) != record[name]]:
         raise ValueError(
-            f"expected {output} to be of the same {', '.join(differing)} as {experiment}; choose another folder"
+            f"expected {output} to be of the same {', '.join(differing)} as {experiment}; choose "
+            "another folder"
         )
     store, added = open_store(output), []
     for finished in sorted(experiment.glob(f"*/seed*/{FINISHED}")):
-        for folder in sorted(path for path in finished.parent.iterdir() if (path / "probes").is_dir()):
+        for folder in sorted(
+            path for path in finished.parent.iterdir() if (path / "probes").is_dir()
+        ):
             source = open_store(folder)
             (run,) = source.runs()
             if run in collected["runs"]:
@@ -66,7 +76,9 @@ def collect(experiment: Path, output: Path) -> list[str]:
             write_table(store.folder_of(run) / "rows.parquet", pa.concat_tables(parts).cast(SCHEMA))
             collected["runs"][run] = json.loads(finished.read_text())
             added.append(run)
-            write_atomically(target, lambda path: path.write_text(json.dumps(collected, indent=2) + "\n"))
+            write_atomically(
+                target, lambda path: path.write_text(json.dumps(collected, indent=2) + "\n")
+            )
     return added
 
 

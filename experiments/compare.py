@@ -1,9 +1,11 @@
 """Compare the arms of several experiments with the first of them: a table and a forest plot.
 
-  python -m experiments.compare docs/experiment/small docs/experiment/small_no_bos --output docs/experiment
+  python -m experiments.compare docs/experiment/small docs/experiment/small_no_bos --output
+  docs/experiment
 
-The folders are those that experiments.collect writes. Writes comparison.csv and figures/comparison.png: the statistics
-of each arm, and their differences from the first arm in the same seeds, with 95% intervals over seeds.
+The folders are those that experiments.collect writes. Writes comparison.csv and
+figures/comparison.png: the statistics of each arm, and their differences from the first arm in the
+same seeds, with 95% intervals over seeds.
 """
 
 from __future__ import annotations
@@ -29,13 +31,19 @@ COMPARED = (*STATISTICS, "sink")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m experiments.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("rows", type=Path, nargs="+", help="folders written by experiments.collect")
-    parser.add_argument("--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     try:
-        statistics = pd.concat([primary_statistics(folder) for folder in options.rows], ignore_index=True)
+        statistics = pd.concat(
+            [primary_statistics(folder) for folder in options.rows], ignore_index=True
+        )
     except (ValueError, OSError) as error:
         parser.error(str(error))
     found = pd.concat([table(statistics), table(differences(statistics))], ignore_index=True)
@@ -46,14 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def primary_statistics(folder: Path) -> pd.DataFrame:
-    """Return the primary statistics of the runs of an experiment: columns arm, seed and each of COMPARED."""
+    """Return the primary statistics of the runs of an experiment: columns arm, seed and each of
+    COMPARED.
+    """
     variants = analyze(*read_rows(folder)).statistics.set_index(["arm", "seed"]).groupby("variant")
     primary = variants.get_group(PRIMARY.name)
-    return primary.assign(sink=primary["growth"] - variants.get_group(NO_SINK)["growth"]).reset_index()
+    return primary.assign(
+        sink=primary["growth"] - variants.get_group(NO_SINK)["growth"]
+    ).reset_index()
 
 
 def differences(statistics: pd.DataFrame) -> pd.DataFrame:
-    """Return the statistics of the runs of other arms less those of the first arm's run of the same seed."""
+    """Return the statistics of the runs of other arms less those of the first arm's run of the same
+    seed.
+    """
     first = statistics["arm"].iloc[0]
     runs = statistics.set_index("seed")
     base = runs.loc[runs["arm"] == first, list(COMPARED)]
@@ -67,7 +81,10 @@ def table(statistics: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for arm, runs in statistics.groupby("arm", sort=False):
         values = [runs[name].to_numpy() for name in COMPARED]
-        cells = [f"{percent(float(np.mean(one)))} {percent_range(*interval(one))}".strip() for one in values]
+        cells = [
+            f"{percent(float(np.mean(one)))} {percent_range(*interval(one))}".strip()
+            for one in values
+        ]
         lines.append((arm, len(runs), *cells))
     return pd.DataFrame(lines, columns=["arm", "seeds", *COMPARED])
 
@@ -89,7 +106,9 @@ def forest(statistics: pd.DataFrame) -> Figure:
         axes.set_title(name, loc="left", fontsize=10)
         ratio_ticks(axes, fontsize=8)
     grid[0].set_yticks(range(len(arms)), list(reversed(arms)), fontsize=9)
-    figure.suptitle("Ratios: mean over seeds with its 95% interval, and each seed; grey: ±10%", fontsize=10.5)
+    figure.suptitle(
+        "Ratios: mean over seeds with its 95% interval, and each seed; grey: ±10%", fontsize=10.5
+    )
     return figure
 
 

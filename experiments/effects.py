@@ -1,6 +1,7 @@
 """The preregistered statistics of one run, from its rows; docs/experiment.md defines them.
 
-A course is a table of one metric of one run on one probe: a row for each measured step, a column for each block.
+A course is a table of one metric of one run on one probe: a row for each measured step, a column
+for each block.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ COLUMNS = ("run", "step", "layer", "metric", "subset", "value", "near_duplicate_
 MAX_LOSS_RATIO = 1.1
 """A run whose last loss is higher than its lowest by more than this factor is excluded."""
 MAX_NEAR_DUPLICATES = 0.1
-"""A dimension counts where no larger share of the vectors has a near duplicate; else it is that of small clusters."""
+"""A dimension counts where no larger share of the vectors has a near duplicate; else it is that of
+small clusters.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,26 @@ class RunRows:
     frame: pd.DataFrame
 
     def course(self, metric: str, probe: str, subset: str = "all") -> pd.DataFrame:
-        """Return the course of a metric, without dimensions of clouds with too many near duplicates.
+        """Return the course of a metric, without dimensions of clouds with too many near
+        duplicates.
 
         Returns:
             (n_steps, n_blocks) values, indexed by step, with the blocks 1 to L as columns.
         """
         rows = self.frame
-        rows = rows[(rows["probe_name"] == probe) & (rows["metric"] == metric) & (rows["subset"] == subset)]
+        rows = rows[
+            (rows["probe_name"] == probe) & (rows["metric"] == metric) & (rows["subset"] == subset)
+        ]
         rows = rows[rows["layer"] >= 1]
         if metric == DIMENSION:
-            rows = rows.assign(value=rows["value"].mask(rows["near_duplicate_share"] > MAX_NEAR_DUPLICATES))
-        return rows.pivot(index="step", columns="layer", values="value").sort_index().sort_index(axis=1)
+            rows = rows.assign(
+                value=rows["value"].mask(rows["near_duplicate_share"] > MAX_NEAR_DUPLICATES)
+            )
+        return (
+            rows.pivot(index="step", columns="layer", values="value")
+            .sort_index()
+            .sort_index(axis=1)
+        )
 
     def losses(self) -> pd.Series:
         """Return the loss on probe a by step."""
@@ -78,9 +90,16 @@ class RunRows:
         if losses.empty or not math.isfinite(losses.iloc[-1]):
             return "the last loss is not finite"
         if losses.iloc[-1] > MAX_LOSS_RATIO * losses.min():
-            return f"the last loss, {losses.iloc[-1]:.3f}, is more than 10% above the lowest, {losses.min():.3f}"
+            return (
+                f"the last loss, {losses.iloc[-1]:.3f}, is more than 10% above the lowest, "
+                f"{losses.min():.3f}"
+            )
         tested = tested_statistics(self.arm)
-        missing = [name for name, value in self.statistics(PRIMARY).items() if name in tested and math.isnan(value)]
+        missing = [
+            name
+            for name, value in self.statistics(PRIMARY).items()
+            if name in tested and math.isnan(value)
+        ]
         return f"{', '.join(missing)} cannot be computed" if missing else None
 
     def statistics(self, variant: Variant) -> dict[str, float]:
@@ -93,7 +112,9 @@ class RunRows:
         return {"bell": bell(anisotropy), **_changes(anisotropy, dimension, peak_on)}
 
     def block_statistics(self) -> dict[int, dict[str, float]]:
-        """Return each of STATISTICS but the bell for each block by itself, from probe a and all tokens."""
+        """Return each of STATISTICS but the bell for each block by itself, from probe a and all
+        tokens.
+        """
         anisotropy, dimension, peak_on = (
             self.course(ANISOTROPY, PRIMARY.probe),
             self.course(DIMENSION, PRIMARY.probe),
@@ -121,9 +142,11 @@ def split_runs(frame: pd.DataFrame) -> Iterator[RunRows]:
 
 
 def bell(course: pd.DataFrame) -> float:
-    """Return log(mean of the middle blocks / mean of the first and the last block) at the last step.
+    """Return log(mean of the middle blocks / mean of the first and the last block) at the last
+    step.
 
-    >>> round(bell(pd.DataFrame([[1.0, 2.0, 4.0, 4.0, 2.0, 1.0]], columns=range(1, 7))) / math.log(2), 12)
+    >>> round(bell(pd.DataFrame([[1.0, 2.0, 4.0, 4.0, 2.0, 1.0]], columns=range(1,
+    ...     7))) / math.log(2), 12)
     2.0
     """
     last = course.iloc[-1].to_numpy()
@@ -133,13 +156,20 @@ def bell(course: pd.DataFrame) -> float:
 
 
 def change(course: pd.DataFrame, base: int | None, step: int | None) -> float:
-    """Return log(mean over blocks at ``step`` / mean over blocks at ``base``); NaN where one is missing."""
+    """Return log(mean over blocks at ``step`` / mean over blocks at ``base``); NaN where one is
+    missing.
+    """
     means = course.mean(axis=1, skipna=False)
-    return math.nan if base is None or step is None else _log(means.get(step, math.nan) / means.get(base, math.nan))
+    return (
+        math.nan
+        if base is None or step is None
+        else _log(means.get(step, math.nan) / means.get(base, math.nan))
+    )
 
 
 def late_change(course: pd.DataFrame) -> float:
-    """Return the change of the log of the mean over blocks in the last half of the training, by its least-squares line.
+    """Return the change of the log of the mean over blocks in the last half of the training, by its
+    least-squares line.
 
     >>> course = pd.DataFrame({1: [5.0, 4.0, 2.0, 1.0]}, index=[0, 500, 750, 1000])
     >>> round(late_change(course) / math.log(2), 12)
@@ -154,8 +184,12 @@ def late_change(course: pd.DataFrame) -> float:
     return float(slope * half)
 
 
-def _changes(anisotropy: pd.DataFrame, dimension: pd.DataFrame, peak_on: pd.DataFrame) -> dict[str, float]:
-    """Return the statistics of change over training; the step of the peak is found on ``peak_on``."""
+def _changes(
+    anisotropy: pd.DataFrame, dimension: pd.DataFrame, peak_on: pd.DataFrame
+) -> dict[str, float]:
+    """Return the statistics of change over training; the step of the peak is found on
+    ``peak_on``.
+    """
     of_anisotropy = {
         "growth": change(anisotropy, anisotropy.index[0], anisotropy.index[-1]),
         "late anisotropy": late_change(anisotropy),
@@ -179,7 +213,9 @@ def start_step(*courses: pd.DataFrame) -> int | None:
 
 
 def peak_step(course: pd.DataFrame, start: int | None) -> int | None:
-    """Return the first step, from ``start`` on, at which the mean over blocks is highest; None without a start."""
+    """Return the first step, from ``start`` on, at which the mean over blocks is highest; None
+    without a start.
+    """
     return None if start is None else int(course.loc[start:].mean(axis=1, skipna=False).idxmax())
 
 

@@ -14,7 +14,10 @@ from experiments.effects import ANISOTROPY, DIMENSION, RunRows
 from experiments.inference import MARGIN, Test, Verdict, interval
 from repdyn.tables.style import styled
 
-COLOURS = {"causal": "#004C7F", "masked": "#E8820C"}  # dark and light, so that greyscale tells them apart, too
+COLOURS = {
+    "causal": "#004C7F",
+    "masked": "#E8820C",
+}  # dark and light, so that greyscale tells them apart, too
 RATIOS = {
     text: math.log(ratio)
     for text, ratio in (
@@ -95,9 +98,20 @@ def over_depth(runs: Sequence[RunRows]) -> Figure:
     for one, metric in zip(figure.subplots(1, 2), (ANISOTROPY, DIMENSION), strict=True):
         for arm, members in _by_arm(runs).items():
             courses = [run.course(metric, "a") for run in members]
-            _band(one, _joined([course.iloc[-1] for course in courses]), COLOURS[arm], f"{arm}, last step")
+            _band(
+                one,
+                _joined([course.iloc[-1] for course in courses]),
+                COLOURS[arm],
+                f"{arm}, last step",
+            )
             start = _joined([course.iloc[0] for course in courses])
-            one.plot(start.index, start.mean(axis=1), color=COLOURS[arm], linestyle=":", label=f"{arm}, step 0")
+            one.plot(
+                start.index,
+                start.mean(axis=1),
+                color=COLOURS[arm],
+                linestyle=":",
+                label=f"{arm}, step 0",
+            )
         one.set_xlabel("block")
         _title(one, _LABELS[metric])
         one.xaxis.get_major_locator().set_params(integer=True)
@@ -119,7 +133,12 @@ def by_block(runs: Sequence[RunRows], metric: str) -> Figure:
         for block in blocks:
             shade = 0.3 + 0.7 * (block - blocks[0]) / max(1, blocks[-1] - blocks[0])
             values = _joined([course[block] for course in courses])
-            one.plot(values.index, values.mean(axis=1), color=_shade(COLOURS[arm], shade), label=f"block {block:.0f}")
+            one.plot(
+                values.index,
+                values.mean(axis=1),
+                color=_shade(COLOURS[arm], shade),
+                label=f"block {block:.0f}",
+            )
         _title(one, f"{arm}, mean over {_seeds(members)}")
         _training_axis(one)
         one.legend(fontsize=7, ncols=2)
@@ -138,26 +157,52 @@ def designs(runs: Sequence[RunRows]) -> Figure:
             ("a", COLOURS[arm], "-", "independent"),
             ("dense", "0.45", "--", "dense windows"),
         ):
-            _band(one, _joined([_mean(run.course(DIMENSION, probe)) for run in members]), colour, label, dash)
+            _band(
+                one,
+                _joined([_mean(run.course(DIMENSION, probe)) for run in members]),
+                colour,
+                label,
+                dash,
+            )
         _title(one, arm)
         _training_axis(one)
         one.legend()
     _from_zero(grid)
-    _entitle(figure, f"{_LABELS[DIMENSION]}, mean over blocks, of the same checkpoints by two sampling designs")
+    _entitle(
+        figure,
+        f"{_LABELS[DIMENSION]}, mean over blocks, of the same checkpoints by two sampling designs",
+    )
     return figure
 
 
 @styled
 def sinks(runs: Sequence[RunRows]) -> Figure:
-    """Draw the anisotropy of all tokens and of those after the first position, over training and at the last step."""
+    """Draw the anisotropy of all tokens and of those after the first position, over training and at
+    the last step.
+    """
     figure = Figure(figsize=(9.0, 3.4))
     training, depth = figure.subplots(1, 2)
     for arm, members in _by_arm(runs).items():
-        for subset, dash, label in (("all", "-", "all tokens"), ("no_sink", "--", "without first positions")):
+        for subset, dash, label in (
+            ("all", "-", "all tokens"),
+            ("no_sink", "--", "without first positions"),
+        ):
             courses = [run.course(ANISOTROPY, "a", subset) for run in members]
             colour = COLOURS[arm] if subset == "all" else "0.1" if arm == "causal" else "0.6"
-            _band(training, _joined([_mean(course) for course in courses]), colour, f"{arm}, {label}", dash)
-            _band(depth, _joined([course.iloc[-1] for course in courses]), colour, f"{arm}, {label}", dash)
+            _band(
+                training,
+                _joined([_mean(course) for course in courses]),
+                colour,
+                f"{arm}, {label}",
+                dash,
+            )
+            _band(
+                depth,
+                _joined([course.iloc[-1] for course in courses]),
+                colour,
+                f"{arm}, {label}",
+                dash,
+            )
     _training_axis(training)
     _title(training, "Mean over blocks")
     _title(depth, "Last step")
@@ -172,7 +217,9 @@ def sinks(runs: Sequence[RunRows]) -> Figure:
 
 @styled
 def forest(tests: Sequence[Test]) -> Figure:
-    """Draw the effects of the hypotheses with their intervals, and the margin within which an effect counts as none."""
+    """Draw the effects of the hypotheses with their intervals, and the margin within which an
+    effect counts as none.
+    """
     figure = Figure(figsize=(8.0, 0.42 * len(tests) + 1.4))
     axes = figure.subplots()
     axes.axvspan(-MARGIN, MARGIN, color="0.9")
@@ -184,7 +231,10 @@ def forest(tests: Sequence[Test]) -> Figure:
         if not math.isnan(test.low):
             axes.plot([test.low, test.high], [place, place], color=colour, linewidth=2)
         axes.plot(test.mean, place, "o", color=colour)
-    names = [f"{test.hypothesis.name}: {test.hypothesis.sentence} ({test.verdict})" for test in reversed(tests)]
+    names = [
+        f"{test.hypothesis.name}: {test.hypothesis.sentence} ({test.verdict})"
+        for test in reversed(tests)
+    ]
     axes.set_yticks(range(len(tests)), names, fontsize=8)
     for label, test in zip(axes.get_yticklabels(), reversed(tests), strict=True):
         label.set_color(VERDICT_COLOURS[test.verdict])
@@ -195,7 +245,9 @@ def forest(tests: Sequence[Test]) -> Figure:
 
 
 def ratio_ticks(axes: Axes, **style: float) -> None:
-    """Label the horizontal axis, of logarithms of ratios, with those ratios of RATIOS that lie within its limits."""
+    """Label the horizontal axis, of logarithms of ratios, with those ratios of RATIOS that lie
+    within its limits.
+    """
     low, high = axes.get_xlim()
     shown = {text: place for text, place in RATIOS.items() if low <= place <= high}
     axes.set_xticks(list(shown.values()), list(shown), **style)

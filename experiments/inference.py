@@ -16,7 +16,9 @@ MARGIN = math.log(1.1)
 LEVEL = 0.05
 LEAST_RUNS = 4
 LEARNED = 0.9
-"""Largest ratio of a model's loss to the entropy of the token frequencies at which it counts as having learned more."""
+"""Largest ratio of a model's loss to the entropy of the token frequencies at which it counts as
+having learned more.
+"""
 
 PRIMARY, NO_SINK = "primary", "no_sink"
 
@@ -26,7 +28,9 @@ Verdict = Literal["supported", "contradicted", "absent", "undecided", "untestabl
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A primary hypothesis: a claim on a statistic of an arm; "larger" compares it with the masked arm."""
+    """A primary hypothesis: a claim on a statistic of an arm; "larger" compares it with the masked
+    arm.
+    """
 
     name: str
     sentence: str
@@ -38,7 +42,9 @@ class Hypothesis:
 
 
 HYPOTHESES = (
-    Hypothesis("H1", "the bell is larger in causal than in masked models", "bell", "causal", "larger"),
+    Hypothesis(
+        "H1", "the bell is larger in causal than in masked models", "bell", "causal", "larger"
+    ),
     Hypothesis("H2", "causal models have a bell", "bell", "causal", "positive"),
     Hypothesis("H3", "masked models are flat", "bell", "masked", "equivalent"),
     Hypothesis("H4", "anisotropy grows in causal models", "growth", "causal", "positive"),
@@ -46,8 +52,17 @@ HYPOTHESES = (
     Hypothesis("H6", "the dimension of causal models rises", "rise", "causal", "positive"),
     Hypothesis("H7", "then falls", "fall", "causal", "positive"),
     Hypothesis("H8", "it still declines late", "late dimension", "causal", "negative"),
-    Hypothesis("H9", "without first positions, causal models have a valley", "bell", "causal", "negative", NO_SINK),
-    Hypothesis("H10", "and their anisotropy stabilises", "late anisotropy", "causal", "equivalent", NO_SINK),
+    Hypothesis(
+        "H9",
+        "without first positions, causal models have a valley",
+        "bell",
+        "causal",
+        "negative",
+        NO_SINK,
+    ),
+    Hypothesis(
+        "H10", "and their anisotropy stabilises", "late anisotropy", "causal", "equivalent", NO_SINK
+    ),
 )
 OTHER_ARM = "masked"
 
@@ -68,7 +83,9 @@ def tested_statistics(arm: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Test:
-    """A hypothesis with its mean effect, 95% interval, p-value before and after Holm's correction, and verdict."""
+    """A hypothesis with its mean effect, 95% interval, p-value before and after Holm's correction,
+    and verdict.
+    """
 
     hypothesis: Hypothesis
     mean: float
@@ -88,8 +105,12 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     return float(x.mean() - margin), float(x.mean() + margin)
 
 
-def interval_of_difference(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """Return Welch's interval for the difference of two means; NaN for fewer than two values of either."""
+def interval_of_difference(
+    one: Sequence[float], other: Sequence[float], level: float = 0.95
+) -> tuple[float, float]:
+    """Return Welch's interval for the difference of two means; NaN for fewer than two values of
+    either.
+    """
     if min(len(one), len(other)) < 2:
         return math.nan, math.nan
     found = stats.ttest_ind(one, other, equal_var=False).confidence_interval(level)
@@ -97,14 +118,18 @@ def interval_of_difference(one: Sequence[float], other: Sequence[float], level: 
 
 
 def equivalence_p(values: Sequence[float], margin: float = MARGIN) -> float:
-    """Return the p-value of two one-sided t-tests that the mean lies within ±margin (Schuirmann 1987)."""
+    """Return the p-value of two one-sided t-tests that the mean lies within ±margin (Schuirmann
+    1987).
+    """
     below = stats.ttest_1samp(values, margin, alternative="less").pvalue
     above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
     return float(max(below, above))
 
 
 def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the exact two-sided p-value of the difference of means under all divisions of the values."""
+    """Return the exact two-sided p-value of the difference of means under all divisions of the
+    values.
+    """
     result = stats.permutation_test(
         (one, other),
         lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
@@ -134,28 +159,46 @@ def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
     """Test every hypothesis.
 
     Args:
-        statistics: columns variant, arm, seed and a column for each statistic, of the runs that are not excluded.
-        learned: whether the causal models have learned more than token frequencies; otherwise nothing can be tested.
+        statistics: columns variant, arm, seed and a column for each statistic, of the runs that are
+            not excluded.
+        learned: whether the causal models have learned more than token frequencies; otherwise
+            nothing can be tested.
     """
     found = [_values(statistics, hypothesis) for hypothesis in HYPOTHESES]
-    p_values = [_p(hypothesis, *values) for hypothesis, values in zip(HYPOTHESES, found, strict=True)]
+    p_values = [
+        _p(hypothesis, *values) for hypothesis, values in zip(HYPOTHESES, found, strict=True)
+    ]
     tests = []
-    for hypothesis, (x, other), p, corrected in zip(HYPOTHESES, found, p_values, holm(p_values), strict=True):
+    for hypothesis, (x, other), p, corrected in zip(
+        HYPOTHESES, found, p_values, holm(p_values), strict=True
+    ):
         larger = hypothesis.claim == "larger"
-        mean = float(np.mean(x) - np.mean(other)) if larger and x and other else float(np.mean(x)) if x else math.nan
+        mean = (
+            float(np.mean(x) - np.mean(other))
+            if larger and x and other
+            else float(np.mean(x))
+            if x
+            else math.nan
+        )
         low, high = interval_of_difference(x, other) if larger else interval(x)
         verdict: Verdict = "untestable"
         if learned:
             enough = min(len(x), len(other) if larger else len(x)) >= LEAST_RUNS
             narrow = interval_of_difference(x, other, 0.90) if larger else interval(x, 0.90)
-            verdict = _verdict(hypothesis.claim, mean, (low, high), narrow, corrected) if enough else "undecided"
+            verdict = (
+                _verdict(hypothesis.claim, mean, (low, high), narrow, corrected)
+                if enough
+                else "undecided"
+            )
         tests.append(Test(hypothesis, mean, low, high, p, corrected, verdict))
     return tests
 
 
 def _values(statistics: pd.DataFrame, hypothesis: Hypothesis) -> tuple[list[float], list[float]]:
     rows = statistics[statistics["variant"] == hypothesis.variant]
-    by_arm: Mapping[str, list[float]] = rows.groupby("arm")[hypothesis.statistic].apply(list).to_dict()
+    by_arm: Mapping[str, list[float]] = (
+        rows.groupby("arm")[hypothesis.statistic].apply(list).to_dict()
+    )
     return by_arm.get(hypothesis.arm, []), by_arm.get(OTHER_ARM, [])
 
 
@@ -168,11 +211,19 @@ def _p(hypothesis: Hypothesis, x: list[float], other: list[float]) -> float:
         return math.nan
     if hypothesis.claim == "larger":
         return permutation_p(x, other)
-    return equivalence_p(x) if hypothesis.claim == "equivalent" else float(stats.ttest_1samp(x, 0.0).pvalue)
+    return (
+        equivalence_p(x)
+        if hypothesis.claim == "equivalent"
+        else float(stats.ttest_1samp(x, 0.0).pvalue)
+    )
 
 
 def _verdict(
-    claim: Claim, mean: float, wide: tuple[float, float], narrow: tuple[float, float], corrected: float
+    claim: Claim,
+    mean: float,
+    wide: tuple[float, float],
+    narrow: tuple[float, float],
+    corrected: float,
 ) -> Verdict:
     """Return the verdict from the 95% interval, the 90% interval and the corrected p-value."""
     significant = corrected < LEVEL

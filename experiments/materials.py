@@ -1,4 +1,6 @@
-"""What all runs of a plan share: the text, a tokenizer trained on it, the probes, and a record of them."""
+"""What all runs of a plan share: the text, a tokenizer trained on it, the probes, and a record of
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,24 @@ class Materials:
         """Train the tokenizer, tokenize the text and make the probes, unless that was done before.
 
         Raises:
-            ValueError: the text is not that of the plan, or the folder is of another plan, text or versions.
+            ValueError: the text is not that of the plan, or the folder is of another plan, text or
+                versions.
         """
         corpus = load_corpus(self.text)
         expected = self.plan.text.get("sha256")
         if expected not in (None, corpus.sha256):
             raise ValueError(
-                f"expected the text with sha256 {expected}, got {self.text}, {corpus.name} with {corpus.sha256}; give "
-                "that text, or write a plan of another name for yours: its rows are another experiment"
+                f"expected the text with sha256 {expected}, got {self.text}, {corpus.name} with "
+                f"{corpus.sha256}; give that text, or write a plan of another name for yours: its "
+                "rows are another experiment"
             )
         (self.folder / "probes").mkdir(parents=True, exist_ok=True)
-        splits = corpus.split(HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT)
-        texts = {name: piece.decode(errors="replace") for name, piece in zip(SPLITS, splits, strict=True)}
+        splits = corpus.split(
+            HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT
+        )
+        texts = {
+            name: piece.decode(errors="replace") for name, piece in zip(SPLITS, splits, strict=True)
+        }
         if not self._tokenizer_folder.exists():
             self._make_tokenizer(texts["train"]).save_pretrained(self._tokenizer_folder)
         for name, planned in self.plan.probes.items():
@@ -107,18 +115,27 @@ class Materials:
         return self.folder / "probes" / f"{name}.safetensors"
 
     def _compare_record(self, text: dict[str, str]) -> None:
-        """Write what decides the values into experiment.json, or compare it with what an earlier start wrote there."""
+        """Write what decides the values into experiment.json, or compare it with what an earlier
+        start wrote there.
+        """
         record: dict[str, Any] = {
             "plan": self.plan.name,
             "plan_digest": self.plan.digest,
             "text": text,
-            "tokenizer_sha256": hashlib.sha256((self._tokenizer_folder / "tokenizer.json").read_bytes()).hexdigest(),
+            "tokenizer_sha256": hashlib.sha256(
+                (self._tokenizer_folder / "tokenizer.json").read_bytes()
+            ).hexdigest(),
             "probes": {name: _describe(probe) for name, probe in self.probes().items()},
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in _LIBRARIES},
+            },
         }
         path = self.folder / "experiment.json"
         if not path.exists():
-            write_atomically(path, lambda partial: partial.write_text(json.dumps(record, indent=2) + "\n"))
+            write_atomically(
+                path, lambda partial: partial.write_text(json.dumps(record, indent=2) + "\n")
+            )
         elif (earlier := json.loads(path.read_text())) != record:
             differing = sorted(name for name in record if earlier.get(name) != record[name])
             raise ValueError(
@@ -151,18 +168,21 @@ def train_tokenizer(text: str, vocab_size: int, *, bos: bool = True) -> PreTrain
     backend.train_from_iterator(text[:_TOKENIZER_BYTES].splitlines(keepends=True), trainer)
     if backend.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"expected a text with {vocab_size} tokens, got {backend.get_vocab_size()}; give a longer text, or a "
-            "smaller vocab_size"
+            f"expected a text with {vocab_size} tokens, got {backend.get_vocab_size()}; give a "
+            "longer text, or a smaller vocab_size"
         )
     if bos:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{BOS} $A", special_tokens=[(BOS, backend.token_to_id(BOS))]
         )
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=PAD, bos_token=BOS, mask_token=MASK)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token=PAD, bos_token=BOS, mask_token=MASK
+    )
 
 
 def unigram_entropy(probe: Probe) -> float:
-    """Return the entropy of the token frequencies of a probe in nats: the loss of a model that knows no context.
+    """Return the entropy of the token frequencies of a probe in nats: the loss of a model that
+    knows no context.
 
     First positions are left out, which no model has to predict.
     """
@@ -172,4 +192,8 @@ def unigram_entropy(probe: Probe) -> float:
 
 
 def _describe(probe: Probe) -> dict[str, Any]:
-    return {"hash": probe.hash, "design": probe.design.name, "unigram_entropy": round(unigram_entropy(probe), 6)}
+    return {
+        "hash": probe.hash,
+        "design": probe.design.name,
+        "unigram_entropy": round(unigram_entropy(probe), 6),
+    }

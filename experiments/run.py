@@ -4,12 +4,13 @@
   python -m experiments.run experiments/plans/matched_pair.yaml --text TEXT --workers 1 --threads 2
   python -m experiments.run experiments/plans/matched_pair.yaml --text TEXT --only 'seed[12]/*'
   python -m experiments.run experiments/plans/matched_pair.yaml --list
-  RAY_ADDRESS=HEAD:6379 python -m experiments.run PLAN --text /shared/TEXT --output /shared/OUT --ray --workers 10
+  RAY_ADDRESS=HEAD:6379 python -m experiments.run PLAN --text /shared/TEXT --output /shared/OUT
+  --ray --workers 10
 
-Each run is a process of its own. Ctrl-C stops all of them after the step they are at, and they save a checkpoint; a
-killed one loses at most 100 steps. The same command goes on. A run that fails is reported with its log, and the others
-go on. With --ray the runs are trained on the Ray cluster at RAY_ADDRESS, whose machines see the text, the output folder
-and this checkout under the same paths.
+Each run is a process of its own. Ctrl-C stops all of them after the step they are at, and they save
+a checkpoint; a killed one loses at most 100 steps. The same command goes on. A run that fails is
+reported with its log, and the others go on. With --ray the runs are trained on the Ray cluster at
+RAY_ADDRESS, whose machines see the text, the output folder and this checkout under the same paths.
 """
 
 from __future__ import annotations
@@ -50,18 +51,37 @@ StartWorker: TypeAlias = Callable[[Run, Path], Worker]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m experiments.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("plan", type=Path, help="YAML file, such as experiments/plans/matched_pair.yaml")
-    parser.add_argument("--text", help='text of the plan: a path, "enwik8" or "builtin"')
-    parser.add_argument("--output", type=Path, help="folder (default: runs/NAME, from the plan's name)")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="runs at a time (default: one per core)"
+        "plan", type=Path, help="YAML file, such as experiments/plans/matched_pair.yaml"
     )
-    parser.add_argument("--threads", type=int, default=1, help="threads of each run (default: %(default)s)")
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="only runs of these names, such as 'seed1/*'")
-    parser.add_argument("--ray", action="store_true", help="train on the Ray cluster at RAY_ADDRESS, or on a local one")
-    parser.add_argument("--list", action="store_true", help="show the state of each run, and start none")
+    parser.add_argument("--text", help='text of the plan: a path, "enwik8" or "builtin"')
+    parser.add_argument(
+        "--output", type=Path, help="folder (default: runs/NAME, from the plan's name)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="runs at a time (default: one per core)",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of each run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only", metavar="PATTERN", default="*", help="only runs of these names, such as 'seed1/*'"
+    )
+    parser.add_argument(
+        "--ray",
+        action="store_true",
+        help="train on the Ray cluster at RAY_ADDRESS, or on a local one",
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="show the state of each run, and start none"
+    )
     options = parser.parse_args(arguments)
     console = Console()
     try:
@@ -69,9 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         materials = Materials(plan, options.text or "", options.output or Path("runs") / plan.name)
         runs = [run for run in plan.runs if fnmatch(run.name, options.only)]
         if not runs:
-            raise ValueError(f"expected --only to match a run of {options.plan}, got {options.only!r}")
+            raise ValueError(
+                f"expected --only to match a run of {options.plan}, got {options.only!r}"
+            )
         if min(options.workers, options.threads) < 1:
-            raise ValueError(f"expected at least 1 worker and thread, got {options.workers} and {options.threads}")
+            raise ValueError(
+                f"expected at least 1 worker and thread, got {options.workers} and "
+                f"{options.threads}"
+            )
         if options.list:
             console.print(_table([Job(run, materials) for run in runs]))
             return
@@ -82,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         start_worker = _start_worker(options, materials)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    finished = run_all([Job(run, materials) for run in runs], start_worker, options.workers, console)
+    finished = run_all(
+        [Job(run, materials) for run in runs], start_worker, options.workers, console
+    )
     raise SystemExit(0 if finished else 1)
 
 
@@ -120,7 +147,9 @@ class Job:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Step, loss and seconds per step, as the run last wrote them; empty before its first step."""
+        """Step, loss and seconds per step, as the run last wrote them; empty before its
+        first step.
+        """
         path = self.materials.run_folder(self.run) / PROGRESS
         if path.exists():
             self._progress = json.loads(path.read_text())
@@ -141,7 +170,11 @@ class Job:
         if self.error:
             return f"failed: {self.error}"
         return (
-            "waiting" if self.worker is None and not self.progress else "stopped" if self.worker is None else "running"
+            "waiting"
+            if self.worker is None and not self.progress
+            else "stopped"
+            if self.worker is None
+            else "running"
         )
 
     def start(self, start_worker: StartWorker) -> None:
@@ -191,7 +224,9 @@ def _stopping(jobs: list[Job]) -> Iterator[None]:
     def exit_at_signal(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    handlers = {number: signal.signal(number, exit_at_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: signal.signal(number, exit_at_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
@@ -201,7 +236,9 @@ def _stopping(jobs: list[Job]) -> Iterator[None]:
         for worker in running:
             worker.interrupt()
         deadline = time.monotonic() + _STOP_SECONDS
-        while any(worker.exit_status() is None for worker in running) and time.monotonic() < deadline:
+        while (
+            any(worker.exit_status() is None for worker in running) and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         for worker in running:
             if worker.exit_status() is None:
@@ -211,7 +248,9 @@ def _stopping(jobs: list[Job]) -> Iterator[None]:
 
 
 def expected_end(jobs: list[Job], workers: int) -> datetime | None:
-    """Return when all jobs are expected to be finished, at the mean pace of the running ones; None if not known."""
+    """Return when all jobs are expected to be finished, at the mean pace of the running ones; None
+    if not known.
+    """
     paces = [pace for job in jobs if job.worker and (pace := job.progress.get("seconds_per_step"))]
     if not paces:
         return None
@@ -243,7 +282,9 @@ def _table(jobs: list[Job], workers: int | None = None) -> Table:
 
 
 def _line(jobs: list[Job], workers: int) -> str:
-    running = ", ".join(f"{job.run.name} {job.progress.get('step', 0)}" for job in jobs if job.worker)
+    running = ", ".join(
+        f"{job.run.name} {job.progress.get('step', 0)}" for job in jobs if job.worker
+    )
     end = expected_end(jobs, workers)
     done = sum(job.is_finished for job in jobs)
     return (

@@ -1,4 +1,6 @@
-"""Train and measure one run of a plan, or go on with it; experiments.run calls this for each run."""
+"""Train and measure one run of a plan, or go on with it; experiments.run calls this for
+each run.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def main() -> None:
 def train(materials: Materials, run: Run) -> None:
     """Train a run from its last checkpoint to the end, with a tracker for each probe.
 
-    Its folder gets a store for each probe, the last checkpoint, progress.json, and finished.json at the end.
+    Its folder gets a store for each probe, the last checkpoint, progress.json, and finished.json at
+    the end.
     """
     silence_notices()
     folder = materials.run_folder(run)
@@ -59,7 +62,10 @@ def train(materials: Materials, run: Run) -> None:
     data = materials.data(run)
     pl.seed_everything(run.weights_seed, verbose=False)
     model = LanguageModel(
-        vocab_size=data.vocab_size, context_length=data.sequence_length, pad_token_id=data.pad_token_id, **run.model
+        vocab_size=data.vocab_size,
+        context_length=data.sequence_length,
+        pad_token_id=data.pad_token_id,
+        **run.model,
     )
     trackers = [
         RepresentationDynamics(
@@ -98,7 +104,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def describe_machine() -> dict[str, Any]:
     """Return the machine, the commit and the time as text, by name."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
     return {
         "machine": processor(),
         "threads": torch.get_num_threads(),
@@ -109,7 +117,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 class StopBetweenSteps(pl.Callback):
-    """Ends a training at SIGINT after the step and its measurements, so that none of them is missing when it goes on.
+    """Ends a training at SIGINT after the step and its measurements, so that none of them is
+    missing when it goes on.
 
     SIGTERM ends a measurement at once, as a scheduler needs it.
     """
@@ -122,7 +131,12 @@ class StopBetweenSteps(pl.Callback):
         self._previous = signal.signal(signal.SIGINT, lambda number, frame: self._requested.set())
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         if self._requested.is_set():
             # an exception: a training that ends in the ordinary way is measured once more
@@ -144,10 +158,17 @@ class Progress(pl.Callback):
         self._started = trainer.global_step, time.monotonic()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         now = time.monotonic()
-        if self._started is None or (now - self._written < 1 and trainer.global_step < trainer.max_steps):
+        if self._started is None or (
+            now - self._written < 1 and trainer.global_step < trainer.max_steps
+        ):
             return
         first, start = self._started
         steps = trainer.global_step - first

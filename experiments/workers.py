@@ -14,8 +14,14 @@ from typing import Any
 from experiments.materials import Materials
 from experiments.plan import Run
 
-_KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 30)}
-"""Settings of glibc's allocator: a step that gets its activations anew from the system takes a fifth longer."""
+_KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 30),
+}
+"""Settings of glibc's allocator: a step that gets its activations anew from the system takes a
+fifth longer.
+"""
 _RETRIES = 3
 """How often a run is started again after its machine or process was lost."""
 
@@ -44,7 +50,11 @@ class LocalWorker(Worker):
         with log.open("ab") as output:
             # a session of its own: Ctrl-C reaches it through interrupt() alone, once
             self._process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
             )
 
     def exit_status(self) -> int | None:
@@ -58,7 +68,8 @@ class LocalWorker(Worker):
 
 
 class RayWorker(Worker):
-    """A task on a Ray cluster, all of whose machines see the output folder and the text under the same paths.
+    """A task on a Ray cluster, all of whose machines see the output folder and the text under the
+    same paths.
 
     A run whose machine or process is lost is started again elsewhere, from its last checkpoint.
     """
@@ -90,7 +101,8 @@ class RayWorker(Worker):
 
 
 def connect_to_ray(workers: int, threads: int) -> Any:
-    """Connect to the Ray cluster at RAY_ADDRESS, or start one of this machine alone, and return the module ``ray``.
+    """Connect to the Ray cluster at RAY_ADDRESS, or start one of this machine alone, and return the
+    module ``ray``.
 
     Raises:
         ValueError: Ray is not installed.
@@ -100,9 +112,13 @@ def connect_to_ray(workers: int, threads: int) -> Any:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
-        raise ValueError("expected Ray for --ray, which is not installed; pip install 'repdyn[ray]'") from error
+        raise ValueError(
+            "expected Ray for --ray, which is not installed; pip install 'repdyn[ray]'"
+        ) from error
     address = os.environ.get("RAY_ADDRESS") or "local"
-    local = {"num_cpus": workers * threads, "include_dashboard": False} if address == "local" else {}
+    local = (
+        {"num_cpus": workers * threads, "include_dashboard": False} if address == "local" else {}
+    )
     ray.init(address, log_to_driver=False, logging_level="error", **local)
     return ray
 

@@ -1,4 +1,5 @@
-"""A real browser for tests of pages: what goes wrong in a page, and what it asks of other hosts, is kept.
+"""A real browser for tests of pages: what goes wrong in a page, and what it asks of other hosts, is
+kept.
 
 A test module imports the fixture: ``from browser import watched_page``.
 """
@@ -36,8 +37,12 @@ class Watched:
 
 @contextmanager
 def browser_page() -> Iterator[Watched]:
-    """An empty page of a headless chromium, which reaches this machine alone; skips the test where there is none."""
-    executable = os.environ.get("REPDYN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    """An empty page of a headless chromium, which reaches this machine alone; skips the test where
+    there is none.
+    """
+    executable = os.environ.get("REPDYN_CHROMIUM") or next(
+        filter(None, map(shutil.which, NAMES)), None
+    )
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright and chromium")
     if executable is None:
         pytest.skip("needs playwright and chromium")

@@ -11,14 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# a shell ignores Ctrl-C in what it runs in the background, which processes that tests start would inherit
+# a shell ignores Ctrl-C in what it runs in the background, which processes that tests start would
+# inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
-# Models this small lose more to a second thread than they gain, and on a busy machine it costs them minutes.
+# Models this small lose more to a second thread than they gain, and on a busy machine it costs them
+# minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -46,18 +48,23 @@ _SERVERS = {"hub", "s3_server", "datasets"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests of processes and servers once more if they fail: time limits are exceeded where a machine is busy.
+    """Run tests of processes and servers once more if they fail: time limits are exceeded where a
+    machine is busy.
 
     Those marked ``once`` are not: a loss or a difference in one of two attempts is one.
     """
     for item in items:
-        has_limits = item.get_closest_marker("process") or _SERVERS & set(getattr(item, "fixturenames", ()))
+        has_limits = item.get_closest_marker("process") or _SERVERS & set(
+            getattr(item, "fixturenames", ())
+        )
         if has_limits and not item.get_closest_marker("once"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_collection_finish() -> None:
-    """What importing has made stays: looking it over again and again for garbage would take a quarter of the time."""
+    """What importing has made stays: looking it over again and again for garbage would take a
+    quarter of the time.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -89,12 +96,16 @@ def hand_written() -> HandWritten:
 @pytest.fixture
 def small_probe() -> Probe:
     """24 sequences of 12 tokens, two batches of 96 vectors."""
-    return Probe.from_tokens(random_tokens(24, 12), special_ids=[7], max_vectors=192, batch_vectors=96)
+    return Probe.from_tokens(
+        random_tokens(24, 12), special_ids=[7], max_vectors=192, batch_vectors=96
+    )
 
 
 @pytest.fixture
 def without_figures(monkeypatch) -> None:
-    """For tests that are not about them: drawing takes longer than everything else a short training does."""
+    """For tests that are not about them: drawing takes longer than everything else a short training
+    does.
+    """
     for view in ("repdyn.publish.results.show_run", "repdyn.report.write_report"):
         monkeypatch.setattr(view, lambda *_, **__: None)
 
@@ -102,12 +113,16 @@ def without_figures(monkeypatch) -> None:
 def _write_texts(figure: Any, path: Any, **_: Any) -> None:
     from matplotlib.text import Text
 
-    Path(path).write_text("\n".join(filter(None, (text.get_text() for text in figure.findobj(Text)))) or "no text")
+    Path(path).write_text(
+        "\n".join(filter(None, (text.get_text() for text in figure.findobj(Text)))) or "no text"
+    )
 
 
 @pytest.fixture(scope="module")
 def quick_images() -> Iterator[None]:
-    """Make figures as ever, but write their texts alone: for tests of which there are and what they say."""
+    """Make figures as ever, but write their texts alone: for tests of which there are and what they
+    say.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("matplotlib.figure.Figure.savefig", _write_texts)
         yield

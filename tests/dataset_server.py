@@ -1,4 +1,6 @@
-"""The stand-in of the hub with datasets that can be written: listings, files, commits, and large files by git LFS."""
+"""The stand-in of the hub with datasets that can be written: listings, files, commits, and large
+files by git LFS.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class DatasetServer(HubServer):
         objects: the content of LFS objects by sha256.
         token: who does not send it is answered 401; None to answer everyone.
         xet: address of the Xet storage that large files go to; None where there is none.
-        find_object: returns the content of a file in Xet by its sha256, which this server cannot put together.
+        find_object: returns the content of a file in Xet by its sha256, which this server cannot
+            put together.
     """
 
     def __init__(self) -> None:
@@ -41,7 +44,9 @@ class DatasetServer(HubServer):
     def create(self, name: str) -> None:
         """Make an empty dataset."""
         self.repositories[name] = _Repository(
-            branches={"main": "0" * 40}, commits={"0" * 40: {}}, dates={"0" * 40: "2024-01-01T00:00:00.000Z"}
+            branches={"main": "0" * 40},
+            commits={"0" * 40: {}},
+            dates={"0" * 40: "2024-01-01T00:00:00.000Z"},
         )
 
     def files(self, name: str) -> dict[str, bytes]:
@@ -53,7 +58,9 @@ class _DatasetHandler(_Handler):
     server: DatasetServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
-        self.path = self.path.replace("/api/datasets/", "/api/models/", 1).replace("/datasets/", "/", 1)
+        self.path = self.path.replace("/api/datasets/", "/api/models/", 1).replace(
+            "/datasets/", "/", 1
+        )
         super().do_GET()
 
     do_HEAD = do_GET
@@ -81,7 +88,11 @@ class _DatasetHandler(_Handler):
             content, code, headers = refusal
             return code, json.dumps(content).encode(), headers
         if "/xet-write-token/" in path:
-            access = {"casUrl": self.server.xet, "accessToken": "secret", "exp": int(time.time()) + 3600}
+            access = {
+                "casUrl": self.server.xet,
+                "accessToken": "secret",
+                "exp": int(time.time()) + 3600,
+            }
             return 200, json.dumps(access).encode(), {}
         return super()._answer(path, query)
 
@@ -90,7 +101,11 @@ class _DatasetHandler(_Handler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.server.token in {None, token}:
             return None
-        return {"error": f"User Access Token {token} is expired"}, 401, {"X-Error-Code": "RepoNotFound"}
+        return (
+            {"error": f"User Access Token {token} is expired"},
+            401,
+            {"X-Error-Code": "RepoNotFound"},
+        )
 
     def _written(self, path: str, body: bytes) -> tuple[Any, int] | tuple[Any, int, dict[str, str]]:
         """Do what a request asks for, and return the answer: content, status, headers."""
@@ -109,14 +124,24 @@ class _DatasetHandler(_Handler):
         if repository is None:
             return {"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"}
         if kind == "info":
-            return {"objects": [self._large_object(one) for one in json.loads(body)["objects"]]}, 200
+            return {
+                "objects": [self._large_object(one) for one in json.loads(body)["objects"]]
+            }, 200
         if kind == "preupload":
-            return {"files": [self._upload_mode(repository, one["path"]) for one in json.loads(body)["files"]]}, 200
+            return {
+                "files": [
+                    self._upload_mode(repository, one["path"]) for one in json.loads(body)["files"]
+                ]
+            }, 200
         if kind == "paths-info":
-            asked = parse_qs(body.decode())["paths"] if b"paths=" in body else json.loads(body)["paths"]
+            asked = (
+                parse_qs(body.decode())["paths"] if b"paths=" in body else json.loads(body)["paths"]
+            )
             here = _tree(repository)
             found = [
-                {"type": "file", "path": path} | here[path].described("oid", "oid") for path in asked if path in here
+                {"type": "file", "path": path} | here[path].described("oid", "oid")
+                for path in asked
+                if path in here
             ]
             return found, 200
         return self._commit(repository, [json.loads(line) for line in body.splitlines()])
@@ -124,7 +149,11 @@ class _DatasetHandler(_Handler):
     def _large_object(self, one: dict[str, Any]) -> dict[str, Any]:
         if one["oid"] in self.server.objects:
             return one
-        return one | {"actions": {"upload": {"href": f"{self.server.url}/objects/{one['oid']}?signature=secret"}}}
+        return one | {
+            "actions": {
+                "upload": {"href": f"{self.server.url}/objects/{one['oid']}?signature=secret"}
+            }
+        }
 
     def _upload_mode(self, repository: _Repository, path: str) -> dict[str, Any]:
         """Say how a file is to be uploaded, and which content the branch has."""
@@ -149,7 +178,11 @@ class _DatasetHandler(_Handler):
             elif key == "lfsFile":
                 added[value["path"]] = _File(self.server.find_object(value["oid"]), True)
             elif value["path"] not in files:
-                return {"error": f"{value['path']} does not exist"}, 404, {"X-Error-Code": "EntryNotFound"}
+                return (
+                    {"error": f"{value['path']} does not exist"},
+                    404,
+                    {"X-Error-Code": "EntryNotFound"},
+                )
             else:
                 files.pop(value["path"])
         files |= added
@@ -157,9 +190,14 @@ class _DatasetHandler(_Handler):
         repository.commits[commit], repository.branches["main"] = files, commit
         repository.dates[commit] = "2024-01-02T00:00:00.000Z"
         self.server.commits.append({path: file.content for path, file in added.items()})
-        return {"commitUrl": f"{self.server.url}/datasets/x/y/commit/{commit}", "commitOid": commit}, 200
+        return {
+            "commitUrl": f"{self.server.url}/datasets/x/y/commit/{commit}",
+            "commitOid": commit,
+        }, 200
 
-    def _answer_json(self, content: Any, code: int = 200, headers: dict[str, str] | None = None) -> None:
+    def _answer_json(
+        self, content: Any, code: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
         body = json.dumps(content).encode()
         self.send_response(code)
         for name, value in {

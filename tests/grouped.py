@@ -1,4 +1,6 @@
-"""Groups of all kinds for any number of points, and a float64 oracle for neighbours outside of a point's own group."""
+"""Groups of all kinds for any number of points, and a float64 oracle for neighbours outside of a
+point's own group.
+"""
 
 from collections.abc import Callable
 
@@ -15,8 +17,12 @@ def shuffled(groups: Tensor) -> Tensor:
 GROUPINGS: dict[str, Callable[[int], Tensor]] = {
     "eights": lambda n: shuffled(torch.arange(n) // 8),
     "eights_in_order": lambda n: torch.arange(n) // 8,
-    "half_in_one": lambda n: shuffled(torch.cat([torch.full((n // 2,), -7), torch.arange(n - n // 2)])),
-    "all_but_a_fifth_in_one": lambda n: shuffled(torch.cat([torch.full((n - n // 5,), 3), 4 + torch.arange(n // 5)])),
+    "half_in_one": lambda n: shuffled(
+        torch.cat([torch.full((n // 2,), -7), torch.arange(n - n // 2)])
+    ),
+    "all_but_a_fifth_in_one": lambda n: shuffled(
+        torch.cat([torch.full((n - n // 5,), 3), 4 + torch.arange(n // 5)])
+    ),
     "two": lambda n: shuffled(torch.arange(n) % 2),
     # one, two, four, eight, ...
     "doubling": lambda n: shuffled((torch.arange(n) + 1.0).log2().int()),
@@ -26,13 +32,20 @@ GROUPED = sorted(
     {(name, list(GROUPINGS)[i % len(GROUPINGS)]) for i, name in enumerate(HOSTILE)}
     | {(name, grouping) for name in ("gaussian", "bimodal_1000", "sinks") for grouping in GROUPINGS}
 )
-"""Every hostile cloud with one of the groupings, and three that are hostile in different ways with all of them."""
+"""Every hostile cloud with one of the groupings, and three that are hostile in different ways with
+all of them.
+"""
 
 
 def naive_nearest_outside(points: Tensor, groups: Tensor, k: int) -> np.ndarray:
     """Distances to the k nearest points of other groups, shape (n, k)."""
     x, of = points.double().numpy(), groups.numpy()
-    return np.stack([np.sort(np.sqrt(((x[of != own] - row) ** 2).sum(1)))[:k] for row, own in zip(x, of, strict=True)])
+    return np.stack(
+        [
+            np.sort(np.sqrt(((x[of != own] - row) ** 2).sum(1)))[:k]
+            for row, own in zip(x, of, strict=True)
+        ]
+    )
 
 
 def n_outside(groups: Tensor) -> int:

@@ -90,8 +90,12 @@ HOSTILE: dict[str, Callable[[], Tensor]] = {
     "transposed": lambda: _gaussian(DIM, N).T,
     "strided": lambda: _gaussian(2 * N, 2 * DIM)[::2, 1::2],
     "integer_grid": lambda: _grid(10, N, 3),
-    "near_duplicates_1e-4": lambda: torch.cat([_gaussian(200), _gaussian(200) + 1e-4 * _gaussian(200, seed=5)]),
-    "tight_cluster": lambda: torch.cat([_gaussian(250), _gaussian(1) + 5e-5 * _gaussian(150, seed=5)]),
+    "near_duplicates_1e-4": lambda: torch.cat(
+        [_gaussian(200), _gaussian(200) + 1e-4 * _gaussian(200, seed=5)]
+    ),
+    "tight_cluster": lambda: torch.cat(
+        [_gaussian(250), _gaussian(1) + 5e-5 * _gaussian(150, seed=5)]
+    ),
     "bimodal_1000": lambda: torch.cat([_low_rank(), _uniform(N).sub(0.5).sign() * 1000], 1),
     "equal_top_two": lambda: _with_spectrum(_tops(2, 2)),
     "close_top_two": lambda: _with_spectrum(_tops(2, 2 * (1 - 1e-4))),
@@ -100,7 +104,8 @@ HOSTILE: dict[str, Callable[[], Tensor]] = {
     "sinks": _sinks,
     "underflowing": _underflowing,
     "blocks": _blocks,
-    # coarse values around a median of zero: bfloat16 holds them exactly, and only its scores are rounded
+    # coarse values around a median of zero: bfloat16 holds them exactly, and only its scores are
+    # rounded
     "relu_bfloat16": lambda: (_gaussian(1500, 64) - 0.3).relu().bfloat16(),
     "int8": lambda: (40 * _gaussian(1500, 32)).round().clamp(-127, 127),
 }
@@ -122,7 +127,9 @@ def naive_nearest(points: Tensor, k: int = 2, groups: Tensor | None = None) -> n
     x = points.double().numpy()
     own = np.arange(len(x)) if groups is None else groups.numpy()
     distances = (np.sqrt(((x - row) ** 2).sum(1)) for row in x)
-    return np.stack([np.sort(row[own != group])[:k] for row, group in zip(distances, own, strict=True)])
+    return np.stack(
+        [np.sort(row[own != group])[:k] for row, group in zip(distances, own, strict=True)]
+    )
 
 
 def naive_two_nearest(points: Tensor) -> np.ndarray:

@@ -28,19 +28,24 @@ _CHECKPOINTS = tempfile.TemporaryDirectory(prefix="checkpoints-of-tests-")
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the client library would have waited before it asked again, one for each time; it waits none."""
+    """Seconds that the client library would have waited before it asked again, one for each time;
+    it waits none.
+    """
     waited: list[float] = []
     for module in ("huggingface_hub.utils._http", "huggingface_hub.file_download"):
-        monkeypatch.setattr(f"{module}.time", SimpleNamespace(**vars(time) | {"sleep": waited.append}))
+        monkeypatch.setattr(
+            f"{module}.time", SimpleNamespace(**vars(time) | {"sleep": waited.append})
+        )
     return waited
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> Iterator[HubServer]:
-    """A running hub, which the client library takes for the real one, also where no endpoint is named.
+    """A running hub, which the client library takes for the real one, also where no endpoint is
+    named.
 
-    The library's cache is below ``tmp_path``, no token is sent unless one is named, and files arrive in pieces of 4096
-    bytes, so that small ones are resumed as large ones are.
+    The library's cache is below ``tmp_path``, no token is sent unless one is named, and files
+    arrive in pieces of 4096 bytes, so that small ones are resumed as large ones are.
     """
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -58,7 +63,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr("repdyn.checkpoints.hub._WAITS_SECONDS", (0, 0, 0))
         monkeypatch.setattr("repdyn.checkpoints.hub._LONGEST_WAIT_SECONDS", 3)
-        huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
+        # a client made earlier would keep its proxies and connections
+        huggingface_hub.close_session()
         yield server
     for thread in threading.enumerate():
         # a request that was given up would close the next test's connections
@@ -79,7 +85,8 @@ def family(tmp_path: Path) -> dict[int, Path]:
 
 
 def save_family(folder: Path, steps: Iterable[int]) -> dict[int, Path]:
-    """Save an untrained GPT-NeoX with a byte tokenizer for each step, other weights each time, as FOLDER/stepN.
+    """Save an untrained GPT-NeoX with a byte tokenizer for each step, other weights each time, as
+    FOLDER/stepN.
 
     Returns:
         The folder of each step.
@@ -91,7 +98,9 @@ def save_family(folder: Path, steps: Iterable[int]) -> dict[int, Path]:
 
 
 def save_again(folder: Path, copy: Path) -> Path:
-    """Copy a checkpoint whose file of weights has the same values, but other metadata and so another checksum."""
+    """Copy a checkpoint whose file of weights has the same values, but other metadata and so
+    another checksum.
+    """
     shutil.copytree(folder, copy)
     path = copy / "model.safetensors"
     save_file(load_file(path), path, metadata={"format": "pt", "saved": "again"})

@@ -1,4 +1,6 @@
-"""A local stand-in for the Hugging Face hub: it serves folders as model repositories, and fails where it is told to."""
+"""A local stand-in for the Hugging Face hub: it serves folders as model repositories, and fails
+where it is told to.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,21 @@ _LARGE = (".safetensors", ".bin", ".pt")  # put into LFS
 
 @dataclass
 class Fault:
-    """What goes wrong with the requests it matches: with every method for "status", otherwise with the body of a GET.
+    """What goes wrong with the requests it matches: with every method for "status", otherwise with
+    the body of a GET.
 
-    Requests that write, which only a hub with datasets answers, may be "cut" or "stall" too, before their answer.
+    Requests that write, which only a hub with datasets answers, may be "cut" or "stall" too, before
+    their answer.
 
     Attributes:
-        code, headers: for "status", such as 429 with {"Retry-After": "7"}, or 404 with an X-Error-Code; headers for "headers" and "slow".
-        after: for all others but "slow", up to which byte of the whole file all is well; half the file by default.
-        bytes_per_second, seconds: for "slow"; and for "stall", the silence after which the rest is sent.
-        is_done: whether a request that writes is done all the same, so that only its answer is lost.
+        code, headers: for "status", such as 429 with {"Retry-After": "7"}, or 404 with an
+        X-Error-Code; headers for "headers" and "slow".
+        after: for all others but "slow", up to which byte of the whole file all is well; half the
+            file by default.
+        bytes_per_second, seconds: for "slow"; and for "stall", the silence after which the rest is
+        sent.
+        is_done: whether a request that writes is done all the same, so that only its answer is
+            lost.
     """
 
     pattern: re.Pattern[str]
@@ -58,15 +66,21 @@ class Fault:
 
     def meets(self, method: str, path: str) -> bool:
         named = self.pattern.search(path) or self.pattern.search(f"{method} {path}")
-        kinds = {"POST": {"status", "cut", "stall"}, "PUT": {"status", "cut", "stall"}, "GET": set(KINDS)}
+        kinds = {
+            "POST": {"status", "cut", "stall"},
+            "PUT": {"status", "cut", "stall"},
+            "GET": set(KINDS),
+        }
         return self.times != 0 and bool(named) and self.kind in kinds.get(method, {"status"})
 
 
 class HubServer(ThreadingHTTPServer):
-    """A hub at ``url``, in threads of this process, up until the end of ``with HubServer() as hub:``.
+    """A hub at ``url``, in threads of this process, up until the end of ``with HubServer() as
+    hub:``.
 
     Attributes:
-        requests: (method, path) of every request so far, in order of arrival; paths are quoted and without a query.
+        requests: (method, path) of every request so far, in order of arrival; paths are quoted and
+            without a query.
         bytes_sent: bytes in all answers' bodies so far.
         faults: what goes wrong, in the order it was asked for; ``faults.clear()`` ends it.
     """
@@ -109,7 +123,8 @@ class HubServer(ThreadingHTTPServer):
         date: str = "2024-01-01",
         title: str = "Publish",
     ) -> str:
-        """Put all files under ``folder``, as they are now, at a branch or tag; earlier commits stay reachable.
+        """Put all files under ``folder``, as they are now, at a branch or tag; earlier commits stay
+        reachable.
 
         Args:
             repository: "organisation/name" or "name"; made if there is none.
@@ -121,7 +136,10 @@ class HubServer(ThreadingHTTPServer):
             The commit: 40 hexadecimal digits that follow from repository, revision and content.
         """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = {path.relative_to(folder).as_posix(): _File(path.read_bytes(), path.suffix in _LARGE) for path in paths}
+        files = {
+            path.relative_to(folder).as_posix(): _File(path.read_bytes(), path.suffix in _LARGE)
+            for path in paths
+        }
         content = [repository, revision, {path: file.sha256 for path, file in files.items()}]
         commit = sha1(json.dumps(content).encode()).hexdigest()
         target = self.repositories.setdefault(repository, _Repository())
@@ -132,19 +150,27 @@ class HubServer(ThreadingHTTPServer):
         return commit
 
     def gate(self, repository: str) -> None:
-        """Refuse a repository's files, with 401 to who sends no token and 403 to all others; its listings stay open."""
+        """Refuse a repository's files, with 401 to who sends no token and 403 to all others; its
+        listings stay open.
+        """
         self.repositories[repository].gated = True
 
-    def fault(self, path_pattern: str, kind: str, *, times: int | None = None, **options: Any) -> None:
-        """Let requests go wrong; of the faults that match a request, the first that is not used up happens.
+    def fault(
+        self, path_pattern: str, kind: str, *, times: int | None = None, **options: Any
+    ) -> None:
+        """Let requests go wrong; of the faults that match a request, the first that is not used up
+        happens.
 
         Args:
-            path_pattern: regular expression searched in the path and in "METHOD path", such as "^HEAD .*safetensors$".
+            path_pattern: regular expression searched in the path and in "METHOD path", such as
+                "^HEAD .*safetensors$".
             kind: "status" is an error. "headers" adds some to a good answer. "gzip"
-                compresses it, with ``after`` zeros at its end. "truncated" announces the whole and closes the connection after a part, "cut"
-                resets it there. "wrong_size" announces and sends a part. "stall" falls silent after a part. "slow"
-                sends little by little. "corrupt" inverts every byte after a part.
-            times, options: to how many requests it happens, None meaning all; and other fields of :class:`Fault`.
+                compresses it, with ``after`` zeros at its end. "truncated" announces the whole and
+                closes the connection after a part, "cut" resets it there. "wrong_size" announces
+                and sends a part. "stall" falls silent after a part. "slow" sends little by little.
+                "corrupt" inverts every byte after a part.
+            times, options: to how many requests it happens, None meaning all; and other fields of
+            :class:`Fault`.
         """
         if kind not in KINDS:
             raise ValueError(f"expected a kind among {', '.join(KINDS)}, got {kind!r}")
@@ -167,7 +193,9 @@ class _File:
     def described(self, oid: str, sha256: str) -> dict[str, Any]:
         """Size, git blob and LFS object, the latter two under the names that a route gives them."""
         size = len(self.content)
-        lfs = {"lfs": {sha256: self.sha256, "size": size, "pointerSize": 134}} if self.is_lfs else {}
+        lfs = (
+            {"lfs": {sha256: self.sha256, "size": size, "pointerSize": 134}} if self.is_lfs else {}
+        )
         return {"size": size, oid: self.oid} | lfs
 
 
@@ -185,30 +213,57 @@ class _Repository:
     tags: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, _File]] = field(default_factory=dict)
     dates: dict[str, str] = field(default_factory=dict)
-    histories: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # (commit, title), the newest first
+    histories: dict[str, list[tuple[str, str]]] = field(
+        default_factory=dict
+    )  # (commit, title), the newest first
     gated: bool = False
 
     def refs(self) -> _Answer:
         def listed(kind: str, named: Mapping[str, str]) -> list[dict[str, str]]:
-            return [{"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": sha} for name, sha in named.items()]
+            return [
+                {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": sha}
+                for name, sha in named.items()
+            ]
 
-        return _json({"branches": listed("heads", self.branches), "tags": listed("tags", self.tags), "converts": []})
+        return _json(
+            {
+                "branches": listed("heads", self.branches),
+                "tags": listed("tags", self.tags),
+                "converts": [],
+            }
+        )
 
     def info(self, name: str, commit: str, blobs: bool) -> _Answer:
         files = self.commits[commit].items()
-        siblings = [{"rfilename": path} | (file.described("blobId", "sha256") if blobs else {}) for path, file in files]
+        siblings = [
+            {"rfilename": path} | (file.described("blobId", "sha256") if blobs else {})
+            for path, file in files
+        ]
         known = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": []}
-        return _json(known | {"private": False, "disabled": False, "gated": "manual" if self.gated else False})
+        return _json(
+            known
+            | {"private": False, "disabled": False, "gated": "manual" if self.gated else False}
+        )
 
     def history(self, revision: str, page: int, size: int, address: str) -> _Answer:
         """One page of the commits of a branch, with the address of the next page."""
         commits = self.histories[revision]
         listed = [
-            {"id": commit, "title": title, "message": "", "date": self.dates[commit], "authors": [{"user": "me"}]}
+            {
+                "id": commit,
+                "title": title,
+                "message": "",
+                "date": self.dates[commit],
+                "authors": [{"user": "me"}],
+            }
             for commit, title in commits[page * size : (page + 1) * size]
         ]
         code, body, headers = _json(listed)
-        more = {"Link": f'<{address}?p={page + 1}>; rel="next"'} if len(commits) > (page + 1) * size else {}
+        more = (
+            {"Link": f'<{address}?p={page + 1}>; rel="next"'}
+            if len(commits) > (page + 1) * size
+            else {}
+        )
         return code, body, {**headers, **more}
 
     def tree(self, commit: str, folder: str, recursive: bool) -> _Answer:
@@ -219,23 +274,41 @@ class _Repository:
                 entries[above] = {"type": "directory", "path": str(above), "oid": commit, "size": 0}
             entries[path] = {"type": "file", "path": name} | file.described("oid", "oid")
         root = PurePosixPath(folder)
-        inside = [entry for path, entry in entries.items() if root in (path.parents if recursive else [path.parent])]
-        return _json(inside) if inside else _error(404, f"{folder} does not exist", {"X-Error-Code": "EntryNotFound"})
+        inside = [
+            entry
+            for path, entry in entries.items()
+            if root in (path.parents if recursive else [path.parent])
+        ]
+        return (
+            _json(inside)
+            if inside
+            else _error(404, f"{folder} does not exist", {"X-Error-Code": "EntryNotFound"})
+        )
 
     def file(self, commit: str, path: str, authorized: bool) -> _Answer:
         headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if self.gated:
-            return _error(403 if authorized else 401, "Access is restricted", {"X-Error-Code": "GatedRepo"} | headers)
+            return _error(
+                403 if authorized else 401,
+                "Access is restricted",
+                {"X-Error-Code": "GatedRepo"} | headers,
+            )
         file = self.commits[commit].get(path)
         if file is None:
             return _error(404, "Entry not found", {"X-Error-Code": "EntryNotFound"} | headers)
         # the hub names a file in LFS by its sha256, any other by its git blob
-        return 200, file.content, {"ETag": f'"{file.sha256 if file.is_lfs else file.oid}"'} | headers
+        return (
+            200,
+            file.content,
+            {"ETag": f'"{file.sha256 if file.is_lfs else file.oid}"'} | headers,
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are two writes, which it would hold apart for 40 ms
+    disable_nagle_algorithm = (
+        True  # headers and body are two writes, which it would hold apart for 40 ms
+    )
 
     server: HubServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -266,7 +339,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Record a request, and return what goes wrong with it."""
         with self.server.lock:
             self.server.requests.append((self.command, path))
-            fault = next((fault for fault in self.server.faults if fault.meets(self.command, path)), None)
+            fault = next(
+                (fault for fault in self.server.faults if fault.meets(self.command, path)), None
+            )
             if fault is not None and fault.times is not None:
                 fault.times -= 1
         return fault
@@ -288,7 +363,9 @@ class _Handler(BaseHTTPRequestHandler):
             return _error(404, f"Invalid rev id: {revision}", {"X-Error-Code": "RevisionNotFound"})
         if route == "commits":
             page = int(query.get("p", ["0"])[0])
-            return repository.history(revision, page, self.server.commits_per_page, f"{self.server.url}{path}")
+            return repository.history(
+                revision, page, self.server.commits_per_page, f"{self.server.url}{path}"
+            )
         on = {name for name, values in query.items() if values[0].lower() in {"true", "1"}}
         if route == "info":
             return repository.info(asked["name"], commit, "blobs" in on)
@@ -296,15 +373,21 @@ class _Handler(BaseHTTPRequestHandler):
             return repository.tree(commit, asked["path"], "recursive" in on)
         return repository.file(commit, asked["path"], "Authorization" in self.headers)
 
-    def _send(self, code: int, body: bytes, headers: Mapping[str, str], fault: Fault | None) -> None:
+    def _send(
+        self, code: int, body: bytes, headers: Mapping[str, str], fault: Fault | None
+    ) -> None:
         """An answer, or the range of it that was asked for, with what goes wrong on the way."""
         part = len(body) // 2 if fault is None or fault.after is None else fault.after
         if fault is not None and fault.kind in {"wrong_size", "corrupt"}:
-            body = body[:part] + (bytes(255 - byte for byte in body[part:]) if fault.kind == "corrupt" else b"")
+            body = body[:part] + (
+                bytes(255 - byte for byte in body[part:]) if fault.kind == "corrupt" else b""
+            )
         start, stop, extent = 0, len(body), {}
         if code == 200 and "Range" in self.headers:
             code, start, stop = _range(self.headers["Range"], len(body))
-            extent = {"Content-Range": f"bytes {f'{start}-{stop - 1}' if code == 206 else '*'}/{len(body)}"}
+            extent = {
+                "Content-Range": f"bytes {f'{start}-{stop - 1}' if code == 206 else '*'}/{len(body)}"
+            }
         self.send_response(code)
         for name, value in {"Content-Length": str(stop - start), **headers, **extent}.items():
             self.send_header(name, value)
@@ -330,7 +413,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reset()
 
     def _reset(self) -> None:
-        """Close the connection with a linger of 0 seconds, so that the socket sends RST in place of FIN."""
+        """Close the connection with a linger of 0 seconds, so that the socket sends RST in place of
+        FIN.
+        """
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.rfile.close()  # as long as it is open, so is the socket

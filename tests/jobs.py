@@ -45,7 +45,9 @@ class Job(pl.LightningModule):
 
 
 class Repeatable(Job):
-    """Without dropout: on one and the same batch (``overfit_batches=1``) a resumed training reaches the same weights."""
+    """Without dropout: on one and the same batch (``overfit_batches=1``) a resumed training reaches
+    the same weights.
+    """
 
     def __init__(self, learning_rate: float = 1e-2) -> None:
         super().__init__(learning_rate)
@@ -91,7 +93,9 @@ def tracker(probe: Probe, schedule: Any = 4, **changes: Any) -> RepresentationDy
 class Loop:
     """A training as one writes it, which remembers its losses."""
 
-    def __init__(self, model: nn.Module | None = None, precision: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module | None = None, precision: torch.dtype | None = None
+    ) -> None:
         torch.manual_seed(0)
         self.model = HandWritten() if model is None else model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
@@ -101,7 +105,9 @@ class Loop:
     def step(self) -> Tensor:
         tokens = torch.randint(3, 50, (4, 12))
         with torch.autocast("cpu", self.precision, enabled=self.precision is not None):
-            loss = cross_entropy(self.model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+            loss = cross_entropy(
+                self.model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()
+            )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

@@ -23,7 +23,9 @@ def with_error(frame, error):
 
 
 def profile(run, values, *, subset="all", error=NARROW, embedding=0.9, **given):
-    """One step; ``values`` over the blocks of one subset, the other subset uniform, ``embedding`` below them."""
+    """One step; ``values`` over the blocks of one subset, the other subset uniform, ``embedding``
+    below them.
+    """
     layers = [embedding, *values]
 
     def from_values(step, depth):
@@ -40,7 +42,9 @@ def course(run, metric, values, *, error=NARROW, n_blocks=2, **given):
     def from_values(step, depth):
         return values[step] if depth else 1e6
 
-    return with_error(run(n_blocks=n_blocks, steps=tuple(values), **{metric: from_values}, **given), error)
+    return with_error(
+        run(n_blocks=n_blocks, steps=tuple(values), **{metric: from_values}, **given), error
+    )
 
 
 def warmed_up(frame, rates):
@@ -50,5 +54,7 @@ def warmed_up(frame, rates):
 
 
 def judged(frame, name, subset="all"):
-    (finding,) = [found for found in findings(frame) if (found.name, found.subset) == (name, subset)]
+    (finding,) = [
+        found for found in findings(frame) if (found.name, found.subset) == (name, subset)
+    ]
     return finding

@@ -22,8 +22,12 @@ class LiveBytes(TorchDispatchMode):
         self.now = self.peak = 0
         self._known: dict[int, int] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs)):  # those from before count nothing, nor do views of them
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in _tensors(
+            (args, kwargs)
+        ):  # those from before count nothing, nor do views of them
             self._known.setdefault(tensor.untyped_storage()._cdata, 0)
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):

@@ -36,7 +36,9 @@ def ids(length: int, first: int = 3) -> Tensor:
 
 
 def lengths_mask(length: int, shortest: int) -> Tensor:
-    lengths = torch.randint(shortest, length + 1, (N_INPUTS, 1), generator=torch.Generator().manual_seed(2))
+    lengths = torch.randint(
+        shortest, length + 1, (N_INPUTS, 1), generator=torch.Generator().manual_seed(2)
+    )
     return (torch.arange(length) < lengths).long()
 
 
@@ -52,11 +54,21 @@ def frames_of_samples(mask: Tensor) -> Tensor:
 
 def pairs() -> dict[str, Tensor]:
     mask = lengths_mask(12, OF_EACH)
-    return {"input_ids": ids(12), "attention_mask": mask, "pixel_values": random(N_INPUTS, 3, 32, 32)}
+    return {
+        "input_ids": ids(12),
+        "attention_mask": mask,
+        "pixel_values": random(N_INPUTS, 3, 32, 32),
+    }
 
 
 def clip() -> CLIPModel:
-    text = {"vocab_size": 60, "max_position_embeddings": 12, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    text = {
+        "vocab_size": 60,
+        "max_position_embeddings": 12,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+    }
     vision = {"image_size": 32, "patch_size": 8, "hidden_size": 24}
     shared = {"intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     return CLIPModel(
@@ -122,13 +134,17 @@ def vit() -> ViTForImageClassification:
 
 @dataclass(frozen=True)
 class Family:
-    """A model, its inputs, and how many positions count at the start of each input's states, by stack."""
+    """A model, its inputs, and how many positions count at the start of each input's states, by
+    stack.
+    """
 
     build: Callable[[], PreTrainedModel]
     inputs: Callable[[], dict[str, Tensor]]
     positions: Any
     counting: dict[str | None, Callable[[dict[str, Tensor], int], tuple[int, Tensor]]]
-    """From the inputs and the number of positions to the first one that counts, and how many do, (n_inputs,)."""
+    """From the inputs and the number of positions to the first one that counts, and how many do,
+    (n_inputs,).
+    """
     reported: dict[str | None, Callable[[Any], tuple[Tensor, ...]]]
     """From the model's output to the states that it reports."""
     layers: dict[str, str] | None = None
@@ -197,13 +213,18 @@ def batches_of(family: Family) -> list[dict[str, Tensor]]:
     """Return the inputs in batches of different sizes, one as large as a state has positions."""
     inputs = family.inputs()
     return [
-        {name: value[part] for name, value in inputs.items()} for part in torch.arange(N_INPUTS).split([16, 20, 12])
+        {name: value[part] for name, value in inputs.items()}
+        for part in torch.arange(N_INPUTS).split([16, 20, 12])
     ]
 
 
 def probe_of(family: Family) -> Probe:
     return Probe.from_inputs(
-        batches_of(family), positions=family.positions, causal=family.causal, max_vectors=384, batch_vectors=192
+        batches_of(family),
+        positions=family.positions,
+        causal=family.causal,
+        max_vectors=384,
+        batch_vectors=192,
     )
 
 
@@ -217,7 +238,9 @@ def values(frame: pd.DataFrame) -> pd.DataFrame:
 def step(model: nn.Module, inputs: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Tensor:
     output = model(**inputs)
     loss = sum(
-        part.float().square().mean() for part in output.values() if isinstance(part, Tensor) and part.requires_grad
+        part.float().square().mean()
+        for part in output.values()
+        if isinstance(part, Tensor) and part.requires_grad
     )
     assert isinstance(loss, Tensor)
     loss.backward()

@@ -33,7 +33,9 @@ def read_page(path: Path) -> ReadPage:
 
 
 def _unpacked(text: str, name: str) -> bytes:
-    found = re.search(rf'<script type="application/octet-stream" id="{name}">([^<]*)</script>', text)
+    found = re.search(
+        rf'<script type="application/octet-stream" id="{name}">([^<]*)</script>', text
+    )
     assert found, name
     return gzip.decompress(base64.b64decode(found[1]))
 

@@ -5,7 +5,12 @@ import torch
 from hostile import HOSTILE
 from torch import Tensor
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")])]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+    ),
+]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

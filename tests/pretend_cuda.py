@@ -1,13 +1,15 @@
-"""A CUDA device without a GPU: tensors that claim to be on it, are computed on the CPU and refused what CUDA refuses.
+"""A CUDA device without a GPU: tensors that claim to be on it, are computed on the CPU and refused
+what CUDA refuses.
 
     with PretendCuda() as cuda:
         model.to("cuda")
         measure(model, probe)
     assert cuda.syncs.total() < 100
 
-``PretendCuda("mps")`` claims to be a GPU of Apple, which has no float64. It finds operations that mix devices, and
-counts how often the host waits for the device. It says nothing of CUDA's own rounding, of dtypes that its kernels lack, of memory or of time. Each call from Python is checked as a whole: what torch
-does inside it counts as correct.
+``PretendCuda("mps")`` claims to be a GPU of Apple, which has no float64. It finds operations that
+mix devices, and counts how often the host waits for the device. It says nothing of CUDA's own
+rounding, of dtypes that its kernels lack, of memory or of time. Each call from Python is checked as
+a whole: what torch does inside it counts as correct.
 """
 
 from __future__ import annotations
@@ -26,19 +28,38 @@ CUDA = torch.device("cuda", 0)
 _devices = [CUDA]  # the last one is claimed
 _CAPABILITY = (9, 0)
 
-# What they return is a number for the host, or a tensor whose size only the device knows; linear algebra reads back
-# whether it succeeded.
+# What they return is a number for the host, or a tensor whose size only the device knows; linear
+# algebra reads back whether it succeeded.
 _SYNCHRONISING = {
     *("item", "tolist", "is_nonzero", "equal", "allclose"),
     *("__bool__", "__int__", "__float__", "__index__"),
     *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"),
-    *("linalg_eigh", "linalg_eigvalsh", "linalg_svd", "linalg_cholesky", "linalg_solve", "linalg_inv", "linalg_lstsq"),
+    *(
+        "linalg_eigh",
+        "linalg_eigvalsh",
+        "linalg_svd",
+        "linalg_cholesky",
+        "linalg_solve",
+        "linalg_inv",
+        "linalg_lstsq",
+    ),
 }
 _MOVING = {"to", "type_as", "cpu", "cuda"}
 # they accept tensors of both devices, mostly for the shape of one
 _ANY_DEVICE = {"expand_as", "view_as", "reshape_as", "copy_", "_has_compatible_shallow_copy_type"}
 # they accept no CPU tensor, not even one without dimensions
-_STRICT = {"cat", "concat", "stack", "hstack", "vstack", "scatter", "scatter_", "index_copy_", "index_fill_", "__set__"}
+_STRICT = {
+    "cat",
+    "concat",
+    "stack",
+    "hstack",
+    "vstack",
+    "scatter",
+    "scatter_",
+    "index_copy_",
+    "index_fill_",
+    "__set__",
+}
 _INDEXING = {"__getitem__", "__setitem__"}
 
 
@@ -49,7 +70,8 @@ class CudaTensor(Tensor):
 
 
 class PretendCuda(TorchFunctionMode):
-    """A context in which ``tensor.to("cuda")``, ``model.to("cuda")`` and ``device="cuda"`` work without a GPU.
+    """A context in which ``tensor.to("cuda")``, ``model.to("cuda")`` and ``device="cuda"`` work
+    without a GPU.
 
     Attributes:
         syncs: how often the host has waited for the device, by the operation that made it wait.
@@ -60,7 +82,9 @@ class PretendCuda(TorchFunctionMode):
         self._device = torch.device(kind, 0)
         self.syncs: Counter[str] = Counter()
         self._patches = mock.patch.multiple(
-            torch.cuda, get_device_capability=lambda *_: _CAPABILITY, get_device_name=lambda *_: "pretended"
+            torch.cuda,
+            get_device_capability=lambda *_: _CAPABILITY,
+            get_device_name=lambda *_: "pretended",
         )
 
     def __enter__(self) -> PretendCuda:
@@ -74,7 +98,8 @@ class PretendCuda(TorchFunctionMode):
         _devices.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # the mode is off in here: what torch itself does to compute the result, it does with tensors of the CPU
+        # the mode is off in here: what torch itself does to compute the result, it does with
+        # tensors of the CPU
         name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
         first: Any = args[0] if args else None
         tensors = _tensors_in((args, kwargs))
@@ -104,9 +129,16 @@ class PretendCuda(TorchFunctionMode):
         """Call ``Tensor.to`` or its like: the result is a copy wherever the device changes."""
         if func in {Tensor.cpu, Tensor.cuda}:
             func, args, kwargs = Tensor.to, (func.__name__,), {}
-        targets = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor | torch.device | str)]
+        targets = [
+            value
+            for value in (*args, *kwargs.values())
+            if isinstance(value, Tensor | torch.device | str)
+        ]
         to_cuda = _is_cuda(targets[0] if targets else tensor)
-        here = [_with_cpu(value) for value in args], {key: _with_cpu(value) for key, value in kwargs.items()}
+        here = (
+            [_with_cpu(value) for value in args],
+            {key: _with_cpu(value) for key, value in kwargs.items()},
+        )
         moved = func(tensor, *here[0], **here[1])
         if _is_cuda(tensor) and not to_cuda:
             self.syncs["to"] += 1
@@ -118,7 +150,13 @@ class PretendCuda(TorchFunctionMode):
 def _tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    parts = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return [tensor for part in parts for tensor in _tensors_in(part)]
 
 
@@ -137,7 +175,9 @@ def _on_cuda(value: Any) -> Any:
                 "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
             )
         return value if isinstance(value, CudaTensor) else value.as_subclass(CudaTensor)
-    return tree_map_only(Tensor, _on_cuda, value) if isinstance(value, tuple | list | dict) else value
+    return (
+        tree_map_only(Tensor, _on_cuda, value) if isinstance(value, tuple | list | dict) else value
+    )
 
 
 def _with_cpu(value: Any) -> Any:
@@ -149,7 +189,12 @@ def _attribute(getter: Any, tensor: Tensor) -> Any:
     if not isinstance(tensor, CudaTensor):
         return value
     device = _devices[-1]
-    claims = {"device": device, "is_cuda": device.type == "cuda", "is_mps": device.type == "mps", "is_cpu": False}
+    claims = {
+        "device": device,
+        "is_cuda": device.type == "cuda",
+        "is_mps": device.type == "mps",
+        "is_cpu": False,
+    }
     return claims.get(getter.__self__.__name__, _on_cuda(value))
 
 
@@ -162,23 +207,38 @@ def _set_data(setter: Any, tensor: Tensor, data: Tensor) -> None:
         tensor._is_param = True
 
 
-def _refuse_mixture(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
-    """Raise what torch raises for tensors of both devices, or for a CUDA tensor that is read as an array."""
+def _refuse_mixture(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
+) -> None:
+    """Raise what torch raises for tensors of both devices, or for a CUDA tensor that is read as an
+    array.
+    """
     first = args[0] if args else None
     if name in {"numpy", "__array__", "__dlpack__"}:
-        raise TypeError(f"can't convert {CUDA} device type tensor to numpy. Use Tensor.cpu() to copy the tensor first.")
+        raise TypeError(
+            f"can't convert {CUDA} device type tensor to numpy. Use Tensor.cpu() to copy the tensor first."
+        )
     if name in _INDEXING:
         indices, values = _tensors_in(args[1]), _tensors_in(args[2:])
-        # an index of the CPU is uploaded; values are copied between devices unless they are scattered by indices
+        # an index of the CPU is uploaded; values are copied between devices unless they are
+        # scattered by indices
         strangers = [*([] if _is_cuda(first) else indices), *(values if indices else [])]
         mixed = [t for t in strangers if _is_cuda(t) != _is_cuda(first) and t.dim() > 0]
     elif name in _ANY_DEVICE:
         mixed = []
     else:
         # a CPU tensor without dimensions is read as a number, but cannot be written to
-        written = _tensors_in(kwargs.get("out")) + _tensors_in(first if name.endswith("_") else None)
-        exempt = [] if name in _STRICT else [t for t in tensors if t.dim() == 0 and all(t is not w for w in written)]
-        mixed = [t for t in tensors if not _is_cuda(t) and all(t is not scalar for scalar in exempt)]
+        written = _tensors_in(kwargs.get("out")) + _tensors_in(
+            first if name.endswith("_") else None
+        )
+        exempt = (
+            []
+            if name in _STRICT
+            else [t for t in tensors if t.dim() == 0 and all(t is not w for w in written)]
+        )
+        mixed = [
+            t for t in tensors if not _is_cuda(t) and all(t is not scalar for scalar in exempt)
+        ]
     if mixed:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
@@ -193,7 +253,9 @@ def _shapes(tensors: Sequence[Tensor]) -> str:
 def _synchronises(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return whether the host waits for the device."""
     if name == "repeat_interleave":
-        return any(map(_is_cuda, [*args[1:], kwargs.get("repeats")])) and "output_size" not in kwargs
+        return (
+            any(map(_is_cuda, [*args[1:], kwargs.get("repeats")])) and "output_size" not in kwargs
+        )
     if name == "where":
         return len(args) + len(kwargs) == 1
     if name == "copy_":
@@ -202,7 +264,9 @@ def _synchronises(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         indices = [index for index in _tensors_in(args[1]) if _is_cuda(index)]
         # a mask has to be turned into positions, unless it is filled with a number
         masks = [
-            index for index in indices if index.dtype == torch.bool and (name == "__getitem__" or _tensors_in(args[2:]))
+            index
+            for index in indices
+            if index.dtype == torch.bool and (name == "__getitem__" or _tensors_in(args[2:]))
         ]
         numbers = [index for index in indices if index.dtype != torch.bool and index.dim() == 0]
         return bool(masks or numbers) or not _is_cuda(args[0])

@@ -1,4 +1,6 @@
-"""Fixtures of remote stores: a filesystem in memory that fails where it is told to, and a server that speaks S3."""
+"""Fixtures of remote stores: a filesystem in memory that fails where it is told to, and a server
+that speaks S3.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class FaultyFileSystem(MemoryFileSystem):
     """Files in memory, shared by all threads, and what goes wrong with the requests for them.
 
     Attributes:
-        faults: by method, such as "put_file": an exception to raise, seconds to wait, or "truncate".
+        faults: by method, such as "put_file": an exception to raise, seconds to wait, or
+            "truncate".
         requests: the methods called so far.
     """
 
@@ -99,7 +102,9 @@ def s3_server(_running_s3_server: S3Server) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3_environment(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def s3_environment(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """The variables by which this process, and those that a test starts, find the server."""
     variables = {
         "AWS_ENDPOINT_URL_S3": s3_server.url,
@@ -128,7 +133,9 @@ def bucket(s3_environment: dict[str, str]) -> str:
 
 
 @pytest.fixture
-def datasets(monkeypatch: pytest.MonkeyPatch, hub: HubServer, tmp_path: Path) -> Iterator[DatasetServer]:
+def datasets(
+    monkeypatch: pytest.MonkeyPatch, hub: HubServer, tmp_path: Path
+) -> Iterator[DatasetServer]:
     """A hub with datasets in place of the one with models."""
     from dataset_server import DatasetServer
     from huggingface_hub import HfFileSystem, constants
@@ -146,7 +153,9 @@ def datasets(monkeypatch: pytest.MonkeyPatch, hub: HubServer, tmp_path: Path) ->
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Store]:
-    """Return a function that opens the store at a URL as another machine does, which has no copy of it."""
+    """Return a function that opens the store at a URL as another machine does, which has no copy of
+    it.
+    """
 
     def opened(url: str) -> Store:
         with monkeypatch.context() as patch:

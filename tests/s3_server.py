@@ -13,7 +13,9 @@ from moto.server import ThreadedMotoServer
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 Kind = Literal["refused", "status", "slow", "cut"]
-_ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}: told to fail</Message></Error>"
+_ERROR = (
+    "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}: told to fail</Message></Error>"
+)
 
 
 @dataclass
@@ -22,8 +24,8 @@ class Fault:
 
     Attributes:
         requests: searched in "METHOD /bucket/key".
-        kind: "refused" closes the connection without an answer, "status" answers with an error, "slow" waits first,
-            "cut" closes the connection after half of the body.
+        kind: "refused" closes the connection without an answer, "status" answers with an error,
+            "slow" waits first, "cut" closes the connection after half of the body.
         times: of how many requests; None for all.
         status, code: of the error, such as 400 and ExpiredToken.
         seconds: of "slow".
@@ -71,7 +73,9 @@ class S3Server(ThreadedMotoServer):
 
     def _server_entry(self) -> None:
         app = self._failing(DomainDispatcherApplication(create_backend_app))
-        self._server = make_server(self._ip_address, self._port, app, True, request_handler=_Handler)
+        self._server = make_server(
+            self._ip_address, self._port, app, True, request_handler=_Handler
+        )
         self._server_ready_event.set()
         self._server.serve_forever()
 
@@ -89,7 +93,11 @@ class S3Server(ThreadedMotoServer):
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response(f"{fault.status} Error", [("Content-Type", "application/xml")])
                 # an answer to HEAD has no body, so that a client learns the status alone
-                return [] if environ["REQUEST_METHOD"] == "HEAD" else [_ERROR.format(code=fault.code).encode()]
+                return (
+                    []
+                    if environ["REQUEST_METHOD"] == "HEAD"
+                    else [_ERROR.format(code=fault.code).encode()]
+                )
             if fault.kind == "slow":
                 time.sleep(fault.seconds)
                 return app(environ, start_response)

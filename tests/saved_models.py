@@ -27,7 +27,14 @@ def save_model(tmp_path: Path) -> Callable[..., Path]:
     from repdyn.data.tokens import byte_tokenizer
     from repdyn.models import build_model
 
-    def save(name: str = "model", family: str = "bert", *, seed: int = 0, tokenizer: bool = True, **sizes: int) -> Path:
+    def save(
+        name: str = "model",
+        family: str = "bert",
+        *,
+        seed: int = 0,
+        tokenizer: bool = True,
+        **sizes: int,
+    ) -> Path:
         folder = tmp_path / name
         torch.manual_seed(seed)
         build_model(family, **{**SIZES, **sizes}).save_pretrained(folder)
@@ -53,10 +60,14 @@ def session(load) -> Session:
     """An encoder and a decoder side by side."""
     from repdyn.explorer.session import Session
 
-    return Session([load("an encoder", "bert"), load("a decoder", "gpt_neox")], nearest=3, max_tokens=40)
+    return Session(
+        [load("an encoder", "bert"), load("a decoder", "gpt_neox")], nearest=3, max_tokens=40
+    )
 
 
-def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **settings: int) -> Path:
+def save_with_markup(
+    save_model: Callable[..., Path], name: str, family: str, **settings: int
+) -> Path:
     from transformers import AutoTokenizer
 
     folder = save_model(name, family, **{"vocab_size": 264, **settings})
@@ -69,7 +80,13 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     from repdyn.reading import load_models
 
-    defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
+    defaults = {
+        "revisions": (),
+        "tokenizer": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "trust_remote_code": False,
+    }
     defaults |= {"layers": None, "timeout": 60}
     options = argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes})
     return list(load_models(options, release=False, with_heads=True))

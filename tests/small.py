@@ -20,7 +20,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
-        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1) if self.causal else None
+        mask = (
+            torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+            if self.causal
+            else None
+        )
         normed = self.norm(x)
         x = x + self.attention(normed, normed, normed, attn_mask=mask, need_weights=False)[0]
         return x + self.feed_forward(x)
@@ -29,7 +33,9 @@ class Block(nn.Module):
 class HandWritten(nn.Module):
     """A small transformer that knows nothing of Hugging Face."""
 
-    def __init__(self, n_layers: int = 3, dim: int = 16, vocabulary: int = 50, causal: bool = True) -> None:
+    def __init__(
+        self, n_layers: int = 3, dim: int = 16, vocabulary: int = 50, causal: bool = True
+    ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, dim)
         self.position = nn.Embedding(64, dim)
@@ -45,4 +51,6 @@ class HandWritten(nn.Module):
 
 
 def random_tokens(n_sequences: int, length: int, vocabulary: int = 50, seed: int = 0) -> Tensor:
-    return torch.randint(3, vocabulary, (n_sequences, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        3, vocabulary, (n_sequences, length), generator=torch.Generator().manual_seed(seed)
+    )

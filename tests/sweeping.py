@@ -1,4 +1,6 @@
-"""Fixtures of sweeps against a hub on this machine: the whole command, its options, and what is seen of it."""
+"""Fixtures of sweeps against a hub on this machine: the whole command, its options, and what is
+seen of it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def main(arguments: Sequence[str]) -> None:
 def options_of(*arguments: object) -> SweepOptions:
     """Return the options that a command line stands for, which is not run."""
     app = command_line(())
-    command, bound, _ = app.parse_args(["sweep", *map(str, arguments)], exit_on_error=False, print_error=False)
+    command, bound, _ = app.parse_args(
+        ["sweep", *map(str, arguments)], exit_on_error=False, print_error=False
+    )
 
     def prepare(options: SweepOptions, **_: Any) -> None:
         raise LookupError(options)
@@ -57,12 +61,16 @@ def options_of(*arguments: object) -> SweepOptions:
 @pytest.fixture
 def commits(hub, family) -> dict[int, str]:
     """Publish the family as lab/model and return the commit of each step."""
-    return {step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()}
+    return {
+        step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()
+    }
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys, shown) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    """Return a function that runs the command in an empty folder and returns its exit status,
+    output and errors.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
@@ -87,21 +95,32 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 def shown(monkeypatch) -> list[list[str]]:
     """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
-    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: runs.append(names))
+    monkeypatch.setattr(
+        "repdyn.publish.results.show_store", lambda store, names: runs.append(names)
+    )
     monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
     return runs
 
 
 @pytest.fixture
 def start(hub, tmp_path):
-    """Return a function that starts the command in a process, in an empty folder without a terminal.
+    """Return a function that starts the command in a process, in an empty folder without a
+    terminal.
 
     Variables of the environment may be given by name.
     """
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_"))}
-        environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "REPDYN_CACHE": str(tmp_path / "c")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HF_", "WANDB_"))
+        }
+        environment |= {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "home"),
+            "REPDYN_CACHE": str(tmp_path / "c"),
+        }
         return subprocess.Popen(
             [sys.executable, SCRIPT, *QUICK, *arguments],
             env=environment | variables,
@@ -115,17 +134,31 @@ def start(hub, tmp_path):
 
 
 def settings(
-    metrics: Sequence[str] = DEFAULT_METRICS, layers: Any = None, loading: Loading | None = None, **more: Any
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    layers: Any = None,
+    loading: Loading | None = None,
+    **more: Any,
 ) -> SweepOptions:
-    """Return the options of a sweep on the processor, in the precision of the weights and without the loss."""
+    """Return the options of a sweep on the processor, in the precision of the weights and without
+    the loss.
+    """
     loading = loading or Loading()
-    given = {"loss": more.pop("probe_loss", False), "device": loading.device, "dtype": loading.dtype, **more}
+    given = {
+        "loss": more.pop("probe_loss", False),
+        "device": loading.device,
+        "dtype": loading.dtype,
+        **more,
+    }
     return SweepOptions(metrics=metrics, layers=layers, **given)
 
 
-def downloads_in(folder: Path, budget_bytes: int | None = None, timeout_seconds: float = 3600) -> Downloads:
+def downloads_in(
+    folder: Path, budget_bytes: int | None = None, timeout_seconds: float = 3600
+) -> Downloads:
     """Return downloads from the hub into a folder."""
-    return Downloads(Hub(timeout_seconds=timeout_seconds), SweepOptions(downloads=folder, max_disk=budget_bytes))
+    return Downloads(
+        Hub(timeout_seconds=timeout_seconds), SweepOptions(downloads=folder, max_disk=budget_bytes)
+    )
 
 
 class Report(NamedTuple):
@@ -147,7 +180,9 @@ def measure_tasks(*arguments: Any) -> Report:
 def attempt(
     act: Callable[[], Any], refusals: type[Exception] | tuple[type[Exception], ...] = ValueError
 ) -> tuple[Any, str | None]:
-    """Return the result and None, or None and the message of a refusal; any other error goes through."""
+    """Return the result and None, or None and the message of a refusal; any other error goes
+    through.
+    """
     try:
         return act(), None
     except refusals as error:
@@ -156,7 +191,11 @@ def attempt(
 
 def weights_fetched(hub: HubServer) -> Mapping[str, int]:
     """Return how often the weights of each commit were downloaded."""
-    paths = [path for method, path in hub.requests if method == "GET" and path.endswith("/model.safetensors")]
+    paths = [
+        path
+        for method, path in hub.requests
+        if method == "GET" and path.endswith("/model.safetensors")
+    ]
     return Counter(path.split("/")[4] for path in paths)
 
 

@@ -17,16 +17,31 @@ CLASSES = ("function", "content", "frequent", "rare")
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
 
 # what a class of tokens has more, or less, of each quantity
-_SHIFTS = {"all": 0.0, "no_sink": -0.04, "function": 0.10, "content": -0.06, "frequent": 0.08, "rare": -0.10}
+_SHIFTS = {
+    "all": 0.0,
+    "no_sink": -0.04,
+    "function": 0.10,
+    "content": -0.06,
+    "frequent": 0.08,
+    "rare": -0.10,
+}
 # seconds for all layers of a checkpoint; what metrics share is charged to the first that asks
-_SECONDS = {"anisotropy": 2.1, "two_nn": 9.4, "participation_ratio": 4.2, "token_rank": 21.0, "linearity": 3.3}
+_SECONDS = {
+    "anisotropy": 2.1,
+    "two_nn": 9.4,
+    "participation_ratio": 4.2,
+    "token_rank": 21.0,
+    "linearity": 3.3,
+}
 
 
 def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
     """Value against how far the training is and depth, both in [0, 1]."""
     shift = _SHIFTS.get(subset, 0.0)
     known = {
-        "anisotropy": lambda t, x: 0.05 + 0.5 * t * math.sin(math.pi * (0.1 + 0.8 * x)) ** 2 + shift * t * 0.5,
+        "anisotropy": lambda t, x: (
+            0.05 + 0.5 * t * math.sin(math.pi * (0.1 + 0.8 * x)) ** 2 + shift * t * 0.5
+        ),
         "two_nn": lambda t, x: 9 + 30 * t * (1 - t) - 2 * math.sin(math.pi * x),
         "levina_bickel": lambda t, x: 9.5 + 26 * t * (1 - t) - 2 * math.sin(math.pi * x),
         "local_dimension": lambda t, x: 7.5 + 12 * t * (1 - t) - 1.5 * math.sin(math.pi * x),
@@ -45,11 +60,15 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "sequence_cosine": lambda t, x: 0.03 + 0.5 * t * x,
         "largest_activation": lambda t, x: 1 + x + 300 * t * math.exp(-t) * math.sin(math.pi * x),
         "isoscore": lambda t, x: 0.3 - 0.28 * t * math.sqrt(x),
-        "massive_activation_share": lambda t, x: 0.97 * (t > 0.3) * (0.15 < x < 0.95) * (subset != "no_sink"),
+        "massive_activation_share": lambda t, x: (
+            0.97 * (t > 0.3) * (0.15 < x < 0.95) * (subset != "no_sink")
+        ),
         "outlier_kurtosis": lambda t, x: 1.05 + 60 * t * x * (0.3 if subset == "no_sink" else 1.0),
         "self_similarity": lambda t, x: 0.9 - 0.5 * t * x + 0.1 * shift,
         "next_token_variance": lambda t, x: 3.0 - 1.5 * t * x,
-        "alignment": lambda t, x: 1.0 if x == 1 else 0.09 + (0.8 - 0.2 * t) * x**1.5 + shift * (1 - x),
+        "alignment": lambda t, x: (
+            1.0 if x == 1 else 0.09 + (0.8 - 0.2 * t) * x**1.5 + shift * (1 - x)
+        ),
         "alignment_falls": lambda t, x: 0.4 * t * (1 - x),
         "norm": lambda t, x: 1.5 + 300 * t**2 * x**3 + 8 * x + 5 * shift,
         "step_length": lambda t, x: 1.5 + 40 * t**2 * x**6 + x + shift,
@@ -72,7 +91,9 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "lens_kl": lambda t, x: (0.5 + 4 * t) * (1 - x) ** 2 * (1 + shift),
         "lens_agreement": lambda t, x: min(1.0, max(0.0, 0.2 + 0.8 * x**3 - shift * (1 - x))),
         "sink_rate": lambda t, x: min(1.0, max(0.0, 0.8 * t * (1 - (x - 0.5) ** 2))),
-        "top_norm_variance_share": lambda t, x: 0.02 + 0.7 * t * math.sin(3 * x) ** 2 * (subset == "all"),
+        "top_norm_variance_share": lambda t, x: (
+            0.02 + 0.7 * t * math.sin(3 * x) ** 2 * (subset == "all")
+        ),
         "topic_gap": lambda t, x: 0.12 * t * (0.5 + x) - 0.01 * (1 - t),
         "topic_gap_dot": lambda t, x: 4.0 * t * (0.5 + x) - 0.2,
         "attention_topic_gap": lambda t, x: 0.006 * t * math.sin(4 * x) + 0.001 * t,
@@ -84,17 +105,23 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
     }
     if metric.startswith("gride_"):
         k = int(metric.removeprefix("gride_"))
-        return lambda t, x: 9.2 + 30 * t * (1 - t) - 1.2 * math.log2(k) * (0.3 + x) - 2 * math.sin(math.pi * x)
+        return lambda t, x: (
+            9.2 + 30 * t * (1 - t) - 1.2 * math.log2(k) * (0.3 + x) - 2 * math.sin(math.pi * x)
+        )
     if "topic_same" in metric or "topic_different" in metric:
         return lambda t, x: 0.02 + 0.1 * t * x * ("same" in metric)
     if metric.startswith("components_"):
         percent = int(metric.removeprefix("components_"))
-        return lambda t, x: float(round(3 + (percent / 20) ** 2.7 * (0.4 + t) * (1.2 - 0.6 * x) * (1 + shift)))
+        return lambda t, x: float(
+            round(3 + (percent / 20) ** 2.7 * (0.4 + t) * (1.2 - 0.6 * x) * (1 + shift))
+        )
     if metric.endswith("_attention") or metric == "token_rank_distance":
         return lambda t, x: curve_of(metric.rpartition("_")[0], subset)(t, 0.8 * x)
     if metric == "alignment_gradient":
         # the difference over a twelfth of the depth, with a step that stands out
-        return lambda t, x: 0.02 + 0.06 * (1 - t) + 0.09 * math.exp(-40 * x) + 0.05 * x**6 - 0.03 * math.sin(9 * x)
+        return lambda t, x: (
+            0.02 + 0.06 * (1 - t) + 0.09 * math.exp(-40 * x) + 0.05 * x**6 - 0.03 * math.sin(9 * x)
+        )
     return known[metric]
 
 
@@ -108,16 +135,19 @@ def make_everything(
     loss: bool = True,
     **given: Any,
 ) -> list[Row]:
-    """All rows of one run whose probe has topics and classes of tokens, each metric measured on its own subsets.
+    """All rows of one run whose probe has topics and classes of tokens, each metric measured on its
+    own subsets.
 
-    Those of the families "convergence" and "tokens" are measured on the classes too. The first checkpoint has none
-    before it to be compared with.
+    Those of the families "convergence" and "tokens" are measured on the classes too. The first
+    checkpoint has none before it to be compared with.
     """
     rows = [
         row
         for number, step in enumerate(steps)
         for name in metrics
-        for row in _of_metric(METRICS[name], step, list(steps)[:number], max(steps), n_blocks, classes, n_heads, given)
+        for row in _of_metric(
+            METRICS[name], step, list(steps)[:number], max(steps), n_blocks, classes, n_heads, given
+        )
     ]
     return rows + [make_scalar(step, 2.5 + 8 / (1 + step / 50), **given) for step in steps if loss]
 
@@ -158,8 +188,10 @@ def _of_metric(
                 "n_vectors": 1024 if metric.family == "tokens" else 4096,
                 "n_unique": 1000 if metric.family == "tokens" else 4000,
                 "compared_to": before[-1] if compares and before else None,
-                "value": value + 0.01 * noise * (abs(value) < 500) * (0 < abs(value) < 0.99) * abs(value),
-                "std": 0.03 * abs(value) * (abs(1 - value) if 0 < value < 1 else 1.0) + 1e-4 * (value != 0),
+                "value": value
+                + 0.01 * noise * (abs(value) < 500) * (0 < abs(value) < 0.99) * abs(value),
+                "std": 0.03 * abs(value) * (abs(1 - value) if 0 < value < 1 else 1.0)
+                + 1e-4 * (value != 0),
                 "seconds": _SECONDS.get(metric.name, 0.4) / (n_blocks + 1),
             }
             if compares and not before:

@@ -26,10 +26,17 @@ def measured_runs(frame: pd.DataFrame) -> list[DescribedRun]:
     """Return the runs of a frame, each stack for itself, in the order of a comparison."""
     frames = {name: rows for name, rows in split(frame, "run").items() if is_measured(rows)}
     labels = run_labels(frames)
-    return in_comparison_order(one for name, rows in frames.items() for one in stacks_of_run(rows, label=labels[name]))
+    return in_comparison_order(
+        one for name, rows in frames.items() for one in stacks_of_run(rows, label=labels[name])
+    )
 
 
-INDEPENDENT = {"design": "independent", "n_windows": 512, "vectors_per_window": 8, "window_tokens": 64}
+INDEPENDENT = {
+    "design": "independent",
+    "n_windows": 512,
+    "vectors_per_window": 8,
+    "window_tokens": 64,
+}
 DENSE = {"design": "dense", "n_windows": 80, "vectors_per_window": 76, "window_tokens": 256}
 SAMPLED = "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens"
 """What views say of the sampling of made-up rows."""
@@ -46,7 +53,9 @@ LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def make_row(**given: Any) -> Row:
-    """A measured row of a decoder with 6 blocks, its batches of disjoint windows; any field can be given."""
+    """A measured row of a decoder with 6 blocks, its batches of disjoint windows; any field can be
+    given.
+    """
     fields: dict[str, Any] = {
         "run": "decoder-quickstart",
         "model": "GPTNeoXForCausalLM",
@@ -111,7 +120,14 @@ def interval_of(value: float, std: float, n_batches: int) -> dict[str, float | N
 
 def make_scalar(step: int, value: float, metric: str = "train/loss", **given: Any) -> Row:
     """A scalar of the run, such as its loss."""
-    geometry = {"layer": None, "depth": None, "module": None, "subset": None, "std": math.nan, "n_batches": 1}
+    geometry = {
+        "layer": None,
+        "depth": None,
+        "module": None,
+        "subset": None,
+        "std": math.nan,
+        "n_batches": 1,
+    }
     counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""} | NO_DESIGN
     return make_row(step=step, metric=metric, value=value, **(geometry | counts | given))
 
@@ -137,14 +153,22 @@ def make_rows(
     n_blocks: int = 6,
     steps: Sequence[int] = LOG_STEPS,
     anisotropy: Callable[[int, float], float] = anisotropy_at,
-    no_sink: Callable[[int, float], float] = lambda step, depth: anisotropy_at(step, depth, peak=0.2),
+    no_sink: Callable[[int, float], float] = lambda step, depth: anisotropy_at(
+        step, depth, peak=0.2
+    ),
     dimension: Callable[[int, float], float] = dimension_at,
     noise: float = 0.01,
     loss: bool = True,
     **given: Any,
 ) -> list[Row]:
-    """All rows of one run; each value has a standard deviation of ``noise`` times itself and no noise added."""
-    curves = [("anisotropy", "all", anisotropy), ("anisotropy", "no_sink", no_sink), ("two_nn", "all", dimension)]
+    """All rows of one run; each value has a standard deviation of ``noise`` times itself and no
+    noise added.
+    """
+    curves = [
+        ("anisotropy", "all", anisotropy),
+        ("anisotropy", "no_sink", no_sink),
+        ("two_nn", "all", dimension),
+    ]
     rows = []
     for step in steps:
         for layer in range(n_blocks + 1):
@@ -152,9 +176,19 @@ def make_rows(
                 value = curve(step, layer / n_blocks)
                 settings = json.dumps({"discard": 0.1}) if metric == "two_nn" else "{}"
                 neighbours = {"own_window_excluded": metric == "two_nn" or None}
-                cell = {"step": step, "layer": layer, "depth": layer / n_blocks, "metric": metric, "subset": subset}
+                cell = {
+                    "step": step,
+                    "layer": layer,
+                    "depth": layer / n_blocks,
+                    "metric": metric,
+                    "subset": subset,
+                }
                 measured = {"value": value, "std": noise * abs(value), "settings": settings}
-                missing = {"std": math.nan, "reason": "2 distinct vectors, 3 needed"} if math.isnan(value) else {}
+                missing = (
+                    {"std": math.nan, "reason": "2 distinct vectors, 3 needed"}
+                    if math.isnan(value)
+                    else {}
+                )
                 rows.append(make_row(**(cell | measured | neighbours | missing | given)))
         if loss:
             of_run = given | {"stack": None, "own_window_excluded": None} | NO_DESIGN
@@ -166,11 +200,20 @@ def make_run(**given: Any) -> pd.DataFrame:
     return to_frame(make_rows(**given))
 
 
-def make_published(name: str = "lab/model-70m", *, steps: Sequence[int] = LOG_STEPS, **given: Any) -> list[Row]:
-    """A swept training history of a published model: 1000 tokens in each step, and what each checkpoint cost."""
+def make_published(
+    name: str = "lab/model-70m", *, steps: Sequence[int] = LOG_STEPS, **given: Any
+) -> list[Row]:
+    """A swept training history of a published model: 1000 tokens in each step, and what each
+    checkpoint cost.
+    """
     rows = []
     for step in steps:
-        origin = {"run": name, "checkpoint": f"{name}@0123abcd", "revision": f"step{step}", "tokens_seen": 1000 * step}
+        origin = {
+            "run": name,
+            "checkpoint": f"{name}@0123abcd",
+            "revision": f"step{step}",
+            "tokens_seen": 1000 * step,
+        }
         fields = {"probe": f"{zlib.crc32(name.encode()):016x}"} | origin | given
         rows += make_rows(steps=(step,), loss=False, **fields)
         columns = {name: value for name, value in fields.items() if name in COLUMNS}
@@ -180,22 +223,39 @@ def make_published(name: str = "lab/model-70m", *, steps: Sequence[int] = LOG_ST
 
 def make_finished(name: str = "lab/bert", **given: Any) -> list[Row]:
     """A published encoder of which only the end is known."""
-    kind = {"causal": False, "model": "BertModel", "stage": "finished", "revision": "main", "tokens_seen": None}
+    kind = {
+        "causal": False,
+        "model": "BertModel",
+        "stage": "finished",
+        "revision": "main",
+        "tokens_seen": None,
+    }
     level = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
     return make_published(name, steps=(0,), **(kind | level | given))
 
 
 def make_two_stacks(name: str = "lab/t5", **given: Any) -> list[Row]:
-    """A live run of a model with an encoder of 4 blocks and a decoder of 6, each with layers and values of its own."""
+    """A live run of a model with an encoder of 4 blocks and a decoder of 6, each with layers and
+    values of its own.
+    """
     fields = {"run": name, "model": "T5ForConditionalGeneration"} | given
     flat = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
     encoder = flat | fields | {"stack": "encoder", "causal": False, "loss": False}
-    return make_rows(n_blocks=4, **encoder) + make_rows(n_blocks=6, **fields | {"stack": "decoder", "causal": True})
+    return make_rows(n_blocks=4, **encoder) + make_rows(
+        n_blocks=6, **fields | {"stack": "decoder", "causal": True}
+    )
 
 
-def make_failures(step: int, reason: str = "the model cannot be measured: ValueError: no", **given: Any) -> list[Row]:
+def make_failures(
+    step: int, reason: str = "the model cannot be measured: ValueError: no", **given: Any
+) -> list[Row]:
     """What is filed where a checkpoint could not be measured."""
-    fields = {"value": math.nan, "reason": reason, "run": "lab/model-70m", "revision": f"step{step}"} | given
+    fields = {
+        "value": math.nan,
+        "reason": reason,
+        "run": "lab/model-70m",
+        "revision": f"step{step}",
+    } | given
     return [make_scalar(step, metric=metric, **fields) for metric in ("anisotropy", "two_nn")]
 
 

@@ -32,7 +32,9 @@ from repdyn.terminal.runs import print_alerts, print_summary
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
     """Return the rows of one layer at steps 0, 10, 20, ..."""
     return [
-        make_row(step=10 * place, layer=layer, metric=metric, subset=subset, value=value, std=std, **more)
+        make_row(
+            step=10 * place, layer=layer, metric=metric, subset=subset, value=value, std=std, **more
+        )
         for place, value in enumerate(values)
     ]
 
@@ -65,7 +67,9 @@ def test_falls(values, steps):
 @pytest.mark.parametrize(("std", "steps"), [(1.0, [10]), (2.0, [])])
 def test_a_fall_within_the_variation_over_batches_is_no_alert(std, steps):
     """The difference is 4, its standard deviation sqrt(2) * std."""
-    assert [step for step, _ in steps_and_layers(series([8, 4], std=std), rule("falls", 0.5))] == steps
+    assert [
+        step for step, _ in steps_and_layers(series([8, 4], std=std), rule("falls", 0.5))
+    ] == steps
 
 
 def test_rises():
@@ -87,18 +91,32 @@ def test_a_lost_value_is_one_alert_with_the_reason():
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
-    for reason, expected in (("the input embeddings have 3 dimensions", []), ("the points contain inf", [(0, 1)])):
-        assert steps_and_layers(series([math.nan, math.nan], reason=reason), rule("undefined")) == expected
+    for reason, expected in (
+        ("the input embeddings have 3 dimensions", []),
+        ("the points contain inf", [(0, 1)]),
+    ):
+        assert (
+            steps_and_layers(series([math.nan, math.nan], reason=reason), rule("undefined"))
+            == expected
+        )
 
 
 def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():
     rows = [
         make_row(
-            step=0, metric="cka_previous", layer=1, value=math.nan, reason="no states of a step before 0 are stored"
+            step=0,
+            metric="cka_previous",
+            layer=1,
+            value=math.nan,
+            reason="no states of a step before 0 are stored",
         ),
         make_row(step=10, metric="cka_previous", layer=1, value=0.9, compared_to=0),
         make_row(
-            step=20, metric="cka_previous", layer=1, value=math.nan, reason="the states of step 10 could not be saved"
+            step=20,
+            metric="cka_previous",
+            layer=1,
+            value=math.nan,
+            reason="the states of step 10 could not be saved",
         ),
     ]
     assert find_alerts(to_frame(rows)) == []
@@ -107,23 +125,36 @@ def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():
 def test_collapsed_vectors_are_an_alert():
     counts = {"on_distinct": True, "n_vectors": 4096}
     reason = too_few_distinct(True, 2047, 4096)
-    gone = make_row(step=10, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts)
+    gone = make_row(
+        step=10, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts
+    )
     (alert,) = find_alerts(to_frame([*series([8], n_unique=4000, **counts), gone]))
-    assert (alert.rule, alert.detail) == ("no value", "fewer than half of the vectors are distinct: 2047 of 4096")
+    assert (alert.rule, alert.detail) == (
+        "no value",
+        "fewer than half of the vectors are distinct: 2047 of 4096",
+    )
 
 
 def profile(levels, layers=4):
-    return [row for layer in range(layers) for row in series([level * (layer + 1) for level in levels], layer=layer)]
+    return [
+        row
+        for layer in range(layers)
+        for row in series([level * (layer + 1) for level in levels], layer=layer)
+    ]
 
 
 def test_a_profile_jumps_relative_to_its_history():
     steady = [1, 1.05, 1.1, 1.16, 1.22]
     jumps = rule("jumps", 5)
     assert steps_and_layers(profile([*steady, 2.4]), jumps) == [(50, None)]
-    assert steps_and_layers(profile([*steady, 1.4]), jumps) == []  # a change of 13%, too small for any profile
+    assert (
+        steps_and_layers(profile([*steady, 1.4]), jumps) == []
+    )  # a change of 13%, too small for any profile
     assert steps_and_layers(profile([*steady[:4], 2.4]), jumps) == []  # three changes are too few
     assert steps_and_layers(profile([1, 1.5, 2.3, 3.4, 5.1, 8.2]), jumps) == []  # its usual change
-    assert steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []  # steps without a change are ignored
+    assert (
+        steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []
+    )  # steps without a change are ignored
     # a fault in one layer changes those after it, and most the last of them
     late = [replace(row, value=row.value * (row.layer < 2 or 1 + row.layer)) if row.step == 50 else row
             for row in profile([*steady, 1.3])]  # fmt: skip
@@ -140,7 +171,9 @@ def test_scalars_and_heads_and_failures():
     ]
     rows += series([8, 1], head=0)
     (alert,) = find_alerts(to_frame(rows))
-    assert alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
+    assert (
+        alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
+    )
     assert (alert.layer, alert.subset) == (None, None)
 
 
@@ -153,7 +186,9 @@ def test_a_rule_on_subsets():
 def test_stacks_are_evaluated_separately():
     rows = series([8, 4], stack="encoder") + series([8, 8], stack="decoder")
     (alert,) = find_alerts(to_frame(rows), [rule("falls", 0.5)])
-    assert alert.message.startswith("two_nn (encoder, all) of layer 1 fell to 0.5 of what it was or less: ")
+    assert alert.message.startswith(
+        "two_nn (encoder, all) of layer 1 fell to 0.5 of what it was or less: "
+    )
 
 
 def test_no_alerts_in_a_normal_run():
@@ -164,20 +199,32 @@ def test_the_order_of_the_rows_does_not_matter():
     rows = to_frame(profile([1, 1.05, 1.1, 1.16, 1.22, 2.4, 1]) + series([8, 1], subset="no_sink"))
     alerts = find_alerts(rows, RULES)
     shuffled = find_alerts(rows.sample(frac=1, random_state=0), RULES)
-    assert [*map(str, shuffled)] == [*map(str, alerts)] != []  # their missing values are NaN, which equals nothing
+    assert (
+        [*map(str, shuffled)] == [*map(str, alerts)] != []
+    )  # their missing values are NaN, which equals nothing
 
 
 def test_against_a_naive_reference():
     """Falls of a whole run, value by value."""
     state = np.random.RandomState(0)
     rows = [
-        make_row(step=step, layer=layer, metric="two_nn", value=float(state.choice([1.0, 2.0, 3.0, math.nan])), std=0.0)
+        make_row(
+            step=step,
+            layer=layer,
+            metric="two_nn",
+            value=float(state.choice([1.0, 2.0, 3.0, math.nan])),
+            std=0.0,
+        )
         for step in range(12)
         for layer in range(5)
     ]
     expected = []
     for row in rows:
-        before = [r.value for r in rows if r.layer == row.layer and r.step < row.step and not math.isnan(r.value)]
+        before = [
+            r.value
+            for r in rows
+            if r.layer == row.layer and r.step < row.step and not math.isnan(r.value)
+        ]
         if before and row.value <= 0.5 * before[-1]:
             expected.append((row.step, row.layer))
     assert steps_and_layers(rows, rule("falls", 0.5)) == expected != []
@@ -224,8 +271,13 @@ def test_invalid_files(text, word, tmp_path):
 
 
 def test_rules_are_read_as_written(tmp_path):
-    rules = (*RULES, Rule(name="halt", when="above", bound=0.99, metrics=("anisotropy",), stop=True))
-    rules += (Rule(name="zero", when="below", bound=0.0, metrics=("isoscore",), subsets=("all", "rare")),)
+    rules = (
+        *RULES,
+        Rule(name="halt", when="above", bound=0.99, metrics=("anisotropy",), stop=True),
+    )
+    rules += (
+        Rule(name="zero", when="below", bound=0.0, metrics=("isoscore",), subsets=("all", "rare")),
+    )
     write_rules(rules, tmp_path / "alerts.yaml")
     assert read_rules(tmp_path / "alerts.yaml") == stored_rules(tmp_path / "alerts.yaml") == rules
     assert (tmp_path / "alerts.yaml").read_text() == as_yaml(rules)
@@ -235,7 +287,11 @@ def test_arguments_that_stand_for_rules(tmp_path):
     write_rules(RULES[:2], tmp_path / "mine.yaml")
     assert resolve_rules("default") == RULES
     assert resolve_rules(None) == ()
-    assert resolve_rules(str(tmp_path / "mine.yaml")) == resolve_rules(tmp_path / "mine.yaml") == RULES[:2]
+    assert (
+        resolve_rules(str(tmp_path / "mine.yaml"))
+        == resolve_rules(tmp_path / "mine.yaml")
+        == RULES[:2]
+    )
     assert resolve_rules(list(RULES[1:])) == RULES[1:]
     with pytest.raises(ValueError, match=r"expected rules as repdyn\.alerts\.Rule, got 'two_nn'"):
         resolve_rules(["two_nn"])
@@ -261,7 +317,10 @@ def marks(axes):
     """Return the positions of everything drawn in the colour of alerts."""
     found = []
     for line in axes.get_lines():
-        if any(isinstance(of, str) and of == ALERT_COLOUR for of in (line.get_color(), line.get_markeredgecolor())):
+        if any(
+            isinstance(of, str) and of == ALERT_COLOUR
+            for of in (line.get_color(), line.get_markeredgecolor())
+        ):
             found += list(zip(line.get_xdata(), line.get_ydata(), strict=True))
     return sorted((float(x), float(y)) for x, y in found)
 
@@ -296,21 +355,34 @@ def test_cells_of_a_heatmap_are_outlined(collapsed):
 
 def test_the_summary_lists_the_first_alerts(run):
     stream = io.StringIO()
-    frame = run(steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 3.0)
+    frame = run(
+        steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 3.0
+    )
     print_summary(*stacks_of_run(frame), console=Console(file=stream, width=160))
     said = [line for line in stream.getvalue().splitlines() if "alert" in line]
-    assert [line.partition(",")[0] for line in said[:3]] == ["alert at step 20", "alert at step 40", "alert at step 60"]
+    assert [line.partition(",")[0] for line in said[:3]] == [
+        "alert at step 20",
+        "alert at step 40",
+        "alert at step 60",
+    ]
     assert said[3].startswith("and 1 more alerts")
 
 
 def printed(store, **given):
     stream = io.StringIO()
-    print_alerts([replace(run, **given) for run in described_runs([store]).runs], Console(file=stream, width=200))
+    print_alerts(
+        [replace(run, **given) for run in described_runs([store]).runs],
+        Console(file=stream, width=200),
+    )
     return stream.getvalue().splitlines()
 
 
 def test_the_rules_of_a_run_are_used_for_its_store(filled, published, tmp_path):
-    store = filled(tmp_path, published("lab/a", steps=STEPS, dimension=collapsing), published("lab/b", steps=STEPS))
+    store = filled(
+        tmp_path,
+        published("lab/a", steps=STEPS, dimension=collapsing),
+        published("lab/b", steps=STEPS),
+    )
     assert ": 1 alert; " in printed(store)[0]
     write_rules((), store.alerts_path("lab/a"))
     assert printed(store)[0].endswith(": no alert; 4 checkpoints, 0 rules")

@@ -60,24 +60,44 @@ def drawn(n: int, dim: int, seed: int = 0, dtype: torch.dtype = torch.float64) -
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, dim))).to(dtype)
 
 
-@pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-12)])
+@pytest.mark.parametrize(
+    ("dtype", "within"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-12)]
+)
 def test_pair_values_against_scipy(dtype, within):
     rows = drawn(30, 7).to(dtype)
     wide = rows.double().numpy()
     values = pair_values(rows, sample_pairs(30))
     np.testing.assert_allclose(values["distance"], pdist(wide), rtol=within)
     np.testing.assert_allclose(values["cosine"], 1 - pdist(wide, "cosine"), rtol=1e-9, atol=within)
-    np.testing.assert_allclose(values["dot"], (wide @ wide.T)[np.triu_indices(30, 1)], rtol=1e-9, atol=within)
+    np.testing.assert_allclose(
+        values["dot"], (wide @ wide.T)[np.triu_indices(30, 1)], rtol=1e-9, atol=within
+    )
     np.testing.assert_allclose(norms(rows), np.linalg.norm(wide, axis=1), rtol=within)
 
 
 def test_relations_of_tables_against_all_pairs_by_hand():
-    words = EmbeddingTable("input", "input", "w", drawn(40, 6), tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"), {})
-    places = EmbeddingTable("position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {})
-    unit = [table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None] for table in (words, places)]
-    within = [(unit[0][i] @ unit[0][j], words.labels[i], words.labels[j]) for i in range(40) for j in range(i + 1, 40)]
-    found = geometry.extreme_pairs(words, tables.closest_pairs(words.rows, k=5, ends=tables.ENDS)[0])
-    for kind, key in (("most negative", lambda pair: pair[0]), ("nearest to zero", lambda pair: abs(pair[0]))):
+    words = EmbeddingTable(
+        "input", "input", "w", drawn(40, 6), tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"), {}
+    )
+    places = EmbeddingTable(
+        "position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {}
+    )
+    unit = [
+        table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None]
+        for table in (words, places)
+    ]
+    within = [
+        (unit[0][i] @ unit[0][j], words.labels[i], words.labels[j])
+        for i in range(40)
+        for j in range(i + 1, 40)
+    ]
+    found = geometry.extreme_pairs(
+        words, tables.closest_pairs(words.rows, k=5, ends=tables.ENDS)[0]
+    )
+    for kind, key in (
+        ("most negative", lambda pair: pair[0]),
+        ("nearest to zero", lambda pair: abs(pair[0])),
+    ):
         expected = sorted(within, key=key)[:5]
         rows = found[found["pairs"] == kind]
         assert [*zip(rows["first"], rows["second"], strict=True)] == [pair[1:] for pair in expected]
@@ -101,14 +121,24 @@ def test_relations_of_tables_against_all_pairs_by_hand():
 
 def test_the_kinds_of_tokens():
     names = ["[UNK]", "[CLS]", "[unused0]", "a", "cat", "dog7", "##s", "!"]
-    words = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
-    kinds = geometry.token_kinds(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]"))
+    words = Tokenizer(
+        models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    kinds = geometry.token_kinds(
+        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", cls_token="[CLS]")
+    )
     characters, expected = "single character", ["special", "special", "unused"]
     assert kinds["kind"].tolist() == [*expected, characters, "word", "word", "piece", characters]
     table = geometry.vocabulary_table(kinds).set_index("kind")
-    assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [2, 3, 1]
+    assert table.loc[["special", "letters and digits alone", "piece"], "tokens"].tolist() == [
+        2,
+        3,
+        1,
+    ]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
-    looks = geometry.looks_of(["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"})))
+    looks = geometry.looks_of(
+        ["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"}))
+    )
     assert looks == ["word", "number", characters]
     assert geometry.shared_vocabulary({"one": kinds, "other": kinds.iloc[1:]}).loc[
         0, ["shared", "same_id"]
@@ -116,7 +146,9 @@ def test_the_kinds_of_tokens():
 
 
 def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 2))  # without UMAP
+    monkeypatch.setattr(
+        "repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 2)
+    )  # without UMAP
     vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
     labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
     found = plane_table(vectors, labels, 0)
@@ -130,7 +162,8 @@ def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
 
 
 def test_relation_to_the_mean_in_closed_form():
-    # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the root of 11
+    # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the
+    # root of 11
     corners = torch.tensor([[1.0, 1, 3], [1, -1, 3], [-1, 1, 3], [-1, -1, 3]])
     table = EmbeddingTable("input", "input", "w", corners, tuple("abcd"), {})
     row = tables.tabulate({table: tables.distributions(table, pairs=6, seed=0)})["tables"].iloc[0]
@@ -140,7 +173,9 @@ def test_relation_to_the_mean_in_closed_form():
 
 def test_a_known_spectrum():
     # variances 4, 3, 2, 1 along the axes of a rotated frame
-    deviations = np.repeat(np.eye(4) * np.sqrt([4.0, 3, 2, 1]), 2, axis=0) * np.tile([1, -1], 4)[:, None]
+    deviations = (
+        np.repeat(np.eye(4) * np.sqrt([4.0, 3, 2, 1]), 2, axis=0) * np.tile([1, -1], 4)[:, None]
+    )
     rotation = np.linalg.qr(RANDOM.normal(size=(4, 4)))[0]
     found = explained_variance(torch.from_numpy(deviations @ rotation + 100))
     np.testing.assert_allclose(found, [0.4, 0.7, 0.9, 1.0], rtol=1e-9)
@@ -177,15 +212,21 @@ def test_duplicates_come_in_the_order_of_their_rows():
     assert found["cosine"].eq(1).all()
 
 
-def helix(n=512, period=22.0, dim=32, noise=0.1, ends=None, clockwise=False, seed=0) -> torch.Tensor:
-    """One turn per ``period`` positions, rising, in a rotated frame; nothing but noise of its size from ``ends`` on."""
+def helix(
+    n=512, period=22.0, dim=32, noise=0.1, ends=None, clockwise=False, seed=0
+) -> torch.Tensor:
+    """One turn per ``period`` positions, rising, in a rotated frame; nothing but noise of its size
+    from ``ends`` on.
+    """
     random = np.random.default_rng(seed)
     angle = 2 * math.pi * np.arange(n) / period * (-1 if clockwise else 1)
     points = np.stack([np.cos(angle), np.sin(angle), 3 * np.arange(n) / n], axis=1)
     if ends is not None:
         points[ends:] = random.normal(size=(n - ends, 3)) * 0.7
     frame = np.linalg.qr(random.normal(size=(dim, 3)))[0]
-    return torch.from_numpy(points @ frame.T + noise * random.normal(size=(n, dim)) / math.sqrt(dim))
+    return torch.from_numpy(
+        points @ frame.T + noise * random.normal(size=(n, dim)) / math.sqrt(dim)
+    )
 
 
 def walk(kept: float, n=512, dim=64, seed=0) -> torch.Tensor:
@@ -257,22 +298,29 @@ def test_a_token_that_turns_and_grows():
 def test_textbook_positions_in_closed_form():
     like = EmbeddingTable("position", "position", "p", drawn(20, 6), tuple(map(str, range(20))), {})
     rows = geometry.sinusoids(like).rows
-    assert rows[3, [0, 1, 4]].tolist() == pytest.approx([math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (4 / 6))])
+    assert rows[3, [0, 1, 4]].tolist() == pytest.approx(
+        [math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (4 / 6))]
+    )
     np.testing.assert_allclose(norms(rows), math.sqrt(3))
-    assert by_offset(cosine_matrix(rows))["std"].max() < 1e-7  # their cosine depends on the distance alone
+    assert (
+        by_offset(cosine_matrix(rows))["std"].max() < 1e-7
+    )  # their cosine depends on the distance alone
 
 
 def test_rounding_keeps_the_largest_value_and_errs_by_half_a_step_at_most():
     rows = drawn(40, 9)
     rows[7] = 0
     for bits in (8, 2):
-        held, step = geometry.quantised(rows, bits), rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+        held, step = (
+            geometry.quantised(rows, bits),
+            rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1),
+        )
         assert ((held - rows).abs() <= step / 2 + 1e-12).all()
         torch.testing.assert_close(held.abs().amax(1), rows.abs().amax(1))
     assert all(len(row.unique()) <= 3 for row in held)
-    found = geometry.quantisation_table(EmbeddingTable("input", "input", "w", rows, ("",) * 40, {}), 0).set_index(
-        "bits"
-    )
+    found = geometry.quantisation_table(
+        EmbeddingTable("input", "input", "w", rows, ("",) * 40, {}), 0
+    ).set_index("bits")
     assert found.loc[32, ["error", "cosine_moved", "nearest"]].tolist() == [0, 0, 1]
     assert found.loc[2, "error"] > 10 * found.loc[8, "error"] > 0
 
@@ -287,7 +335,10 @@ def test_the_dimensions_of_cubes():
 def test_a_circle_is_one_loop_and_a_line_none():
     pytest.importorskip("ripser")
     angle = torch.arange(40).double() * 2 * math.pi / 40
-    paths = {"circle": torch.stack([angle.cos(), angle.sin()], 1), "line": torch.stack([angle, 2 * angle], 1)}
+    paths = {
+        "circle": torch.stack([angle.cos(), angle.sin()], 1),
+        "line": torch.stack([angle, 2 * angle], 1),
+    }
     for name, loops in (("circle", 1), ("line", 0)):
         table = EmbeddingTable(name, "position", "p", paths[name], ("",) * 40, {})
         found, features = geometry.loops_of(table, 0)
@@ -348,11 +399,19 @@ def test_states_are_those_of_the_model_token_by_token(save_model):
         with torch.no_grad():
             expected = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states
         for layer, whole in zip(found, expected, strict=True):
-            torch.testing.assert_close(layer.states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                layer.states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5
+            )
 
 
 BASE = {
-    **{"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    **{
+        "vocab_size": 100,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    },
     "max_position_embeddings": 64,
 }
 
@@ -360,14 +419,18 @@ BASE = {
 def tokenizer_of(*tokens: str) -> PreTrainedTokenizerFast:
     words = {token: number for number, token in enumerate(tokens)}
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[UNK]")), unk_token="[UNK]", cls_token="[CLS]"
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[UNK]")),
+        unk_token="[UNK]",
+        cls_token="[CLS]",
     )
 
 
 @pytest.fixture
 def vocabulary():
     """24 words, 4 tokens that nothing is turned into, and 2 special ones, in a table of 100 rows."""
-    return tokenizer_of("[UNK]", "[CLS]", *(f"[unused{n}]" for n in range(4)), *(f"word{n}" for n in range(24)))
+    return tokenizer_of(
+        "[UNK]", "[CLS]", *(f"[unused{n}]" for n in range(4)), *(f"word{n}" for n in range(24))
+    )
 
 
 def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
@@ -376,10 +439,14 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
     assert (words.name, places.name, parts.name) == ("input", "position", "segment")
     assert words.labels == ("[UNK]", "[CLS]", *(f"word{n}" for n in range(24)))
     assert words.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4}
-    assert torch.equal(words.rows[words.labels.index("word3")], model.embeddings.word_embeddings.weight[9])
+    assert torch.equal(
+        words.rows[words.labels.index("word3")], model.embeddings.word_embeddings.weight[9]
+    )
     assert places.labels == tuple(map(str, range(62)))
     assert places.left_out == {NO_POSITION: 2}
-    assert torch.equal(places.rows[places.labels.index("0")], model.embeddings.position_embeddings.weight[2])
+    assert torch.equal(
+        places.rows[places.labels.index("0")], model.embeddings.position_embeddings.weight[2]
+    )
     assert parts.labels == ("0", "1")
     assert parts.left_out == {}
 
@@ -411,8 +478,12 @@ def named(figures, folder):
 
 
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))  # others are slow
-    monkeypatch.setattr("repdyn.studies.anatomy.find_spec", lambda name: None)  # loops are tested alone
+    monkeypatch.setattr(
+        "repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+    )  # others are slow
+    monkeypatch.setattr(
+        "repdyn.studies.anatomy.find_spec", lambda name: None
+    )  # loops are tested alone
     monkeypatch.setattr("repdyn.studies.study.save", named)
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
@@ -420,17 +491,37 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     assert files == {
         *("tables.csv", "distributions.csv", "dimension_curves.csv", "closest.csv"),
         *("position_offsets.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
-        *(f"{name}.{end}" for name in ("tables", "depth", "paths", "position_cosines") for end in ("png", "svg")),
+        *(
+            f"{name}.{end}"
+            for name in ("tables", "depth", "paths", "position_cosines")
+            for end in ("png", "svg")
+        ),
         *(f"position_path.{end}" for end in ("png", "svg")),
-        *("vocabulary.csv", "extreme_pairs.csv", "about_mean.csv", "across_tables.csv", "position_start.csv"),
+        *(
+            "vocabulary.csv",
+            "extreme_pairs.csv",
+            "about_mean.csv",
+            "across_tables.csv",
+            "position_start.csv",
+        ),
         *(f"{name}.csv" for name in (*PLANES, "known_clouds", "quantisation", "position_layouts")),
         *(f"sinusoids_{name}.csv" for name in ("offsets", "turns")),
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
-        *(f"{name}.{end}" for name in (*PLANES, "about_mean", "position_image") for end in ("png", "svg")),
+        *(
+            f"{name}.{end}"
+            for name in (*PLANES, "about_mean", "position_image")
+            for end in ("png", "svg")
+        ),
     }
     closest = pd.read_csv(output / "small" / "closest.csv")
     assert closest.groupby("tables", sort=False).size().to_dict() == {
-        **{"input": 3, "position": 3, "segment": 1, "input and position": 3, "input and segment": 3},
+        **{
+            "input": 3,
+            "position": 3,
+            "segment": 1,
+            "input and position": 3,
+            "input and segment": 3,
+        },
         "position and segment": 3,
     }
     text = told(capsys)

@@ -11,7 +11,9 @@ module = importlib.import_module("repdyn.kernels.anisotropy")
 
 
 def test_a_cross_of_points_splits_its_variance_evenly():
-    assert anisotropy(torch.cat([torch.eye(70), -torch.eye(70)])).item() == pytest.approx(1 / 70, rel=1e-12)
+    assert anisotropy(torch.cat([torch.eye(70), -torch.eye(70)])).item() == pytest.approx(
+        1 / 70, rel=1e-12
+    )
 
 
 def test_points_on_a_line_have_anisotropy_one():
@@ -36,7 +38,9 @@ def test_top_singular_values_close_together(n_equal, delta, seed):
     values[: n_equal + 1] = 3 * (1 - delta)
     values[0] = 3
     points = torch.linalg.qr(left - left.mean(0)).Q * values @ torch.linalg.qr(right).Q
-    assert anisotropy(points.float()).item() == pytest.approx((9 / values.square().sum()).item(), rel=1e-6)
+    assert anisotropy(points.float()).item() == pytest.approx(
+        (9 / values.square().sum()).item(), rel=1e-6
+    )
 
 
 @pytest.fixture
@@ -47,10 +51,15 @@ def inexact(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    sorted(set(HOSTILE) - {"n_3", "n_5", "d_1", "integer_grid", "duplicates_95_percent", "int8", "relu_bfloat16"}),
+    sorted(
+        set(HOSTILE)
+        - {"n_3", "n_5", "d_1", "integer_grid", "duplicates_95_percent", "int8", "relu_bfloat16"}
+    ),
 )
 def test_iteration_alone_is_right(name, inexact):
-    assert anisotropy(HOSTILE[name]()).item() == pytest.approx(naive_anisotropy(HOSTILE[name]()), rel=1e-7)
+    assert anisotropy(HOSTILE[name]()).item() == pytest.approx(
+        naive_anisotropy(HOSTILE[name]()), rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 1, 30, 3000])
@@ -60,7 +69,9 @@ def test_a_mean_and_a_unit_of_any_size(exponent, offset, inexact):
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points.double()), rel=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kept"), [("gaussian", True), ("offset_3000", False), ("scale_1e30", False)])
+@pytest.mark.parametrize(
+    ("name", "kept"), [("gaussian", True), ("offset_3000", False), ("scale_1e30", False)]
+)
 def test_points_are_copied_only_where_they_must_be_centred(name, kept):
     points = HOSTILE[name]()
     assert (module._Scatter.of(Cloud(points)).points.data_ptr() == points.data_ptr()) == kept
@@ -71,7 +82,9 @@ def test_the_scatter_matrix_and_its_products_agree(name):
     points = HOSTILE[name]()
     scatter = module._Scatter.of(Cloud(points))
     matrix, vector = scatter.matrix(), module._start(scatter)
-    torch.testing.assert_close(matrix @ vector, scatter.product(vector), rtol=1e-5, atol=1e-5 * matrix.max().item())
+    torch.testing.assert_close(
+        matrix @ vector, scatter.product(vector), rtol=1e-5, atol=1e-5 * matrix.max().item()
+    )
     image, trace = scatter.product_and_trace(vector)
     torch.testing.assert_close(image, matrix @ vector, rtol=1e-5, atol=1e-5 * matrix.max().item())
     assert trace.item() == pytest.approx(matrix.trace().item(), rel=1e-5)
@@ -121,7 +134,9 @@ def test_undefined_is_nan_with_a_reason():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_layer_behind_a_collapsed_one_is_not_measured_by_its_rounding(dtype):
-    """Attention over equal vectors gives vectors that differ in the last bits: they had an anisotropy of 0.35."""
+    """Attention over equal vectors gives vectors that differ in the last bits: they had an
+    anisotropy of 0.35.
+    """
     noise = torch.randn(300, 16, dtype=dtype) * 2 * torch.finfo(dtype).eps
     with pytest.raises(Undefined, match="rounding"):
         anisotropy.or_raise(1 + noise)

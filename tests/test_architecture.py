@@ -41,7 +41,8 @@ ALLOWED = {
     "checkpoints": "capture measurement metrics models probe store tables text utils",
     "reading": "capture checkpoints probe text utils",
     "recipes": "checkpoints figures metrics probe reading report store tables text utils",
-    # what reads a model is public: studies and the explorer are made of it, as a user's own study would be
+    # what reads a model is public: studies and the explorer are made of it, as a user's own study
+    # would be
     "studies": "figures kernels probe reading store tables text utils",
     "explorer": "kernels reading studies tables utils",
 }
@@ -51,17 +52,26 @@ PUBLIC_FACE = {"__init__", "__main__"}
 
 def found_files() -> dict[str, Path]:
     """Return the files of the package by the names of their modules."""
-    inside = [path for path in SOURCE.rglob("*.py") if "callbacks" not in path.relative_to(SOURCE).parts]
+    inside = [
+        path for path in SOURCE.rglob("*.py") if "callbacks" not in path.relative_to(SOURCE).parts
+    ]
     files = [(path.relative_to(SOURCE.parent), path) for path in inside]
-    files += [(Path("repdyn") / path.relative_to(ROOT), path) for path in (ROOT / "callbacks").glob("*.py")]
-    return {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in files}
+    files += [
+        (Path("repdyn") / path.relative_to(ROOT), path)
+        for path in (ROOT / "callbacks").glob("*.py")
+    ]
+    return {
+        ".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in files
+    }
 
 
 FILES = found_files()
 
 
 def imports(path: Path) -> set[str]:
-    """Return the files of the package that a file imports, also inside functions and for types alone."""
+    """Return the files of the package that a file imports, also inside functions and for types
+    alone.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -78,11 +88,23 @@ def room_of(module: str) -> str:
 
 def test_text_files_have_an_encoding():
     """On Windows it would be cp1252."""
-    calls = [(name, node) for name, path in FILES.items() for node in ast.walk(ast.parse(path.read_text()))]
-    texts = [(name, node) for name, node in calls if isinstance(node, ast.Call) and hasattr(node.func, "attr")]
-    of_files = [(name, node) for name, node in texts if node.func.attr in {"read_text", "write_text"}]
+    calls = [
+        (name, node)
+        for name, path in FILES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    texts = [
+        (name, node)
+        for name, node in calls
+        if isinstance(node, ast.Call) and hasattr(node.func, "attr")
+    ]
+    of_files = [
+        (name, node) for name, node in texts if node.func.attr in {"read_text", "write_text"}
+    ]
     assert [
-        (name, node.lineno) for name, node in of_files if "encoding" not in {each.arg for each in node.keywords}
+        (name, node.lineno)
+        for name, node in of_files
+        if "encoding" not in {each.arg for each in node.keywords}
     ] == []
 
 
@@ -112,7 +134,9 @@ def test_every_module_lies_in_a_room():
 
 
 def tree_of(page: str) -> Iterator[str]:
-    """Yield the paths of the tree in the architecture page, which is indented by two spaces for what is in a folder."""
+    """Yield the paths of the tree in the architecture page, which is indented by two spaces for
+    what is in a folder.
+    """
     folder = ""
     for line in page[page.index("## The tree") :].splitlines():
         if found := re.match(r" {4}(  )?(\S+)(?= |$)", line):
@@ -126,10 +150,14 @@ def test_the_page_shows_the_tree_as_it_is():
     shown = list(tree_of(page))
     named = re.findall(r"`((?:src|configs|callbacks|tests|benchmarks)/[\w./]*)`", page)
     assert not [path for path in [*shown, *named] if not (ROOT / path).exists()]
-    rooms = {path.split("/")[2].removesuffix(".py") for path in shown if path.startswith("src/repdyn/")} - {""}
+    rooms = {
+        path.split("/")[2].removesuffix(".py") for path in shown if path.startswith("src/repdyn/")
+    } - {""}
     assert rooms == {*ALLOWED, "cli"} - {"callbacks"}
     callbacks = {path.name for path in (ROOT / "callbacks").glob("*.py")} - {"__init__.py"}
-    assert {path.removeprefix("callbacks/") for path in shown if path.startswith("callbacks/")} - {""} == callbacks
+    assert {path.removeprefix("callbacks/") for path in shown if path.startswith("callbacks/")} - {
+        ""
+    } == callbacks
 
 
 def test_every_package_is_listed_for_the_wheel():
@@ -157,20 +185,33 @@ def test_every_package_is_listed_for_the_wheel():
 
 def test_constraints_pin_what_pyproject_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
-    names = {r.split(";")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower() for r in wanted} - {"repdyn"}
+    wanted = [
+        *project["dependencies"],
+        *(r for extra in project["optional-dependencies"].values() for r in extra),
+    ]
+    names = {
+        r.split(";")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower() for r in wanted
+    } - {"repdyn"}
     pinned = {
-        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+        line.split("==")[0].lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
     }
     assert names <= pinned, names - pinned
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
 
 
 @pytest.mark.process
 def test_callbacks_under_another_name_say_how_to_import_them():
     code = "import callbacks"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert result.returncode == 1
     assert "ImportError: these callbacks were imported as 'callbacks'" in result.stderr
     assert "from repdyn.callbacks import RepresentationDynamics" in result.stderr

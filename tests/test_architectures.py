@@ -1,4 +1,5 @@
-"""Families of transformers, wrappers and LightningModules: the model is found in each, and its layers are right.
+"""Families of transformers, wrappers and LightningModules: the model is found in each, and its
+layers are right.
 
 All architectures of the installed transformers are in tests/nightly/architectures.
 """
@@ -18,7 +19,13 @@ from repdyn.capture.blocks import find_network
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "vocab_size": 50,
+}
 FAMILIES = {
     "gpt2": {"n_embd": 16, "n_layer": 3, "n_head": 2, "vocab_size": 50},
     "llama": SIZES,
@@ -55,12 +62,18 @@ def test_layers_are_what_the_model_reports(family, probe):
     with torch.no_grad():
         output = model.eval()(probe.tokens.view(8, 12), output_hidden_states=True)
     reported = [h.flatten(0, 1)[sampled] for h in output.hidden_states]
-    assert all(layer.module.startswith("hidden_states") == (family in REPORTED) for layer in states.layers)
+    assert all(
+        layer.module.startswith("hidden_states") == (family in REPORTED) for layer in states.layers
+    )
     assert len(states.layers) == 4
     ours = [layer.states[states.rows[sampled]] for layer in states.layers]
-    # of the last layer most report what the final norm makes of it, of the first some report nothing
+    # of the last layer most report what the final norm makes of it, of the first some report
+    # nothing
     for mine in ours[1:-1]:
-        assert any(mine.shape == theirs.shape and torch.allclose(mine, theirs, atol=1e-5) for theirs in reported)
+        assert any(
+            mine.shape == theirs.shape and torch.allclose(mine, theirs, atol=1e-5)
+            for theirs in reported
+        )
 
 
 def test_a_module_without_forward_stands_for_the_network_in_it(probe):
@@ -76,14 +89,23 @@ def test_a_module_without_forward_stands_for_the_network_in_it(probe):
     torch.manual_seed(0)
     module = Training()
     plain = [row.value for row in measure(module.net, probe).rows]
-    for wrapped in (module, DataParallel(module.net), torch.compile(module.net), torch.compile(module)):
-        assert [row.value for row in measure(wrapped, probe).rows] == pytest.approx(plain, nan_ok=True, rel=0)
+    for wrapped in (
+        module,
+        DataParallel(module.net),
+        torch.compile(module.net),
+        torch.compile(module),
+    ):
+        assert [row.value for row in measure(wrapped, probe).rows] == pytest.approx(
+            plain, nan_ok=True, rel=0
+        )
     module.teacher = HandWritten()
     with pytest.raises(ValueError, match='model="net" or model="teacher"'):
         measure(module, probe)
     assert find_network(module.net) is module.net
     module.net, module.teacher = nn.ModuleList(module.net.blocks), None
-    with pytest.raises(ValueError, match=r"got neither: define forward\(self, input_ids\)"):  # no block is the network
+    with pytest.raises(
+        ValueError, match=r"got neither: define forward\(self, input_ids\)"
+    ):  # no block is the network
         measure(module, probe)
 
 
@@ -92,7 +114,9 @@ def test_an_adapter_acts_while_it_is_on(probe):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZES))
     plain = [row.value for row in measure(model, probe, ["anisotropy"]).rows]
-    adapted = peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, target_modules=["q_proj", "v_proj"]))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(init_lora_weights=False, target_modules=["q_proj", "v_proj"])
+    )
     on = [row.value for row in measure(adapted, probe, ["anisotropy"]).rows]
     with adapted.disable_adapter():
         assert [row.value for row in measure(adapted, probe, ["anisotropy"]).rows] == plain

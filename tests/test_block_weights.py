@@ -28,7 +28,10 @@ def train(model, tracker, n_steps):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         for layer, block in enumerate(model.blocks, start=1):
-            now, gradient = joined(block.parameters()), joined(each.grad for each in block.parameters())
+            now, gradient = (
+                joined(block.parameters()),
+                joined(each.grad for each in block.parameters()),
+            )
             matrices = [each.detach().double() for each in block.parameters() if each.ndim > 1]
             ranks = [each.norm() ** 2 / torch.linalg.matrix_norm(each, 2) ** 2 for each in matrices]
             ratio = (now - before[layer - 1]).norm() / before[layer - 1].norm()
@@ -54,12 +57,19 @@ def test_rows_of_a_live_training_and_of_its_end(tmp_path, small_probe):
     for layer in (1, 2, 3):
         values = [found.loc[(2, layer, name), "value"] for name in NAMES]
         assert values == pytest.approx([each.item() for each in expected[2, layer]], rel=1e-5)
-        assert found.loc[(4, layer, "update_ratio"), "value"] == pytest.approx(expected[4, layer][2].item(), rel=1e-5)
+        assert found.loc[(4, layer, "update_ratio"), "value"] == pytest.approx(
+            expected[4, layer][2].item(), rel=1e-5
+        )
         assert "until zero_grad() clears them" in found.loc[(4, layer, "gradient_norm"), "reason"]
-        assert "kept at scheduled steps of a live training" in found.loc[(0, layer, "update_ratio"), "reason"]
+        assert (
+            "kept at scheduled steps of a live training"
+            in found.loc[(0, layer, "update_ratio"), "reason"]
+        )
     of_end = {(row.layer, row.metric): row.value for row in measure(model, small_probe, NAMES).rows}
     assert all(
-        of_end[layer, name] == found.loc[(4, layer, name), "value"] for layer in (1, 2, 3) for name in NAMES[::3]
+        of_end[layer, name] == found.loc[(4, layer, name), "value"]
+        for layer in (1, 2, 3)
+        for name in NAMES[::3]
     )
 
 

@@ -25,7 +25,9 @@ def stream_of(model, tokens):
 
 @pytest.mark.parametrize("tokens_per_forward", [12, 36, 10_000])
 def test_layers_are_the_stream_at_the_sampled_tokens(tokens_per_forward, hand_written, small_probe):
-    states = capture(prepare(hand_written), small_probe, ["all"], tokens_per_forward=tokens_per_forward)
+    states = capture(
+        prepare(hand_written), small_probe, ["all"], tokens_per_forward=tokens_per_forward
+    )
     assert hand_written.training
     sampled = small_probe.sample("all").ravel()
     with torch.no_grad():
@@ -83,7 +85,9 @@ def test_the_states_are_what_the_next_block_takes(kind, hand_written, small_prob
     model = Unpacking()
     model.load_state_dict(hand_written.state_dict())
     model.blocks = nn.ModuleList(kind(block) for block in model.blocks)
-    found, expected = (capture(prepare(each), small_probe, ["all"]).layers for each in (model, hand_written))
+    found, expected = (
+        capture(prepare(each), small_probe, ["all"]).layers for each in (model, hand_written)
+    )
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.states, other.states)
 
@@ -125,10 +129,14 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
         def forward(self, tokens, temperature):
             return super().forward(tokens) / temperature
 
-    with pytest.raises(ValueError, match=r"forward=lambda model, batch: model\(batch.input_ids, temperature=") as error:
+    with pytest.raises(
+        ValueError, match=r"forward=lambda model, batch: model\(batch.input_ids, temperature="
+    ) as error:
         measure(Needy(), small_probe)
     assert isinstance(error.value.__cause__, TypeError)
-    assert measure(Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)).rows
+    assert measure(
+        Needy(), small_probe, forward=lambda model, batch: model(batch.input_ids, temperature=1.0)
+    ).rows
     with pytest.raises(ValueError, match="windows of at most 64 tokens"):
         measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
     with pytest.raises(ValueError, match="meta device"):
@@ -136,7 +144,9 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
 
 
 def test_what_an_error_suggests_works_as_printed(small_probe):
-    """A suggestion with a place to fill in, or a positional argument that is keyword-only, is an error of its own."""
+    """A suggestion with a place to fill in, or a positional argument that is keyword-only, is an
+    error of its own.
+    """
 
     class Masked(HandWritten):
         def forward(self, *, tokens, mask):
@@ -161,7 +171,10 @@ def test_what_an_error_suggests_works_as_printed(small_probe):
     with pytest.raises(ValueError, match="several of similar size") as error:
         measure(Twofold(), small_probe)
     stacks = re.search(r"layers=(\{.*\})", str(error.value))
-    assert set(measure(Twofold(), small_probe, layers=eval(stacks[1])).to_pandas()["stack"]) == {"blocks", "upper"}
+    assert set(measure(Twofold(), small_probe, layers=eval(stacks[1])).to_pandas()["stack"]) == {
+        "blocks",
+        "upper",
+    }
 
 
 class OfDict(HandWritten):
@@ -183,7 +196,10 @@ class OfName(HandWritten):
 def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
     model = kind()
     model.load_state_dict(hand_written.state_dict())
-    values = [[row.value for row in measure(m, small_probe, ["anisotropy"]).rows] for m in (model, hand_written)]
+    values = [
+        [row.value for row in measure(m, small_probe, ["anisotropy"]).rows]
+        for m in (model, hand_written)
+    ]
     assert values[0] == values[1]
 
 

@@ -20,8 +20,18 @@ from repdyn.cli.options import print_json
 from repdyn.metrics import METRICS
 
 DOCUMENTED = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
-HEAVY = ("torch", "transformers", "lightning", "datasets", "plotly", "matplotlib", "pandas", "scipy")
-# one process for all, since most of the time goes into imports; each reports what is imported after it
+HEAVY = (
+    "torch",
+    "transformers",
+    "lightning",
+    "datasets",
+    "plotly",
+    "matplotlib",
+    "pandas",
+    "scipy",
+)
+# one process for all, since most of the time goes into imports; each reports what is imported after
+# it
 START = """
 import sys
 from contextlib import redirect_stdout
@@ -94,12 +104,21 @@ def test_help_and_dry_runs_wait_for_neither_models_nor_tables(hub, family, monke
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    lines = ["--help", "figures --help", "report --help", "audit --help", "study --help", "sweep --help"]
+    lines = [
+        "--help",
+        "figures --help",
+        "report --help",
+        "audit --help",
+        "study --help",
+        "sweep --help",
+    ]
     lines += ["sweep --list-suites", "reproduce --help", "metrics"]
     lines += [f"sweep lab/tiny --dry-run --metrics all --store {tmp_path / 'sweeps'}"]
     given = [sys.executable, "-c", START, " ".join(HEAVY), *lines]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{line}: []" for line in lines]), done.stderr
+    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{line}: []" for line in lines]), (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +147,9 @@ def test_help_and_dry_runs_wait_for_neither_models_nor_tables(hub, family, monke
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_one_line_that_says_what_was_meant(arguments, word, store, capsys, monkeypatch):
+def test_a_mistake_is_one_line_that_says_what_was_meant(
+    arguments, word, store, capsys, monkeypatch
+):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     last = refused(capsys, *(str(store.path) if each == "STORE" else each for each in arguments))
     assert word in last
@@ -152,18 +173,49 @@ def test_ctrl_c_is_status_130(monkeypatch, capsys):
 
 
 def test_the_options_of_a_sweep_reach_it():
-    words = ["--max-disk", "1.5GB", "--timeout", "60", "--shard", "2/3", "--no-loss", "--layers", "a=x.*,b=y.*"]
-    options = options_of("gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a")
-    assert (options.source, options.max_disk, options.timeout, options.loss) == ("gpt2", 1_500_000_000, 60, False)
+    words = [
+        "--max-disk",
+        "1.5GB",
+        "--timeout",
+        "60",
+        "--shard",
+        "2/3",
+        "--no-loss",
+        "--layers",
+        "a=x.*,b=y.*",
+    ]
+    options = options_of(
+        "gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a"
+    )
+    assert (options.source, options.max_disk, options.timeout, options.loss) == (
+        "gpt2",
+        1_500_000_000,
+        60,
+        False,
+    )
     assert (options.shard, options.layers) == ((2, 3), {"a": "x.*", "b": "y.*"})
     assert options.store == "s3://bucket/a"
     assert list(options.metrics) == ["two_nn", "'anisotropy@no_sink'"]
 
 
 def test_numbers_that_json_does_not_have(capsys):
-    print_json({"a": (math.nan, -math.inf, 1.5), "b": [{"c": math.inf}], "d": "\x1b[2J", "e": None, "f": True})
+    print_json(
+        {
+            "a": (math.nan, -math.inf, 1.5),
+            "b": [{"c": math.inf}],
+            "d": "\x1b[2J",
+            "e": None,
+            "f": True,
+        }
+    )
     text = capsys.readouterr().out
-    assert strict(text) == {"a": [None, None, 1.5], "b": [{"c": None}], "d": "\x1b[2J", "e": None, "f": True}
+    assert strict(text) == {
+        "a": [None, None, 1.5],
+        "b": [{"c": None}],
+        "d": "\x1b[2J",
+        "e": None,
+        "f": True,
+    }
     assert re.fullmatch(r"[\n -~]*", text)
 
 
@@ -199,7 +251,9 @@ def test_a_command_that_wrote_nothing_is_no_success(tmp_path, store, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(tmp_path, store, capsys):
+def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(
+    tmp_path, store, capsys
+):
     (tmp_path / "loop").symlink_to("loop")
     (store.path / "loop").symlink_to("loop")
     main(["watch", str(tmp_path), "--once"])
@@ -208,7 +262,9 @@ def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(tmp
 
 
 def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion():
-    """``repdyn metrics | head -1`` must end without a traceback; bash completes commands and options."""
+    """``repdyn metrics | head -1`` must end without a traceback; bash completes commands and
+    options.
+    """
     lines = [
         f'r() {{ {sys.executable} -m repdyn "$@"; }}',
         "r metrics --json | head -1; echo ${PIPESTATUS[0]}; r metrics | head -1 >/dev/null; echo ${PIPESTATUS[0]}",
@@ -217,5 +273,10 @@ def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion(
         command_line().generate_completion(shell="bash"),
         "COMP_WORDS=(repdyn insights --pri); COMP_CWORD=2; _repdyn; echo ${COMPREPLY[*]}",
     ]
-    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120)
-    assert (done.stdout.split(), done.stderr) == (["[", "0", "0", "2", "2", "0", "1", "--print-rules"], "")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (done.stdout.split(), done.stderr) == (
+        ["[", "0", "0", "2", "2", "0", "1", "--print-rules"],
+        "",
+    )

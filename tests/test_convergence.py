@@ -56,17 +56,21 @@ def test_the_steps_their_average_and_what_is_fitted_to_them():
     steps, fit, bound = table[["gradient", "isotonic_fit", "lower_envelope"]].to_numpy()[:-1].T
     np.testing.assert_allclose(steps, [0.2576, 0.05, 0.06, 0.04, 0.0998], rtol=1e-12)
     assert SUMMARIES["average rate"](alignment) == pytest.approx(steps.mean(), rel=1e-12)
-    np.testing.assert_allclose(fit, [*[(0.2576 + 0.05 + 0.06 + 0.04) / 4] * 4, 0.1019 - 0.0021], atol=2.2e-3)
+    np.testing.assert_allclose(
+        fit, [*[(0.2576 + 0.05 + 0.06 + 0.04) / 4] * 4, 0.1019 - 0.0021], atol=2.2e-3
+    )
     assert (fit > steps).any(), "the fit is no bound, but the envelope is"
     np.testing.assert_allclose(bound, [0.04, 0.04, 0.04, 0.04, 0.0998], rtol=1e-12)
 
 
-# A published figure has four digits; what is worked out from several of them may be off by a little more than half of one.
+# A published figure has four digits; what is worked out from several of them may be off by a little
+# more than half of one.
 PRINTED = 6e-5
 
 
-# Published of BERT (12 layers) and DistilBERT (6): Lee 2024, Fractal Fract. 8(10):552. Of the steps only the first, which
-# is the largest, and the last are known one by one; the others are known by their sum, because A_L is 1.
+# Published of BERT (12 layers) and DistilBERT (6): Lee 2024, Fractal Fract. 8(10):552. Of the steps
+# only the first, which is the largest, and the last are known one by one; the others are known by
+# their sum, because A_L is 1.
 BERT = {"n_layers": 12, "first": 0.0886, "first_step": 0.2576, "last_step": 0.0998}
 
 
@@ -79,7 +83,9 @@ def steps_of(n_layers, first, first_step, last_step, shares=None):
 
 
 def falling_shares(n, seed):
-    """Any shares that fall with depth: then every prefix of the steps has a mean above that of a longer one."""
+    """Any shares that fall with depth: then every prefix of the steps has a mean above that of a
+    longer one.
+    """
     shares = np.sort(np.random.default_rng(seed).uniform(0.5, 1.5, n))[::-1]
     return shares / shares.sum()
 
@@ -94,12 +100,16 @@ def test_the_published_fit_of_bert(seed):
     np.testing.assert_allclose(fit[:11], 0.0738, atol=PRINTED)
     assert fit[11] == pytest.approx(0.0998, abs=1e-12)
     assert SUMMARIES["average rate"](alignment) == pytest.approx(0.0760, abs=PRINTED)
-    assert (11 * fit[0] + fit[11]) / 12 == pytest.approx(SUMMARIES["average rate"](alignment), rel=1e-12)
+    assert (11 * fit[0] + fit[11]) / 12 == pytest.approx(
+        SUMMARIES["average rate"](alignment), rel=1e-12
+    )
 
 
 def sums_of(sequences):
     """From one (n_tokens, L + 1) array of cosines for each sequence."""
-    return SequenceSums(np.array([one.sum(0) for one in sequences]), np.array([len(one) for one in sequences]))
+    return SequenceSums(
+        np.array([one.sum(0) for one in sequences]), np.array([len(one) for one in sequences])
+    )
 
 
 def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
@@ -119,7 +129,8 @@ def test_the_draws_are_of_whole_sequences():
     """Against a resampling written out: every draw is the ratio for some multiset of the sequences."""
     sums = SequenceSums(np.array([[1.0], [4.0], [9.0]]), np.array([1, 2, 3]))
     possible = {
-        round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9) for draw in np.ndindex(3, 3, 3)
+        round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9)
+        for draw in np.ndindex(3, 3, 3)
     }
     [found] = bootstrap([sums], 500)
     assert {round(float(value), 9) for value in found.draws[:, 0]} == possible
@@ -168,11 +179,16 @@ def store_rows(profiles, losses):
     return to_frame([*layers, *(make_scalar(step, loss) for step, loss in losses.items())])
 
 
-PROFILES = {step: [0.1 * number, 0.2 + 0.02 * number, 0.7, 1.0] for number, step in enumerate((0, 1, 2, 4, 8))}
+PROFILES = {
+    step: [0.1 * number, 0.2 + 0.02 * number, 0.7, 1.0]
+    for number, step in enumerate((0, 1, 2, 4, 8))
+}
 
 
 def test_correlations_against_scipy():
-    """The scalar of another step, or a constant's correlation by rounding, would be wrong and look right."""
+    """The scalar of another step, or a constant's correlation by rounding, would be wrong and look
+    right.
+    """
     values = scalar(store_rows(PROFILES, {1: 5.0, 2: 5.5, 4: 3.5, 8: 2.0, 16: 1.0}), "train/loss")
     table = summaries_with(store_rows(PROFILES, {}), values)
     assert table.index.tolist() == [1, 2, 4, 8]
@@ -185,8 +201,14 @@ def test_correlations_against_scipy():
     found = correlations(table).set_index("summary")
     assert found.index.tolist() == list(SUMMARIES)
     values, loss = table["average rate"].to_numpy(), table["value"].to_numpy()
-    assert found.spearman["average rate"] == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12) == 0.8
-    assert found.pearson["average rate"] == pytest.approx(stats.pearsonr(values, loss)[0], rel=1e-12)
+    assert (
+        found.spearman["average rate"]
+        == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
+        == 0.8
+    )
+    assert found.pearson["average rate"] == pytest.approx(
+        stats.pearsonr(values, loss)[0], rel=1e-12
+    )
     assert np.isnan(found.pearson["last step"])  # the same at every step
 
 
@@ -200,8 +222,19 @@ def text(tmp_path):
     """Words of every class, often enough."""
     path = tmp_path / "text.txt"
     random = np.random.default_rng(0)
-    words = ["the", "of", "and", "river", "stone", "walk", "green", *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou")]
-    chosen = random.choice(words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum())
+    words = [
+        "the",
+        "of",
+        "and",
+        "river",
+        "stone",
+        "walk",
+        "green",
+        *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou"),
+    ]
+    chosen = random.choice(
+        words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum()
+    )
     path.write_text(" ".join(chosen))
     return path
 
@@ -211,7 +244,18 @@ def ran(*arguments):
 
 
 def short(text, output, *more):
-    given = ["--text", text, "--sequence-length", 32, "--max-vectors", 512, "--resamples", 50, "-o", output]
+    given = [
+        "--text",
+        text,
+        "--sequence-length",
+        32,
+        "--max-vectors",
+        512,
+        "--resamples",
+        50,
+        "-o",
+        output,
+    ]
     return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
 
 
@@ -222,7 +266,9 @@ def test_cosines_against_the_states_themselves(hand_written, small_probe):
     last = states.layers[-1].states.double()
     for layer, cosines in zip(states.layers, found, strict=True):
         expected = torch.nn.functional.cosine_similarity(layer.states.double(), last)
-        np.testing.assert_allclose(cosines[sampled], expected.numpy()[states.rows[sampled]], rtol=1e-12)
+        np.testing.assert_allclose(
+            cosines[sampled], expected.numpy()[states.rows[sampled]], rtol=1e-12
+        )
     np.testing.assert_allclose(found[-1, sampled], 1, atol=1e-12)
 
 
@@ -231,7 +277,9 @@ def naive_cosine(a, b):
 
 
 def test_falls_and_words_against_loops(hand_written, small_probe):
-    """A share over sequences instead of tokens, or a mean over tokens instead of words, would differ."""
+    """A share over sequences instead of tokens, or a mean over tokens instead of words, would
+    differ.
+    """
     captured = layer_states(hand_written, small_probe)
     tokens = small_probe.sample("all").ravel()
     states, rows = [layer.states.double().numpy() for layer in captured], captured.rows
@@ -250,22 +298,31 @@ def test_falls_and_words_against_loops(hand_written, small_probe):
         np.testing.assert_allclose(measured.falls[size].over_tokens, expected, rtol=1e-12)
     assert measured.falls[0.0].over_tokens[-1] > 0
     at_layer = [torch.from_numpy(layer[rows[tokens]]) for layer in states]
-    assert alignment_falls(at_layer[0], at_layer[1], at_layer[-1], more_than=0.01).item() == pytest.approx(
-        np.mean(falls[0.01], axis=0)[0], rel=1e-12
-    )
+    assert alignment_falls(
+        at_layer[0], at_layer[1], at_layer[-1], more_than=0.01
+    ).item() == pytest.approx(np.mean(falls[0.01], axis=0)[0], rel=1e-12)
     by_word: dict[int, list[float]] = {}
     for token in tokens:
         row = rows[token]
-        by_word.setdefault(int(small_probe.tokens[token]), []).append(naive_cosine(states[1][row], states[-1][row]))
-    assert measured.of_words.mean(0)[1] == pytest.approx(np.mean([np.mean(of) for of in by_word.values()]), rel=1e-12)
+        by_word.setdefault(int(small_probe.tokens[token]), []).append(
+            naive_cosine(states[1][row], states[-1][row])
+        )
+    assert measured.of_words.mean(0)[1] == pytest.approx(
+        np.mean([np.mean(of) for of in by_word.values()]), rel=1e-12
+    )
 
 
 def test_self_similarity_against_loops():
-    """Words that are too rare, and those without a number, must count in the mean of all pairs alone."""
+    """Words that are too rare, and those without a number, must count in the mean of all pairs
+    alone.
+    """
     points = np.random.default_rng(0).normal(size=(12, 4)) + 0.5
     words = np.array([3, 3, 3, 8, 8, 8, 8, 5, 5, -1, -1, -1])
     cosine = np.array([[naive_cosine(a, b) for b in points] for a in points])
-    pairs = [np.mean([cosine[i, j] for i, j in permutations(np.flatnonzero(words == word), 2)]) for word in (3, 8)]
+    pairs = [
+        np.mean([cosine[i, j] for i, j in permutations(np.flatnonzero(words == word), 2)])
+        for word in (3, 8)
+    ]
     everything = np.mean([cosine[i, j] for i, j in permutations(range(12), 2)])
     found = self_similarity(torch.from_numpy(points), torch.from_numpy(words), min_contexts=3)
     assert found.item() == pytest.approx(np.mean(pairs) - everything, rel=1e-10)
@@ -273,10 +330,16 @@ def test_self_similarity_against_loops():
         self_similarity.or_raise(torch.from_numpy(points), torch.from_numpy(words))
 
 
-@pytest.mark.parametrize("alignment", [[0.5, 0.25, 0.75, 1.0], [0.1, 0.4, 0.3, 0.9, 1.0], [0.2, 0.2, 1.0]])
+@pytest.mark.parametrize(
+    "alignment", [[0.5, 0.25, 0.75, 1.0], [0.1, 0.4, 0.3, 0.9, 1.0], [0.2, 0.2, 1.0]]
+)
 def test_the_bound_over_the_alignment(alignment):
     """The envelope over depth would not be a function of the alignment where that falls."""
-    bound, steps, before = bound_over_alignment(alignment), np.diff(alignment), np.array(alignment[:-1])
+    bound, steps, before = (
+        bound_over_alignment(alignment),
+        np.diff(alignment),
+        np.array(alignment[:-1]),
+    )
     assert (bound <= steps).all()
     order = np.argsort(before)
     assert (np.diff(bound[order]) >= 0).all()
@@ -286,9 +349,16 @@ def test_the_bound_over_the_alignment(alignment):
 
 def test_the_text_alone(save_model, text, tmp_path):
     ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
-    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv", "falls.csv"}
+    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {
+        "profiles.csv",
+        "classes.csv",
+        "falls.csv",
+    }
     assert not (tmp_path / "out" / "a" / "gaps.png").exists()
-    assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == ["all", "no_sink"]
+    assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == [
+        "all",
+        "no_sink",
+    ]
 
 
 WORDS = sorted({word for words in VOCABULARY.values() for word in words})
@@ -317,8 +387,12 @@ def test_the_first_sentences_never_change():
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_both_kinds_have_the_same_words_and_lengths(seed):
     simple, ordered = short_sentences(500, seed)["simple"], short_sentences(500, seed)["complex"]
-    assert Counter(" ".join(simple).replace(".", "").split()) == Counter(" ".join(ordered).replace(".", "").split())
-    assert [len(words_of(sentence)) for sentence in simple] == [len(words_of(sentence)) for sentence in ordered]
+    assert Counter(" ".join(simple).replace(".", "").split()) == Counter(
+        " ".join(ordered).replace(".", "").split()
+    )
+    assert [len(words_of(sentence)) for sentence in simple] == [
+        len(words_of(sentence)) for sentence in ordered
+    ]
     assert not set(simple) & set(ordered)
 
 
@@ -329,7 +403,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
+    )
 
 
 def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
@@ -339,29 +415,40 @@ def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
         " ".join(tokenizer.convert_ids_to_tokens(ids[1:-1].tolist()))
         for ids in probe.tokens.split(probe.lengths.tolist())
     ]
-    assert [sentence.replace(" .", ".") for sentence in shown] == short_sentences(50, 2)["simple"] + short_sentences(
-        50, 2
-    )["complex"]
+    assert [sentence.replace(" .", ".") for sentence in shown] == short_sentences(50, 2)[
+        "simple"
+    ] + short_sentences(50, 2)["complex"]
     assert probe.subsets == ("all", "no_sink", "complex", "simple")
-    assert probe.hash == sentence_probe(tokenizer, 50, seed=2).hash != sentence_probe(tokenizer, 50).hash
+    assert (
+        probe.hash
+        == sentence_probe(tokenizer, 50, seed=2).hash
+        != sentence_probe(tokenizer, 50).hash
+    )
 
 
 def test_long_sentences_have_every_length_and_words_of_the_vocabulary(tokenizer):
     """Sentences of the grammar alone have 8 to 39 words, all from a small list."""
     kinds = long_sentences(tokenizer, 200, longest=128, seed=1)
-    lengths = {kind: [len(words_of(sentence)) for sentence in sentences] for kind, sentences in kinds.items()}
+    lengths = {
+        kind: [len(words_of(sentence)) for sentence in sentences]
+        for kind, sentences in kinds.items()
+    }
     assert lengths["simple"] == lengths["complex"] == lengths["random"]
     assert min(lengths["simple"]) == 8
     assert 120 <= max(lengths["simple"]) <= 125
     assert 60 < np.mean(lengths["simple"]) < 73
-    assert [sorted(words_of(one)) for one in kinds["simple"]] == [sorted(words_of(one)) for one in kinds["complex"]]
+    assert [sorted(words_of(one)) for one in kinds["simple"]] == [
+        sorted(words_of(one)) for one in kinds["complex"]
+    ]
     probe = sentence_probe(tokenizer, 40, sequence_length=64, are_long=True)
     assert probe.subsets == ("all", "no_sink", "complex", "random", "simple")
     assert probe.lengths.max() <= 64
 
 
 def test_what_is_lost_without_a_block(save_model, text):
-    """A hook that skips nothing would leave the last states as they were; one that stays would change the next model."""
+    """A hook that skips nothing would leave the last states as they were; one that stays would
+    change the next model.
+    """
     loaded = load_model(str(save_model("a", "gpt_neox", n_layers=3)), with_head=True)
     options = SimpleNamespace(text=str(text), sequence_length=32, max_vectors=256)
     found = skip_blocks(loaded, options)
@@ -371,7 +458,9 @@ def test_what_is_lost_without_a_block(save_model, text):
     for number, block in enumerate(loaded.model.layers):
         block.forward = lambda states, *_, **__: states
         *_, changed = layer_states(loaded, probe)
-        expected[number] = float(cosine_similarity(changed.states.double(), last.states.double()).mean())
+        expected[number] = float(
+            cosine_similarity(changed.states.double(), last.states.double()).mean()
+        )
         del block.forward
     assert found["layer"].tolist() == list(expected)
     assert found["final_alignment"].to_numpy() == pytest.approx(list(expected.values()), rel=1e-9)
@@ -381,9 +470,18 @@ def test_what_is_lost_without_a_block(save_model, text):
 
 def test_phrases_are_found_across_tokens_and_not_across_windows():
     """A phrase whose words are far apart, or part of longer words, would count."""
-    texts = ["Anna saw New York, and new yorkers; a new old York.", "The newest: NEW", "York is old."]
+    texts = [
+        "Anna saw New York, and new yorkers; a new old York.",
+        "The newest: NEW",
+        "York is old.",
+    ]
     tokens = byte_tokenizer()
-    probe = Probe.from_texts(texts, tokens, max_vectors=64, phrases={"names": ["New York", "Anna", "Lima"]})
+    probe = Probe.from_texts(
+        texts, tokens, max_vectors=64, phrases={"names": ["New York", "Anna", "Lima"]}
+    )
     members = probe.classes["names"].numpy()
     words = [text[start] for text in texts for start in range(len(text))]
-    assert "".join(letter for letter, inside in zip(words, members, strict=True) if inside) == "nnaNewYork"
+    assert (
+        "".join(letter for letter, inside in zip(words, members, strict=True) if inside)
+        == "nnaNewYork"
+    )

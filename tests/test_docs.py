@@ -28,14 +28,23 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or python."""
+    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or
+    python.
+    """
     for page in PAGES:
         text = page.read_text()
-        blocks = [code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}]
+        blocks = [
+            code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}
+        ]
         rest = FENCE.sub("", text)
         blocks += re.findall(r"^ {4}(?:.*\\\n)*.*$", rest, re.MULTILINE)
-        found = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
-        found += [" ".join(code.split()) for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)]
+        found = [
+            line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()
+        ]
+        found += [
+            " ".join(code.split())
+            for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)
+        ]
         for line in dict.fromkeys(found):
             if re.match(r"(repdyn|python) ", line) and not SCHEMATIC.search(line.split(" #")[0]):
                 yield str(page.relative_to(ROOT)), line
@@ -48,10 +57,14 @@ def python_blocks() -> Iterator[tuple[str, str]]:
                 yield str(page.relative_to(ROOT)), code
 
 
-WITH_EXAMPLES = [path for path in sorted((ROOT / "src/repdyn").rglob("*.py")) if ">>> " in path.read_text()]
+WITH_EXAMPLES = [
+    path for path in sorted((ROOT / "src/repdyn").rglob("*.py")) if ">>> " in path.read_text()
+]
 
 
-@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT / "src/repdyn").as_posix())
+@pytest.mark.parametrize(
+    "path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT / "src/repdyn").as_posix()
+)
 def test_examples_in_docstrings_hold(path):
     """One showed half of what its function returns."""
     name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
@@ -63,7 +76,9 @@ COMMANDS = list(commands())
 
 @pytest.fixture(scope="module")
 def accepted():
-    """Return a function that says whether the command ``repdyn`` accepts some words, without running them."""
+    """Return a function that says whether the command ``repdyn`` accepts some words, without
+    running them.
+    """
     app = command_line()
 
     def accepted(words: list[str]) -> bool:
@@ -107,7 +122,9 @@ def test_python_commands_name_what_exists(accepted, page, line):
         for option in (word.split("=")[0] for word in words if word.startswith("--")):
             assert f'"{option}"' in source, option
     else:
-        assert script in "\n".join(path.read_text() for path in PAGES if "<!-- example: " in path.read_text())
+        assert script in "\n".join(
+            path.read_text() for path in PAGES if "<!-- example: " in path.read_text()
+        )
 
 
 def test_python_blocks_import_what_exists():
@@ -119,7 +136,9 @@ def test_python_blocks_import_what_exists():
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "repdyn":
                 module = importlib.import_module(str(node.module))
                 for alias in node.names:
-                    assert hasattr(module, alias.name), f"{page}: from {node.module} import {alias.name}"
+                    assert hasattr(module, alias.name), (
+                        f"{page}: from {node.module} import {alias.name}"
+                    )
                     n_imports += 1
     assert n_imports > 20
 
@@ -164,7 +183,9 @@ def test_pages_keep_to_the_vocabulary():
         for path in (ROOT / room).rglob(f"*.{kind}")
     ]
     for page in [*PAGES, *sources]:
-        retired = r"(?i)token subset|point cloud|\bhistories of" + r"|sampling (?:design|plan)" * (page in PAGES)
+        retired = r"(?i)token subset|point cloud|\bhistories of" + r"|sampling (?:design|plan)" * (
+            page in PAGES
+        )
         found = re.findall(retired, page.read_text())
         assert not found, f"{page.relative_to(ROOT)}: {found}"
 
@@ -172,4 +193,6 @@ def test_pages_keep_to_the_vocabulary():
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
-        assert re.search(rf"[: ]{re.escape(str(page.relative_to(ROOT / 'docs')))}$", navigation, re.MULTILINE), page
+        assert re.search(
+            rf"[: ]{re.escape(str(page.relative_to(ROOT / 'docs')))}$", navigation, re.MULTILINE
+        ), page

@@ -1,4 +1,6 @@
-"""The preregistered experiment: its plan, its statistics, its tests over seeds, its published results."""
+"""The preregistered experiment: its plan, its statistics, its tests over seeds, its published
+results.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def test_the_matched_pair_is_what_the_page_says():
         f"seed{seed}/{arm}" for seed in range(2, 7) for arm in ("causal", "masked")
     ]
     for run in plan.runs:
-        assert (run.model["hidden_size"], run.model["n_layers"], run.model["n_heads"]) == (128, 6, 2)
+        assert (run.model["hidden_size"], run.model["n_layers"], run.model["n_heads"]) == (
+            128,
+            6,
+            2,
+        )
         assert run.data["sequence_length"] * run.data["batch_size"] == 8192
         assert run.training["max_steps"] == 2000
         assert run.weights_seed == run.seed + (1000 if run.arm == "masked" else 0)
@@ -77,7 +83,10 @@ def test_the_digest_depends_on_everything_but_the_seeds(changed):
             "expected the split of a probe to be one of train",
         ),
         ({"probes": {"a": {"split": "test", "design": "denser"}}}, "expected a design among"),
-        ({"arms": {"causal": {"seeds": [1, 1]}}}, "expected different seeds, at least one, got [1, 1]"),
+        (
+            {"arms": {"causal": {"seeds": [1, 1]}}},
+            "expected different seeds, at least one, got [1, 1]",
+        ),
         ({"arms": {"causal": {"seeds": [1], "family": "bert"}}}, "unknown field 'family'"),
         ({"schedule": {"early_every": 3}}, "expected early_every and early_until together"),
         ({"probes": ["a"]}, "items"),
@@ -121,7 +130,9 @@ def mean(rows: pd.DataFrame, probe: str, metric: str, step: int) -> float:
 def test_the_statistics_are_those_of_the_page(rows, run):
     found = run.statistics(PRIMARY)
     at_end = [value(rows, "a", "anisotropy", 2000, block) for block in BLOCKS]
-    assert found["bell"] == pytest.approx(math.log((at_end[2] + at_end[3]) / (at_end[0] + at_end[5])), rel=1e-12)
+    assert found["bell"] == pytest.approx(
+        math.log((at_end[2] + at_end[3]) / (at_end[0] + at_end[5])), rel=1e-12
+    )
     ends = [mean(rows, "a", "anisotropy", step) for step in (0, 2000)]
     assert found["growth"] == pytest.approx(math.log(ends[1] / ends[0]), rel=1e-12)
     peak = max(STEPS[1:], key=lambda step: mean(rows, "b", "two_nn", step))
@@ -137,10 +148,15 @@ def test_the_statistics_are_those_of_the_page(rows, run):
 
 
 def test_the_dimension_starts_where_both_probes_have_it(rows, run):
-    """On probe b block 2 has no value at step 16, so that the dimension starts at step 64, where it is highest."""
+    """On probe b block 2 has no value at step 16, so that the dimension starts at step 64, where it
+    is highest.
+    """
     frame = run.frame.copy()
     missing = (
-        (frame["probe_name"] == "b") & (frame["metric"] == "two_nn") & (frame["step"] == 16) & (frame["layer"] == 2)
+        (frame["probe_name"] == "b")
+        & (frame["metric"] == "two_nn")
+        & (frame["step"] == 16)
+        & (frame["layer"] == 2)
     )
     frame.loc[missing, "value"] = np.nan
     assert missing.sum() == 2
@@ -171,7 +187,9 @@ def test_runs_are_excluded_for_their_loss_or_missing_values(run):
     frame.loc[last, "value"] = np.inf
     assert RunRows("causal", 3, frame).reason_to_exclude() == "the last loss is not finite"
     frame = run.frame.copy()
-    frame.loc[(frame["metric"] == "anisotropy") & (frame["step"] == 2000) & (frame["layer"] == 6), "value"] = np.nan
+    frame.loc[
+        (frame["metric"] == "anisotropy") & (frame["step"] == 2000) & (frame["layer"] == 6), "value"
+    ] = np.nan
     reason = RunRows("causal", 3, frame).reason_to_exclude()
     assert reason == "bell, growth, late anisotropy cannot be computed"
 
@@ -226,7 +244,10 @@ def test_holm_rejects_what_its_definition_rejects():
 
 
 def verdicts(**made_up) -> dict[str, str]:
-    return {test.hypothesis.name: test.verdict for test in analyze(made_up_rows(**made_up), ENTROPY).tests}
+    return {
+        test.hypothesis.name: test.verdict
+        for test in analyze(made_up_rows(**made_up), ENTROPY).tests
+    }
 
 
 def test_an_experiment_with_every_published_effect():
@@ -246,7 +267,12 @@ def test_an_experiment_with_every_published_effect():
 
 def test_an_experiment_without_a_bell():
     found = verdicts(bell=0.0)
-    assert (found["H1"], found["H2"], found["H3"], found["H4"]) == ("absent", "absent", "supported", "absent")
+    assert (found["H1"], found["H2"], found["H3"], found["H4"]) == (
+        "absent",
+        "absent",
+        "supported",
+        "absent",
+    )
 
 
 PROBE = {"max_vectors": 256, "batch_vectors": 128}
@@ -257,8 +283,20 @@ PLAN_OF_EXPERIMENT_RUN = {
     "text": {"sha256": None},
     "vocab_size": 512,
     "training": {"max_steps": 40, "precision": "32-true", "gradient_clip_val": 1.0},
-    "model": {"hidden_size": 16, "n_layers": 5, "n_heads": 2, "global_attention": True, "warmup_steps": 8},
-    "data": {"sequence_length": 32, "batch_size": 4, "bos": True, "mask_probability": 0.3, "max_bytes": 200_000},
+    "model": {
+        "hidden_size": 16,
+        "n_layers": 5,
+        "n_heads": 2,
+        "global_attention": True,
+        "warmup_steps": 8,
+    },
+    "data": {
+        "sequence_length": 32,
+        "batch_size": 4,
+        "bos": True,
+        "mask_probability": 0.3,
+        "max_bytes": 200_000,
+    },
     "schedule": {"every": 8},
     "probes": {
         "a": {"split": "validation", "design": "independent", **PROBE},
@@ -291,14 +329,17 @@ def materials(plan_file, tmp_path_factory) -> Materials:
 def test_the_probes_share_no_window(materials):
     probes = materials.probes()
     texts = [
-        {tuple(window.tolist()) for window in probe.tokens.split(probe.lengths.tolist())} for probe in probes.values()
+        {tuple(window.tolist()) for window in probe.tokens.split(probe.lengths.tolist())}
+        for probe in probes.values()
     ]
     assert not texts[0] & texts[1]
 
 
 def test_the_entropy_is_that_of_the_counted_tokens(materials):
     probe = materials.probes()["a"]
-    tokens = [int(token) for token, sink in zip(probe.tokens, probe.is_sink, strict=True) if not sink]
+    tokens = [
+        int(token) for token, sink in zip(probe.tokens, probe.is_sink, strict=True) if not sink
+    ]
     p = torch.bincount(torch.tensor(tokens)).double() / len(tokens)
     expected = -torch.special.xlogy(p, p).sum()
     assert unigram_entropy(probe) == pytest.approx(float(expected), rel=1e-12)

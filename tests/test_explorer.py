@@ -1,4 +1,6 @@
-"""The explorer shows the numbers of the studies, for one sentence in several checkpoints, to its own page alone."""
+"""The explorer shows the numbers of the studies, for one sentence in several checkpoints, to its
+own page alone.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_weights_are_those_that_the_model_returns(session, number, layer):
     names, found = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][0]
+        expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][
+            0
+        ]
     assert names == token_names(loaded.tokenizer, ids)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
@@ -126,7 +130,9 @@ def port(cache):
 def asked(port, method, path, body=b"", **headers):
     """Status and text of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    connection.request(
+        method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+    )
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()

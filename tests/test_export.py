@@ -14,7 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.diagnosis import insights
 from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import WandbTarget, each_target, log_status, logged_values, named_config, target_of
+from repdyn.publish.loggers import (
+    WandbTarget,
+    each_target,
+    log_status,
+    logged_values,
+    named_config,
+    target_of,
+)
 from repdyn.publish.results import log_heatmaps, provenance, show_run
 from repdyn.store import MeasurementKey, open_store
 
@@ -23,12 +30,16 @@ NAN = math.nan
 
 @pytest.fixture
 def store(published, failures, filled, tmp_path):
-    """One model swept at three steps, the second without a value in the embedding output, and a failed step."""
+    """One model swept at three steps, the second without a value in the embedding output, and a
+    failed step.
+    """
 
     def dimension(step, depth):
         return NAN if (step, depth) == (1, 0) else 10 + step + depth
 
-    rows = published("lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123")
+    rows = published(
+        "lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123"
+    )
     return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
 
 
@@ -46,7 +57,9 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     (store.folder_of("lab/model-70m") / "run.json").write_text(json.dumps(run))
     assert export_run(store, "lab/model-70m", [logger]) == 3
     logger.save()
-    settings = yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())  # exported runs had none to compare by
+    settings = yaml.safe_load(
+        (tmp_path / "log" / "hparams.yaml").read_text()
+    )  # exported runs had none to compare by
     assert (settings["lr"], settings["repdyn/metrics"]) == (0.5, "a@b")
     lines = table(tmp_path / "log")
     assert [line["step"] for line in lines] == ["0", "1", "8"]
@@ -69,7 +82,9 @@ def test_rows_and_the_report_are_logged_as_the_logger_takes_them(store, tmp_path
 
 
 def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
-    rows = published("lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth)
+    rows = published(
+        "lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth
+    )
     logger = CSVLogger(tmp_path / "log", name="", version="")
     export_run(store, "lab/model-70m", [logger])
     logger.save()
@@ -118,7 +133,10 @@ def test_no_name_leads_out_of_the_folder(name, tmp_path):
 
 def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
     store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
-    loggers = CSVLogger(tmp_path / "log", name="", version=""), TensorBoardLogger(tmp_path, name="", version="board")
+    loggers = (
+        CSVLogger(tmp_path / "log", name="", version=""),
+        TensorBoardLogger(tmp_path, name="", version="board"),
+    )
     assert export_run(store, "lab/t5", loggers) == 2
     for logger in loggers:
         logger.save()
@@ -127,7 +145,9 @@ def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, fi
     assert [line["step"] for line in lines] == ["0", "8"]
     logged = logged_values([row for row in rows if row.step == 8])
     assert {name: float(lines[-1][name]) for name in logged} == logged
-    assert [float(line["repdyn/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
+    assert [float(line["repdyn/loss"]) for line in lines] == pytest.approx(
+        [5.6, 1.2 + 4.4 * math.exp(-0.1)]
+    )
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     images = set(events.Tags()["images"])
@@ -151,7 +171,9 @@ def read(board):
 
 def texts(events, tag):
     return [
-        value.decode() for event in events.Tensors(f"{tag}/text_summary") for value in event.tensor_proto.string_val
+        value.decode()
+        for event in events.Tensors(f"{tag}/text_summary")
+        for value in event.tensor_proto.string_val
     ]
 
 
@@ -162,16 +184,27 @@ def test_configuration_and_status(tmp_path, board):
     each_target(loggers, lambda target: target.log_config(known))
     log_status(insights(store, [RUN]), loggers)
     events = read(board)
-    assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]
+    assert texts(events, "repdyn/config") == [
+        "    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"
+    ]
     (summary,) = texts(events, "repdyn/summary")
-    assert [line.partition(":")[0] for line in summary.splitlines()] == ["    repdyn/status", "    repdyn/headline"]
+    assert [line.partition(":")[0] for line in summary.splitlines()] == [
+        "    repdyn/status",
+        "    repdyn/headline",
+    ]
 
 
 def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
     store = open_store(tmp_path / "store")
     run = store.begin_run("mine")
     for step in (0, 8):
-        rows = [replace(row, run_id=run.id) for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)]
-        store.write(MeasurementKey(run.id, step, rows[0].probe, "m"), [row for row in rows if row.metric == "two_nn"])
+        rows = [
+            replace(row, run_id=run.id)
+            for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)
+        ]
+        store.write(
+            MeasurementKey(run.id, step, rows[0].probe, "m"),
+            [row for row in rows if row.metric == "two_nn"],
+        )
     log_heatmaps(store, run.id, target_of(board), probe=rows[0].probe)
     assert read(board).Tags()["images"] == ["figures/heatmap_two_nn_all"]

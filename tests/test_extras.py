@@ -24,10 +24,15 @@ def packages(requirements: list[str]) -> set[str]:
 
 BASE = packages(PROJECT["dependencies"])
 OF_DEVELOPERS = {"benchmark", "dev", "docs", "stacks", "test"}
-OF_USERS = {extra: each for extra, each in PROJECT["optional-dependencies"].items() if extra not in OF_DEVELOPERS}
+OF_USERS = {
+    extra: each
+    for extra, each in PROJECT["optional-dependencies"].items()
+    if extra not in OF_DEVELOPERS
+}
 BLOCKED = set().union(*map(packages, OF_USERS.values())) - BASE
 
-# run where neither the packages of the extras nor their versions are found, as after "pip install repdyn"
+# run where neither the packages of the extras nor their versions are found, as after "pip install
+# repdyn"
 BLOCKER = """
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -108,7 +113,9 @@ def test_the_base_install_tracks_a_loop(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "extra"), [("RepresentationDynamics", "lightning"), ("HuggingFaceTracker", "hf")])
+@pytest.mark.parametrize(
+    ("name", "extra"), [("RepresentationDynamics", "lightning"), ("HuggingFaceTracker", "hf")]
+)
 def test_a_callback_names_the_extra_that_it_needs(name, extra):
     done = run_without_extras(f"from repdyn.callbacks import {name}")
     last = done.stderr.splitlines()[-1]
@@ -146,13 +153,19 @@ def test_a_command_of_the_base_install(tmp_path, command):
 
 def test_the_extras_that_messages_name_have_the_package():
     assert {
-        extra for extra, names in _EXTRAS.items() if set(names) - packages(PROJECT["optional-dependencies"][extra])
+        extra
+        for extra, names in _EXTRAS.items()
+        if set(names) - packages(PROJECT["optional-dependencies"][extra])
     } == set()
 
 
 def test_a_package_of_no_extra_keeps_its_error():
-    assert with_extra(ModuleNotFoundError("No module named 'other'", name="other"), "repdyn report") is None
+    assert (
+        with_extra(ModuleNotFoundError("No module named 'other'", name="other"), "repdyn report")
+        is None
+    )
     with pytest.raises(
-        MissingPackageError, match=r"'no_such_package', which a test needs, found none; pip install 'repdyn\[x\]'"
+        MissingPackageError,
+        match=r"'no_such_package', which a test needs, found none; pip install 'repdyn\[x\]'",
     ):
         require("x", "a test", "json", "no_such_package")

@@ -40,7 +40,11 @@ def compared(frame):
 
 def panels(figure):
     """The axes without colour bars and twins."""
-    return [axes for axes in figure.axes if axes.get_subplotspec() is not None and axes.get_label() != "<colorbar>"]
+    return [
+        axes
+        for axes in figure.axes
+        if axes.get_subplotspec() is not None and axes.get_label() != "<colorbar>"
+    ]
 
 
 def legend_of(axes):
@@ -73,8 +77,12 @@ def test_profile_band_is_the_interval(run):
     frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
     axes = over_depth(of(frame), ["anisotropy"], "Anisotropy", LARGE).axes[0]
     (band,) = [artist for artist in axes.collections if isinstance(artist, PolyCollection)]
-    corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
-    ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
+    corners = {
+        (x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()
+    }
+    ends = frame.query("metric == 'anisotropy' and subset == 'all'")[
+        ["layer", "low", "high"]
+    ].to_numpy(float)
     assert corners == {(layer, round(end, 9)) for layer, *both in ends for end in both}
     assert ends[0, 2] - ends[0, 1] == pytest.approx(2 * 2.3646243 * np.sqrt(2 / 8) * 0.1)
 
@@ -84,14 +92,18 @@ def test_mean_over_layers_with_loss(run):
     figure = mean_over_layers(of(frame))
     dimension, anisotropy = panels(figure)[:2]
     np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
-    np.testing.assert_allclose(np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5])
+    np.testing.assert_allclose(
+        np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5]
+    )
     assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens"
     assert dimension.get_ylabel() == "dimension"
     assert anisotropy.get_xscale() == "symlog"
     assert anisotropy.get_xlim()[0] < 0, "step 0 shows"
     assert legend_of(anisotropy) == ["all tokens", "without first positions and special tokens"]
     (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "training loss (dashed)"]
-    np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
+    np.testing.assert_array_equal(
+        twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"]
+    )
 
 
 def test_a_finished_model_has_profiles_alone(run):
@@ -105,13 +117,19 @@ def test_a_finished_model_has_profiles_alone(run):
 
 def test_heatmap_shows_every_cell(run):
     steps = (0, 1, 100)
-    frame = run(n_blocks=3, steps=steps, dimension=lambda step, depth: NAN if step == depth == 0 else step + depth)
+    frame = run(
+        n_blocks=3,
+        steps=steps,
+        dimension=lambda step, depth: NAN if step == depth == 0 else step + depth,
+    )
     figure = heatmap(of(frame), "two_nn", "all")
     axes = figure.axes[0]
     cells = axes.images[0].get_array()
     assert cells is not None
     assert cells.shape == (4, 3)
-    np.testing.assert_array_equal(np.ma.getmaskarray(cells), [[True, False, False], *[[False] * 3] * 3])
+    np.testing.assert_array_equal(
+        np.ma.getmaskarray(cells), [[True, False, False], *[[False] * 3] * 3]
+    )
     assert cells[3, 2] == 101
     assert axes.images[0].origin == "lower"
     assert axes.patch.get_hatch()
@@ -127,7 +145,9 @@ HEADS = "attention_topic_gap"
 @pytest.fixture
 def rows(frame_of):
     return lambda *metrics, **given: frame_of(
-        make_everything(**({"n_blocks": 4, "steps": (0, 8, 64), "metrics": metrics, "n_heads": 3} | given))
+        make_everything(
+            **({"n_blocks": 4, "steps": (0, 8, 64), "metrics": metrics, "n_heads": 3} | given)
+        )
     )
 
 
@@ -144,7 +164,9 @@ def test_heads_at_the_last_step(rows):
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1", "2", "3", "4"]
     low, high = axes.images[0].get_clim()
     assert low == -high, "the colours change at 0"
-    assert figure.get_suptitle().startswith("Topic gap of the attention by layer and head, at step 64, all tokens")
+    assert figure.get_suptitle().startswith(
+        "Topic gap of the attention by layer and head, at step 64, all tokens"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +191,11 @@ def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
 def test_values_far_above_the_others_leave_these_their_colours(run, dimension, norm, limits, label):
     figure = heatmap(of(run(steps=tuple(range(0, 129, 4)), dimension=dimension)), "two_nn", "all")
     image = figure.axes[0].images[0]
-    assert (type(image.norm), image.get_clim(), figure.axes[1].get_ylabel()) == (norm, limits, label)
+    assert (type(image.norm), image.get_clim(), figure.axes[1].get_ylabel()) == (
+        norm,
+        limits,
+        label,
+    )
 
 
 @pytest.fixture
@@ -188,7 +214,10 @@ def test_over_depth_a_line_is_a_step(everything):
     frame = everything(metrics=("effective_rank", "alpha_req"))
     figure = over_depth(of(frame), of(frame).metrics("spectrum"), "Spectrum", SMALL)
     rank, alpha = figure.axes
-    assert [title(axes) for axes in (rank, alpha)] == ["Effective rank", "Decay of the spectrum (alpha-ReQ)"]
+    assert [title(axes) for axes in (rank, alpha)] == [
+        "Effective rank",
+        "Decay of the spectrum (alpha-ReQ)",
+    ]
     assert [axes.get_ylabel() for axes in (rank, alpha)] == ["directions", "exponent"]
     at_last = frame.query("metric == 'effective_rank' and step == 64")
     np.testing.assert_array_equal(rank.lines[-1].get_xdata(), [0, 1, 2, 3, 4])
@@ -267,7 +296,9 @@ def test_profiles_are_taken_at_the_end_over_relative_depth(several):
     small, large, *_ = profiles(compared(several), "anisotropy").axes[1].lines
     np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
     assert len(np.asarray(large.get_xdata())) == 9
-    expected = several.query("run == 'lab/b-70m' and subset == 'no_sink' and step == 512").sort_values("layer")
+    expected = several.query(
+        "run == 'lab/b-70m' and subset == 'no_sink' and step == 512"
+    ).sort_values("layer")
     np.testing.assert_array_equal(small.get_ydata(), expected["value"])
 
 
@@ -310,7 +341,9 @@ def frame():
         )
 
     seeds = [rows(f"lab/m-seed{number}", number) for number in (1, 2, 6)]
-    return to_frame([row for of_one in (*seeds, rows("lab/own", 4.0, parameters=10)) for row in of_one])
+    return to_frame(
+        [row for of_one in (*seeds, rows("lab/own", 4.0, parameters=10)) for row in of_one]
+    )
 
 
 def legend_of_seed_figures(figure):
@@ -339,7 +372,8 @@ def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
     assert mean.get_linewidth() == own.get_linewidth() == 1.8
     assert {line.get_color() for line in (*seeds, mean)} == {mean.get_color()} != {own.get_color()}
     np.testing.assert_allclose(band(figure.axes[0], 1), [3 - HALF, 3 + HALF])
-    assert "band: 95% interval over probes; band of seeds: 95% interval over seeds, each a thin line" in (
-        figure.get_suptitle().replace("\n", " ")
+    assert (
+        "band: 95% interval over probes; band of seeds: 95% interval over seeds, each a thin line"
+        in (figure.get_suptitle().replace("\n", " "))
     )
     assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")

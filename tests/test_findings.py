@@ -33,7 +33,15 @@ from repdyn.tables.effects import (
     mean_estimate,
     rank_correlation,
 )
-from repdyn.tables.findings import BELL, DIMENSION, GROWTH, MEANINGS, UNIFORM, findings, findings_over_seeds
+from repdyn.tables.findings import (
+    BELL,
+    DIMENSION,
+    GROWTH,
+    MEANINGS,
+    UNIFORM,
+    findings,
+    findings_over_seeds,
+)
 from repdyn.tables.fits import MIN_STEPS, fit_activations, fits_of
 from repdyn.tables.frames import by_stack
 from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
@@ -43,7 +51,9 @@ def test_an_interval_by_hand():
     effect = Effect.of(Estimate(3.0, 0.06, 8), Estimate(2.0, 0.03, 4))
     half = student_t.ppf(0.975, 3) * math.sqrt(0.02**2 + 0.015**2)
     assert effect.log_ratio == pytest.approx(math.log(1.5), rel=1e-12)
-    assert (effect.low, effect.high) == pytest.approx((math.log(1.5) - half, math.log(1.5) + half), rel=1e-9)
+    assert (effect.low, effect.high) == pytest.approx(
+        (math.log(1.5) - half, math.log(1.5) + half), rel=1e-9
+    )
 
 
 def test_the_mean_takes_the_bound_for_correlated_values():
@@ -125,13 +135,23 @@ def test_a_textbook_run_shows_everything(run):
         ("anisotropy grows, then stabilises (decoders), no_sink", SHOWN),
         ("intrinsic dimension rises, then declines (decoders), all", SHOWN),
     ]
-    assert [finding.criterion for finding in found] == [BELL, BELL, UNIFORM, UNIFORM, GROWTH, GROWTH, DIMENSION]
+    assert [finding.criterion for finding in found] == [
+        BELL,
+        BELL,
+        UNIFORM,
+        UNIFORM,
+        GROWTH,
+        GROWTH,
+        DIMENSION,
+    ]
     assert list(dict.fromkeys(finding.name for finding in found)) == list(MEANINGS)
     assert not any("\n" in finding.evidence for finding in found)
 
 
 def test_growth_evidence(run):
-    evidence = judged(course(run, "anisotropy", {0: 0.1, 500: 0.5, 1000: 0.5}, error=0.0), "growth").evidence
+    evidence = judged(
+        course(run, "anisotropy", {0: 0.1, 500: 0.5, 1000: 0.5}, error=0.0), "growth"
+    ).evidence
     assert evidence == (
         "anisotropy grew by 400% (interval 400 to 400); "
         "since half of the training (step 500) it grew by 0.0% (interval 0.0 to 0.0)"
@@ -149,7 +169,9 @@ def test_the_error_of_a_mean_is_the_mean_of_the_errors(run):
 
 
 def test_dimension_evidence(run):
-    evidence = judged(course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension").evidence
+    evidence = judged(
+        course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension"
+    ).evidence
     assert evidence == (
         "from the start to step 1,000, the highest in between, the dimension grew by 100% (interval 100 to 100); that "
         "value exceeds the last by 67% (interval 67 to 67); since half of the training (step 2,000) it fell by 25% "
@@ -165,7 +187,11 @@ WARM_UPS = {
         UNJUDGED,
         "; warm-up to step 67; highest within 1.5 times the warm-up",
     ),
-    "longer than the peak": ({0: 0.0, 200: 1.0, 400: 1.0}, UNJUDGED, "highest within 1.5 times the warm-up"),
+    "longer than the peak": (
+        {0: 0.0, 200: 1.0, 400: 1.0},
+        UNJUDGED,
+        "highest within 1.5 times the warm-up",
+    ),
     "none": ({0: 1.0, 100: 1.0, 400: 1.0}, SHOWN, "; warm-up to step 0"),
     "not stored": ({}, SHOWN, "; warm-up not known"),
     "not a number": ({0: NAN}, SHOWN, "; warm-up not known"),
@@ -203,7 +229,9 @@ def test_nothing_is_judged_on_a_run_that_failed(run, losses, failure):
     else:
         assert {finding.verdict for finding in found} == {UNJUDGED}
         (evidence,) = {finding.evidence for finding in found}
-        assert evidence.startswith(("the training failed: its last stored loss", "the loss rose again: its last"))
+        assert evidence.startswith(
+            ("the training failed: its last stored loss", "the loss rose again: its last")
+        )
         assert evidence.endswith(failure)
 
 
@@ -219,7 +247,11 @@ def test_bell_evidence(run):
     evidence = judged(profile(run, [0.2, 0.4, 0.5, 0.3, 0.1], error=0.01), "bell").evidence
     # the mean of the middle blocks has the mean of their errors: a hundredth of it
     half = T7 * math.sqrt(2) * 0.01
-    ends = [f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}" for ratio in (2, 4) for sign in (-1, 1)]
+    ends = [
+        f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}"
+        for ratio in (2, 4)
+        for sign in (-1, 1)
+    ]
     first = f"the middle of the blocks exceeds the first by 100% (interval {ends[0]} to {ends[1]})"
     assert evidence == f"{first}; it exceeds the last by 300% (interval {ends[2]} to {ends[3]})"
     dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
@@ -309,7 +341,9 @@ def test_values_are_means_over_seeds_whatever_the_noise_of_the_batches():
     (group,) = groups_of(seed(1), seed(2), seed(6, noise=0.5))
     series = group.series["two_nn", "all"]
     np.testing.assert_allclose(series.values, [[3.0] * 4, [6.0] * 4, [9.0] * 4])
-    np.testing.assert_allclose(series.margins[:, 0], [naive_margin(np.array([1, 2, 6]) * k) for k in (1, 2, 3)])
+    np.testing.assert_allclose(
+        series.margins[:, 0], [naive_margin(np.array([1, 2, 6]) * k) for k in (1, 2, 3)]
+    )
     # over layers first, then over seeds: the interval of the means, not the mean of the intervals
     np.testing.assert_allclose(series.layer_mean.mean, [6.0] * 4)
     np.testing.assert_allclose(series.layer_mean.margin, [naive_margin([2, 4, 12])] * 4)
@@ -330,13 +364,22 @@ def growing(*ends, noise=0.5, **given):
     """Seeds whose anisotropy grows from 0.1 to these values by half of the training, and stays."""
     frames = []
     for number, end in enumerate(ends):
-        rows = seed(number, anisotropy=lambda step, depth, end=end: end if step > 8 else 0.1, noise=noise, **given)
+        rows = seed(
+            number,
+            anisotropy=lambda step, depth, end=end: end if step > 8 else 0.1,
+            noise=noise,
+            **given,
+        )
         frames.append(to_frame(rows))
     return frames
 
 
 def judged_of_seeds(frames, name="growth"):
-    return next(found for found in findings_over_seeds(frames) if (found.name, found.subset) == (name, "all"))
+    return next(
+        found
+        for found in findings_over_seeds(frames)
+        if (found.name, found.subset) == (name, "all")
+    )
 
 
 TIMES = {"steps": (0, 8, 32, 64)}
@@ -356,7 +399,10 @@ def test_an_effect_is_judged_by_its_interval_over_seeds():
 
 
 def profile_of_continuity(step: int, *values: float, **fields):
-    return [make_row(step=step, layer=layer, value=value, **fields) for layer, value in enumerate(values)]
+    return [
+        make_row(step=step, layer=layer, value=value, **fields)
+        for layer, value in enumerate(values)
+    ]
 
 
 def test_values_that_are_the_same_to_the_last_bit():
@@ -380,7 +426,9 @@ def history(noise: float = 0.0, seed: int = 0) -> pd.Series:
     """Return the loss of a training: a plateau, a fast fall, and a slow one."""
     steps = np.array(STEPS_OF_CONTINUITY, float)
     values = 2.5 + 8 / (1 + (steps / 100) ** 1.2)
-    return pd.Series(values + noise * np.random.default_rng(seed).normal(size=len(steps)), STEPS_OF_CONTINUITY)
+    return pd.Series(
+        values + noise * np.random.default_rng(seed).normal(size=len(steps)), STEPS_OF_CONTINUITY
+    )
 
 
 def replaced(losses: pd.Series, values: dict[int, float]) -> pd.Series:
@@ -417,21 +465,36 @@ def test_a_smooth_history_is_in_line():
 def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step():
     losses = history()
     assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.2)) == []
-    assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.02)) == [0]  # above it, and above those after
-    (found,) = losses_out_of_line(replaced(losses, {0: 2.5}))  # step 1 is above both of its neighbours
+    assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.02)) == [
+        0
+    ]  # above it, and above those after
+    (found,) = losses_out_of_line(
+        replaced(losses, {0: 2.5})
+    )  # step 1 is above both of its neighbours
     assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (0, [1, 2], True)
     (found,) = losses_out_of_line(replaced(losses, {1: 2.5}))
     assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (1, [0, 2], False)
     assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
-    assert sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []  # no other step jumps
+    assert (
+        sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []
+    )  # no other step jumps
 
 
-STEPS_OF_ACTIVATION_FITS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
+STEPS_OF_ACTIVATION_FITS = np.array(
+    [0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float
+)
 
 
-# A, lambda, gamma, t0, K: of the first layer's median activation in Pythia-410m, as published, and of other shapes
+# A, lambda, gamma, t0, K: of the first layer's median activation in Pythia-410m, as published, and
+# of other shapes
 KNOWN = {
-    "published": (0.1991413262927913, 0.1245164347289605, 0.00011243504071098889, 0.6212193145868949, 0.12193486521),
+    "published": (
+        0.1991413262927913,
+        0.1245164347289605,
+        0.00011243504071098889,
+        0.6212193145868949,
+        0.12193486521,
+    ),
     "early peak": (300.0, 0.05, 1e-3, 1.0, 2.0),
     "peak in the first steps": (50.0, 0.3, 5e-2, 1.0, 1.0),
     "no peak yet": (100.0, 0.02, 2e-5, 1.0, 5.0),
@@ -446,7 +509,9 @@ def curve(t, amplitude, decay, time_scale, time_offset, baseline):
 
 
 def noisy(values, share, seed=0):
-    return values + share * np.ptp(values) * np.random.default_rng(seed).standard_normal(len(values))
+    return values + share * np.ptp(values) * np.random.default_rng(seed).standard_normal(
+        len(values)
+    )
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -468,7 +533,9 @@ OTHERS = {
     "noise": RANDOM.standard_normal(len(STEPS_OF_ACTIVATION_FITS)),
     "a wave": np.sin(STEPS_OF_ACTIVATION_FITS / 8e3) + 3,
     "a sudden step": 1.0 * (STEPS_OF_ACTIVATION_FITS > 40_000),
-    "the formula in twice its noise": noisy(curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["early peak"]), 0.5),
+    "the formula in twice its noise": noisy(
+        curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["early peak"]), 0.5
+    ),
     "one outlier": 1.0 * (STEPS_OF_ACTIVATION_FITS == 50_000),
     "two peaks": np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 3) ** 2))
     + np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 11) ** 2)),
@@ -498,12 +565,17 @@ def test_too_few_steps_have_no_fit(n_steps):
 
 def test_the_fits_of_a_run():
     rows = [
-        make_row(step=int(step), layer=layer, metric="largest_activation", value=float(value), std=0.0)
+        make_row(
+            step=int(step), layer=layer, metric="largest_activation", value=float(value), std=0.0
+        )
         for layer, name in ((1, "early peak"), (3, "no peak yet"))
-        for step, value in zip(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]), strict=True)
+        for step, value in zip(
+            STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]), strict=True
+        )
     ]
     rows += [
-        make_row(step=int(step), layer=2, metric="largest_activation", value=3.0) for step in STEPS_OF_ACTIVATION_FITS
+        make_row(step=int(step), layer=2, metric="largest_activation", value=3.0)
+        for step in STEPS_OF_ACTIVATION_FITS
     ]
     (run,) = measured_runs(to_frame(rows))
     found = fits_of(run.series["largest_activation", "all"])

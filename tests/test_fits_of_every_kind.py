@@ -31,12 +31,26 @@ pytestmark = pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        pytest.param({"num_sanity_val_steps": 2, "val_check_interval": 3}, [0, 4, 8], id="sanity check, mid-epoch"),
+        pytest.param(
+            {"num_sanity_val_steps": 2, "val_check_interval": 3},
+            [0, 4, 8],
+            id="sanity check, mid-epoch",
+        ),
         pytest.param({"overfit_batches": 2, "max_steps": 5}, [0, 4, 5], id="overfit_batches"),
-        pytest.param({"limit_train_batches": 3, "max_epochs": 2, "max_steps": -1}, [0, 4, 6], id="epochs"),
+        pytest.param(
+            {"limit_train_batches": 3, "max_epochs": 2, "max_steps": -1}, [0, 4, 6], id="epochs"
+        ),
         pytest.param({"accumulate_grad_batches": 3, "max_steps": 4}, [0, 4], id="accumulation"),
-        pytest.param({"accumulate_grad_batches": 5, "max_steps": -1, "max_epochs": 1}, [0, 3], id="a remainder"),
-        pytest.param({"reload_dataloaders_every_n_epochs": 1, "max_steps": 14}, [0, 4, 8, 12, 14], id="reloading"),
+        pytest.param(
+            {"accumulate_grad_batches": 5, "max_steps": -1, "max_epochs": 1},
+            [0, 3],
+            id="a remainder",
+        ),
+        pytest.param(
+            {"reload_dataloaders_every_n_epochs": 1, "max_steps": 14},
+            [0, 4, 8, 12, 14],
+            id="reloading",
+        ),
         pytest.param({"max_steps": 0}, [], id="no step"),
     ],
 )
@@ -48,7 +62,10 @@ def test_steps(tmp_path, small_probe, settings, expected):
 
 @pytest.mark.parametrize(
     "callback",
-    [lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=1), lambda: GradientAccumulationScheduler({0: 2, 1: 4})],
+    [
+        lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=1),
+        lambda: GradientAccumulationScheduler({0: 2, 1: 4}),
+    ],
     ids=["weight averaging", "changing accumulation"],
 )
 def test_beside_callbacks_that_change_the_training(tmp_path, small_probe, callback):
@@ -58,14 +75,17 @@ def test_beside_callbacks_that_change_the_training(tmp_path, small_probe, callba
     trained.fit(job, batches())
     steps = attached.store.steps("job/0")
     assert steps[0] == 0
-    # for the statistics of the average an epoch is added that trains nothing; the trainer counts a step of it
+    # for the statistics of the average an epoch is added that trains nothing; the trainer counts a
+    # step of it
     is_added = any(isinstance(each, StochasticWeightAveraging) for each in trained.callbacks)
     assert steps[-1] == trained.global_step - is_added
     assert set(range(0, steps[-1], 4)) <= set(steps)
 
 
 @pytest.mark.parametrize("schedule", [1, "checkpoints"])
-def test_fast_dev_run_measures_once_and_stores_nothing(tmp_path, small_probe, monkeypatch, schedule):
+def test_fast_dev_run_measures_once_and_stores_nothing(
+    tmp_path, small_probe, monkeypatch, schedule
+):
     measured = []
     measure = run.measure_with
     monkeypatch.setattr(run, "measure_with", lambda *a, **k: measured.append(1) or measure(*a, **k))
@@ -81,7 +101,9 @@ def test_several_trainers_take_turns_in_one_process(tmp_path, small_probe):
     """Two runs under way at once, as a sweep of hyperparameters in one notebook has them."""
     trackers = [tracker(small_probe, 2), tracker(small_probe, 2)]
     jobs = [Job(), Job(learning_rate=1e-3)]
-    trainers = [trainer(tmp_path / str(i), attached, max_steps=2) for i, attached in enumerate(trackers)]
+    trainers = [
+        trainer(tmp_path / str(i), attached, max_steps=2) for i, attached in enumerate(trackers)
+    ]
     for until in (2, 4):
         for trained, job in zip(trainers, jobs, strict=True):
             trained.fit_loop.epoch_loop.max_steps = until
@@ -129,7 +151,9 @@ def test_a_trainer_stopped_from_within_measures_the_end(tmp_path, small_probe):
     assert attached.store.steps("job/0") == [0, 3]
 
 
-def test_a_step_that_returns_nothing_is_skipped_and_counted_as_lightning_counts_it(tmp_path, small_probe):
+def test_a_step_that_returns_nothing_is_skipped_and_counted_as_lightning_counts_it(
+    tmp_path, small_probe
+):
     class Skipping(Job):
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
@@ -143,7 +167,9 @@ def test_a_step_that_returns_nothing_is_skipped_and_counted_as_lightning_counts_
 
 
 class ManyOptimizers(Job):
-    """Optimises by hand: with two optimizers of Lightning's, with raw ones, or with one that it never mentions."""
+    """Optimises by hand: with two optimizers of Lightning's, with raw ones, or with one that it
+    never mentions.
+    """
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -152,10 +178,18 @@ class ManyOptimizers(Job):
         self.__dict__["own"] = torch.optim.SGD(self.parameters(), lr=1e-2)
 
     def configure_optimizers(self):
-        return None if self.how == "its own" else [torch.optim.SGD(self.parameters(), lr=1e-2) for _ in range(2)]
+        return (
+            None
+            if self.how == "its own"
+            else [torch.optim.SGD(self.parameters(), lr=1e-2) for _ in range(2)]
+        )
 
     def training_step(self, batch, batch_idx):
-        optimizers = [self.own] if self.how == "its own" else self.optimizers(use_pl_optimizer=self.how == "two")
+        optimizers = (
+            [self.own]
+            if self.how == "its own"
+            else self.optimizers(use_pl_optimizer=self.how == "two")
+        )
         loss = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
         for optimizer in optimizers:
@@ -171,7 +205,9 @@ def test_steps_are_those_of_the_loggers_whatever_steps_the_optimizers(tmp_path, 
     trained.fit(ManyOptimizers(how), batches())
     assert attached.store.steps("job/0") == [0, 4, 8, 12]
     frame = attached.store.to_pandas()
-    assert frame.loc[frame["step"] == 8, "trainer_step"].unique().tolist() == [{"two": 16}.get(how, 0)]
+    assert frame.loc[frame["step"] == 8, "trainer_step"].unique().tolist() == [
+        {"two": 16}.get(how, 0)
+    ]
 
 
 def test_a_stream_of_unknown_length_says_no_impossible_number(tmp_path, small_probe, capfd):
@@ -202,7 +238,9 @@ class Searching(Job):
     val_dataloader = train_dataloader
 
 
-@pytest.mark.parametrize("search", ["lr_find", "scale_batch_size", "LearningRateFinder", "BatchSizeFinder"])
+@pytest.mark.parametrize(
+    "search", ["lr_find", "scale_batch_size", "LearningRateFinder", "BatchSizeFinder"]
+)
 def test_a_search_before_the_training_leaves_no_rows(tmp_path, small_probe, search):
     """Hooks that fire outside of a fit raised, and trial steps are no steps of the run."""
     attached, job = tracker(small_probe, "checkpoints"), Searching()
@@ -222,20 +260,31 @@ def test_a_search_before_the_training_leaves_no_rows(tmp_path, small_probe, sear
     assert attached.store.steps(tmp_path.name) == [0, 4, 8]
 
 
-def test_an_average_in_the_module_is_measured_beside_the_network_that_it_is_of(tmp_path, small_probe):
+def test_an_average_in_the_module_is_measured_beside_the_network_that_it_is_of(
+    tmp_path, small_probe
+):
     """It looked like a second network, between which the user had to choose."""
     attached, job = tracker(small_probe, 1), Job()
     job.average = AveragedModel(job.network)
     job.average.update_parameters(job.network)
     trainer(tmp_path, attached, max_steps=1).fit(job, batches())
-    rows = attached.store.to_pandas().query("weights_kind == 'averaged' and step == 1").dropna(subset="layer")
+    rows = (
+        attached.store.to_pandas()
+        .query("weights_kind == 'averaged' and step == 1")
+        .dropna(subset="layer")
+    )
     live = {(row.metric, row.subset, row.layer): row.value for row in rows.itertuples()}
-    assert live == {(row.metric, row.subset, row.layer): row.value for row in measure(job.average, small_probe).rows}
+    assert live == {
+        (row.metric, row.subset, row.layer): row.value
+        for row in measure(job.average, small_probe).rows
+    }
 
 
 @pytest.mark.parametrize("order", ["tracker first", "averaging first"])
 def test_averaged_weights_are_a_second_curve_of_the_same_steps(tmp_path, small_probe, order):
-    """Averaging puts its weights into the model at the end, and the last point was of another model than the others."""
+    """Averaging puts its weights into the model at the end, and the last point was of another model
+    than the others.
+    """
 
     class Kept(pl.Callback):
         def on_train_batch_end(self, trainer, pl_module, *_):
@@ -244,15 +293,28 @@ def test_averaged_weights_are_a_second_curve_of_the_same_steps(tmp_path, small_p
         def on_train_end(self, trainer, pl_module):
             self.averaged = copy.deepcopy(averaging._average_model.module.network)
 
-    averaging, attached, kept = EMAWeightAveraging(decay=0.7), tracker(small_probe, 4, model="network"), Kept()
+    averaging, attached, kept = (
+        EMAWeightAveraging(decay=0.7),
+        tracker(small_probe, 4, model="network"),
+        Kept(),
+    )
     callbacks = [attached, averaging] if order == "tracker first" else [averaging, attached]
     trainer(tmp_path, kept, *callbacks, max_steps=7).fit(Job(), batches())
     frame = attached.store.to_pandas().dropna(subset="layer")
     assert {run: sorted(set(rows["step"])) for run, rows in frame.groupby("run")} == {
         "job/0": [0, 4, 7],
-        "job/0 (averaged)": [0, 4, 7] if attached.store.steps("job/0 (averaged)")[0] == 0 else [4, 7],
+        "job/0 (averaged)": [0, 4, 7]
+        if attached.store.steps("job/0 (averaged)")[0] == 0
+        else [4, 7],
     }
     for run_name, model in (("job/0", kept.trained), ("job/0 (averaged)", kept.averaged)):
-        expected = measure(model, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+        expected = (
+            measure(model, small_probe)
+            .to_pandas()
+            .sort_values(["metric", "subset", "layer"])["value"]
+            .tolist()
+        )
         found = frame[(frame["run"] == run_name) & (frame["step"] == 7)]
-        np.testing.assert_array_equal(found.sort_values(["metric", "subset", "layer"])["value"].tolist(), expected)
+        np.testing.assert_array_equal(
+            found.sort_values(["metric", "subset", "layer"])["value"].tolist(), expected
+        )

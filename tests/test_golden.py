@@ -1,7 +1,8 @@
-"""Nothing that is measured, logged, swept or shown changes unsaid: every value against ``tests/golden``.
+"""Nothing that is measured, logged, swept or shown changes unsaid: every value against
+``tests/golden``.
 
-On the processor and with the versions of ``tests/golden/machine.json`` values are equal to the last bit, elsewhere
-within :data:`TOLERANCES`.
+On the processor and with the versions of ``tests/golden/machine.json`` values are equal to the last
+bit, elsewhere within :data:`TOLERANCES`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ TOLERANCES = (
     (r"two_nn|gride|levina|dimension|alpha_req|isoscore|kurtosis|gradient|gap", 1e-2, 1e-4),
     (r"", 1e-3, 1e-5),
 )
-"""Pattern of a key, relative and absolute tolerance on another machine; the first that matches counts."""
+"""Pattern of a key, relative and absolute tolerance on another machine; the first that matches
+counts.
+"""
 SHOWN = 20
 
 _HERE = make.machine()
@@ -44,7 +47,9 @@ def _one_thread():
 def test_values_are_the_golden_ones(part: str) -> None:
     changes = list(differences(make.read(part), make.PARTS[part]()))
     if changes:
-        shown = "\n".join(changes[:SHOWN]) + f"\n... and {len(changes) - SHOWN} more" * (len(changes) > SHOWN)
+        shown = "\n".join(changes[:SHOWN]) + f"\n... and {len(changes) - SHOWN} more" * (
+            len(changes) > SHOWN
+        )
         how = "to the last bit" if IS_EXACT else "within the tolerances for another machine"
         pytest.fail(
             f"{len(changes)} golden values of {part} have changed ({how}):\n{shown}\n"
@@ -55,7 +60,9 @@ def test_values_are_the_golden_ones(part: str) -> None:
 
 
 def differences(old: make.Table, new: make.Table):
-    """Yield a line for each value that differs; columns that the golden table lacks are not compared."""
+    """Yield a line for each value that differs; columns that the golden table lacks are not
+    compared.
+    """
     for key in sorted(old.keys() | new.keys()):
         if key not in new or key not in old:
             yield f"  {key}: {'is new' if key in new else 'is gone'}"
@@ -97,5 +104,8 @@ def readable(text: str) -> str:
 
 
 def test_a_changed_value_is_reported_with_its_key() -> None:
-    old, new = {"a": {"value": "0x1.0p+0"}, "b": {"value": "-"}}, {"a": {"value": "0x1.8p+0", "extra": "1"}}
+    old, new = (
+        {"a": {"value": "0x1.0p+0"}, "b": {"value": "-"}},
+        {"a": {"value": "0x1.8p+0", "extra": "1"}},
+    )
     assert list(differences(old, new)) == ["  a | value: 1.0 -> 1.5", "  b: is gone"]

@@ -17,7 +17,9 @@ KERNELS = {
     "gride": (gride, gride.or_raise),
     "levina_bickel": (levina_bickel, levina_bickel.or_raise),
 }
-each_kernel = pytest.mark.parametrize("kernel", [kernel for kernel, _ in KERNELS.values()], ids=KERNELS)
+each_kernel = pytest.mark.parametrize(
+    "kernel", [kernel for kernel, _ in KERNELS.values()], ids=KERNELS
+)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
@@ -53,7 +55,9 @@ def test_any_precision(dtype, kind):
     points = Cloud(HOSTILE["gaussian"]().to(dtype)).distinct.points
     groups = GROUPINGS["eights"](len(points)).to(kind)
     np.testing.assert_allclose(
-        nearest_distances(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10
+        nearest_distances(points, groups=groups),
+        naive_nearest_outside(points, groups, 2),
+        rtol=1e-10,
     )
 
 
@@ -62,10 +66,14 @@ def test_any_precision(dtype, kind):
 def test_tiles_of_all_shapes(n, grouping):
     points = torch.randn(n, 6, generator=torch.Generator().manual_seed(n))
     groups = GROUPINGS[grouping](n)
-    exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    exact = torch.cdist(
+        points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
     exact[groups[:, None] == groups] = torch.inf
     expected = exact.topk(2, largest=False).values
-    torch.testing.assert_close(nearest_distances(points, groups=groups), expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        nearest_distances(points, groups=groups), expected, rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("more", module._N_EXTRA)
@@ -75,10 +83,14 @@ def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     groups = GROUPINGS[grouping](len(points))
     monkeypatch.setattr(module, "_N_EXTRA", (more,))
     found = module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
-    np.testing.assert_allclose(found.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10)
+    np.testing.assert_allclose(
+        found.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10
+    )
 
 
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"]
+)
 @pytest.mark.parametrize("grouping", ["eights", "half_in_one"])
 def test_clouds_as_models_have_them_need_no_float64_search(name, grouping, monkeypatch):
     monkeypatch.setattr(module, "_N_EXTRA", ())
@@ -91,7 +103,9 @@ def test_groups_of_one_are_none(name):
     points = HOSTILE[name]()
     groups = torch.randperm(len(points), generator=torch.Generator().manual_seed(0)) - 5
     for kernel, _ in KERNELS.values():
-        torch.testing.assert_close(kernel(Cloud(points, groups=groups)), kernel(points), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            kernel(Cloud(points, groups=groups)), kernel(points), rtol=0, atol=0, equal_nan=True
+        )
 
 
 def naive(points, groups, kernel):
@@ -106,16 +120,22 @@ def naive(points, groups, kernel):
 
 @pytest.mark.parametrize("kernel", [two_nn, levina_bickel])
 @pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks", "bfloat16", "offset_3000", "heavy_tail"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "low_rank", "sinks", "bfloat16", "offset_3000", "heavy_tail"]
+)
 def test_kernels_against_the_oracle(name, grouping, kernel):
     points = HOSTILE[name]()
     groups = GROUPINGS[grouping](len(points))
-    assert kernel(Cloud(points, groups=groups)).item() == pytest.approx(naive(points, groups, kernel), rel=1e-9)
+    assert kernel(Cloud(points, groups=groups)).item() == pytest.approx(
+        naive(points, groups, kernel), rel=1e-9
+    )
 
 
 def test_gride_at_its_smallest_scale_is_two_nn_by_maximum_likelihood():
     points, groups = HOSTILE["gaussian"](), GROUPINGS["eights"](400)
-    expected = two_nn(Cloud(points, groups=groups), estimator="maximum_likelihood").item() * 400 / 399
+    expected = (
+        two_nn(Cloud(points, groups=groups), estimator="maximum_likelihood").item() * 400 / 399
+    )
     assert gride(Cloud(points, groups=groups), k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -127,13 +147,23 @@ def test_invariances(name, kernel):
     expected = kernel(Cloud(points, groups=groups)).item()
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(3))
     dim = points.shape[1]
-    turn = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))).Q
-    assert kernel(Cloud(points[order], groups=groups[order])).item() == pytest.approx(expected, rel=1e-12)
-    for names in (-groups, groups * 1000, torch.randperm(20, generator=torch.Generator().manual_seed(0))[groups]):
+    turn = torch.linalg.qr(
+        torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ).Q
+    assert kernel(Cloud(points[order], groups=groups[order])).item() == pytest.approx(
+        expected, rel=1e-12
+    )
+    for names in (
+        -groups,
+        groups * 1000,
+        torch.randperm(20, generator=torch.Generator().manual_seed(0))[groups],
+    ):
         assert kernel(Cloud(points, groups=names)).item() == pytest.approx(expected, rel=1e-12)
     for changed in (points @ turn, points * 3.7, points + 5):
         assert kernel(Cloud(changed, groups=groups)).item() == pytest.approx(expected, rel=1e-8)
-    repeated = kernel(Cloud(torch.cat([points, points[:50]]), groups=torch.cat([groups, groups[:50]])))
+    repeated = kernel(
+        Cloud(torch.cat([points, points[:50]]), groups=torch.cat([groups, groups[:50]]))
+    )
     assert repeated.item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -154,18 +184,30 @@ def test_duplicates_across_groups_against_the_oracle(name):
     cloud = Cloud(points, groups=groups)
     first = [points.tolist().index(row) for row in points.unique(dim=0).tolist()]
     expected = naive_nearest_outside(points[first], groups[first], 2)
-    np.testing.assert_allclose(np.sort(cloud_neighbours(cloud, 2).distances, 0), np.sort(expected, 0), rtol=1e-10)
+    np.testing.assert_allclose(
+        np.sort(cloud_neighbours(cloud, 2).distances, 0), np.sort(expected, 0), rtol=1e-10
+    )
 
 
 def test_neighbours_are_searched_once_for_all(monkeypatch):
     points, groups = HOSTILE["low_rank"](), GROUPINGS["eights"](400)
-    cloud, searches, nearest_neighbours = Cloud(points, groups=groups, n_neighbours=32), [], module.nearest_neighbours
+    cloud, searches, nearest_neighbours = (
+        Cloud(points, groups=groups, n_neighbours=32),
+        [],
+        module.nearest_neighbours,
+    )
     monkeypatch.setattr(
         module,
         "nearest_neighbours",
-        lambda points, k, groups: searches.append(k) or nearest_neighbours(points, k, groups=groups),
+        lambda points, k, groups: (
+            searches.append(k) or nearest_neighbours(points, k, groups=groups)
+        ),
     )
-    found = [two_nn.or_raise(cloud).item(), gride.or_raise(cloud, k=8).item(), levina_bickel.or_raise(cloud).item()]
+    found = [
+        two_nn.or_raise(cloud).item(),
+        gride.or_raise(cloud, k=8).item(),
+        levina_bickel.or_raise(cloud).item(),
+    ]
     assert searches == [32]
     monkeypatch.undo()
     kernels = (two_nn, partial(gride, k=8), levina_bickel)
@@ -182,13 +224,19 @@ def test_no_more_neighbours_are_searched_than_the_groups_leave():
 
 
 UNDEFINED = {
-    "0 of 60 distinct points lie outside the largest of the groups, at least {} needed": torch.full((60,), 9),
-    "1 of 60 distinct points lie outside the largest of the groups, at least {} needed": (torch.arange(60) > 0).int(),
+    "0 of 60 distinct points lie outside the largest of the groups, at least {} needed": torch.full(
+        (60,), 9
+    ),
+    "1 of 60 distinct points lie outside the largest of the groups, at least {} needed": (
+        torch.arange(60) > 0
+    ).int(),
 }
 
 
 @pytest.mark.parametrize(("k", "kernel"), [(2, "two_nn"), (4, "gride"), (20, "levina_bickel")])
-@pytest.mark.parametrize(("reason", "groups"), UNDEFINED.items(), ids=["one_group", "one_point_outside"])
+@pytest.mark.parametrize(
+    ("reason", "groups"), UNDEFINED.items(), ids=["one_group", "one_point_outside"]
+)
 def test_too_few_outside_is_undefined(reason, groups, k, kernel):
     points = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     value_or_nan, value_or_reason = KERNELS[kernel]
@@ -200,4 +248,6 @@ def test_too_few_outside_is_undefined(reason, groups, k, kernel):
 
 def test_what_makes_a_cloud_undefined_comes_first():
     with pytest.raises(Undefined, match="^the points contain NaN$"):
-        two_nn.or_raise(Cloud(torch.full((9, 2), torch.nan), groups=torch.zeros(9, dtype=torch.long)))
+        two_nn.or_raise(
+            Cloud(torch.full((9, 2), torch.nan), groups=torch.zeros(9, dtype=torch.long))
+        )

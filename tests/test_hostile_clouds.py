@@ -1,4 +1,6 @@
-"""Both kernels against float64 oracles, on clouds that break careless ones, whatever the surroundings."""
+"""Both kernels against float64 oracles, on clouds that break careless ones, whatever the
+surroundings.
+"""
 
 import pytest
 import torch
@@ -8,7 +10,12 @@ from repdyn.kernels import anisotropy, two_nn
 
 
 @pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")])]
+    params=[
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+        ),
+    ]
 )
 def device(request):
     return request.param
@@ -52,7 +59,16 @@ SURROUNDINGS = {
 @pytest.mark.parametrize("kernel", [anisotropy, two_nn])
 @pytest.mark.parametrize("surroundings", SURROUNDINGS)
 @pytest.mark.parametrize(
-    "name", ["low_rank", "std_500_offset_3000", "duplicates_20_percent", "bfloat16", "float16", "transposed", "d_gt_n"]
+    "name",
+    [
+        "low_rank",
+        "std_500_offset_3000",
+        "duplicates_20_percent",
+        "bfloat16",
+        "float16",
+        "transposed",
+        "d_gt_n",
+    ],
 )
 def test_surroundings_do_not_matter(kernel, surroundings, name):
     points = HOSTILE[name]()
@@ -74,7 +90,9 @@ def test_a_users_medium_precision_does_not_matter(name):
 
 
 def _rotation(dim):
-    return torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(9))).Q
+    return torch.linalg.qr(
+        torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    ).Q
 
 
 INVARIANCES = {
@@ -89,7 +107,11 @@ INVARIANCES = {
 
 @pytest.mark.parametrize("kernel", [anisotropy, two_nn])
 @pytest.mark.parametrize("change", INVARIANCES)
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "duplicates_20_percent", "heavy_tail", "d_gt_n", "n_5"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "low_rank", "duplicates_20_percent", "heavy_tail", "d_gt_n", "n_5"]
+)
 def test_invariances(kernel, change, name):
     points = HOSTILE[name]().double()
-    assert kernel(INVARIANCES[change](points)).item() == pytest.approx(kernel(points).item(), rel=1e-8)
+    assert kernel(INVARIANCES[change](points)).item() == pytest.approx(
+        kernel(points).item(), rel=1e-8
+    )

@@ -1,4 +1,6 @@
-"""The hub's client, and models loaded from what it fetched: nothing damaged, foreign or incomplete is measured."""
+"""The hub's client, and models loaded from what it fetched: nothing damaged, foreign or incomplete
+is measured.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def fetch(commit: str, folder: Path, **settings) -> Path:
 )
 def test_the_step_in_the_name_of_a_revision(name, step, tokens, stage):
     found = parse_revision(name)
-    assert (found and (found.step, found.tokens_seen, found.stage)) == (step and (step, tokens, stage))
+    assert (found and (found.step, found.tokens_seen, found.stage)) == (
+        step and (step, tokens, stage)
+    )
 
 
 def test_numbers_with_units_are_exact():
@@ -125,7 +129,9 @@ def test_a_listing_is_asked_for_again_while_the_hub_is_busy_and_kept(hub, commit
 def test_a_listing_that_fails(hub, commit, fault, reason):
     hub.fault("/api/models/lab/model/refs", fault[0], **fault[1])
     start = time.monotonic()
-    found, problem = attempt(lambda: prepare(SweepOptions(source="lab/model", timeout=2), to_plan=True))
+    found, problem = attempt(
+        lambda: prepare(SweepOptions(source="lab/model", timeout=2), to_plan=True)
+    )
     assert reason in (problem or found.problems[0])
     assert time.monotonic() - start < 10
 
@@ -139,7 +145,9 @@ def test_no_connection_is_no_failure_of_a_checkpoint(hub, commit):
 @pytest.mark.parametrize("folder", ["../..", "/etc", "a"])
 def test_files_of_other_folders_are_no_checkpoint(hub, commit, monkeypatch, folder):
     names = [f"{folder}/{name}" for name in ("config.json", "model.safetensors")]
-    listing = json.dumps([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]).encode()
+    listing = json.dumps(
+        [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
+    ).encode()
     answer = (200, listing, {"Content-Type": "application/json"})
     monkeypatch.setattr("hub_server._Repository.tree", lambda *_: answer)
     with pytest.raises(CheckpointError, match="it has no config.json"):
@@ -160,7 +168,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_download_that_fails_once_succeeds_and_one_that_always_fails_says_why(hub, commit, tmp_path, what):
+def test_a_download_that_fails_once_succeeds_and_one_that_always_fails_says_why(
+    hub, commit, tmp_path, what
+):
     kind, options, reason = FAULTS[what]
     hub.fault("^GET .*model.safetensors", kind, **options)
     with pytest.raises(CheckpointError, match=reason):
@@ -208,7 +218,9 @@ def test_progress_is_that_of_the_disk(hub, commit, tmp_path):
 
 
 def test_results_of_threads_are_in_order_and_the_first_error_ends_them():
-    assert map_concurrently(lambda number: number**2, range(50)) == [number**2 for number in range(50)]
+    assert map_concurrently(lambda number: number**2, range(50)) == [
+        number**2 for number in range(50)
+    ]
     with pytest.raises(ZeroDivisionError):
         map_concurrently(lambda number: 1 / (number - 3), range(1000))
 
@@ -221,8 +233,14 @@ def test_one_format_of_weights_is_chosen():
         "model.safetensors",
         "config.json",
     ]
-    assert "model.safetensors" not in chosen("config.json", "x/model.safetensors", "pytorch_model.bin")
-    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+    assert "model.safetensors" not in chosen(
+        "config.json", "x/model.safetensors", "pytorch_model.bin"
+    )
+    shards = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
     assert chosen("config.json", *shards) == [*shards, "config.json"]
     for names in (["model.safetensors"], ["config.json", "model.onnx"]):
         with pytest.raises(CheckpointError):
@@ -261,12 +279,17 @@ WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
     ("spoil", "reason"),
     [
         (lambda folder: rewritten(folder, WEIGHT, lambda _: None), "would be random"),
-        (lambda folder: rewritten(folder, WEIGHT, lambda value: value * float("nan")), "not finite"),
+        (
+            lambda folder: rewritten(folder, WEIGHT, lambda value: value * float("nan")),
+            "not finite",
+        ),
         (lambda folder: configured(folder, intermediate_size=24), "does not load|shape"),
         (lambda folder: configured(folder, num_hidden_layers=1), "cut off"),
         (lambda folder: configured(folder, model_type="perceptron9000"), "does not load"),
         (
-            lambda folder: configured(folder, model_type="mine", auto_map={"AutoConfig": "a.C", "AutoModel": "a.M"}),
+            lambda folder: configured(
+                folder, model_type="mine", auto_map={"AutoConfig": "a.C", "AutoModel": "a.M"}
+            ),
             "trust-remote-code",
         ),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
@@ -287,7 +310,9 @@ def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
     torch.save(tensors, family[8] / "pytorch_model.bin")
     found = load_model(family[8], Loading(dtype="bfloat16")).state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-    assert {value.dtype for value in found.values() if value.is_floating_point()} == {torch.bfloat16}
+    assert {value.dtype for value in found.values() if value.is_floating_point()} == {
+        torch.bfloat16
+    }
     torch.save({**tensors, "more": Touch(tmp_path / "ran")}, family[8] / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="does not load"):
         load_model(family[8], Loading())
@@ -300,7 +325,9 @@ def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, pre
     expected = load_model(family[8], Loading()).state_dict()
     tensors = load_file(family[8] / "model.safetensors")
     (family[8] / "model.safetensors").unlink()
-    torch.save({prefix + name: weight for name, weight in tensors.items()}, family[8] / "pytorch_model.bin")
+    torch.save(
+        {prefix + name: weight for name, weight in tensors.items()}, family[8] / "pytorch_model.bin"
+    )
     found = load_model(family[8], Loading()).state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -39,7 +39,13 @@ def trainer(folder, *callbacks, of=None, **changes) -> Trainer:
         "seed": 3,
     }
     arguments = TrainingArguments(output_dir=str(folder), **settings | changes)
-    return Trainer(of or model(), arguments, train_dataset=DATA, eval_dataset=DATA[:8], callbacks=list(callbacks))
+    return Trainer(
+        of or model(),
+        arguments,
+        train_dataset=DATA,
+        eval_dataset=DATA[:8],
+        callbacks=list(callbacks),
+    )
 
 
 def tracker(small_probe, schedule=2, **changes):
@@ -48,13 +54,21 @@ def tracker(small_probe, schedule=2, **changes):
 
 def test_steps_losses_and_tokens(tmp_path, small_probe):
     attached = tracker(small_probe)
-    trained = trainer(tmp_path / "job", attached, max_steps=5, logging_steps=1, include_num_input_tokens_seen="all")
+    trained = trainer(
+        tmp_path / "job",
+        attached,
+        max_steps=5,
+        logging_steps=1,
+        include_num_input_tokens_seen="all",
+    )
     trained.train()
     store = open_store(tmp_path / "job" / "repdyn")
     assert store.runs() == ["job"]
     assert store.steps("job") == [0, 2, 4, 5]
     frame = store.to_pandas()
-    logged = {entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry}
+    logged = {
+        entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry
+    }
     stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
     assert stored == {step: logged[step] for step in (2, 4, 5)}
     assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
@@ -63,7 +77,12 @@ def test_steps_losses_and_tokens(tmp_path, small_probe):
 
 def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_probe):
     attached = tracker(small_probe)
-    schedule = {"learning_rate": 1e-2, "lr_scheduler_type": "linear", "warmup_steps": 2, "max_steps": 6}
+    schedule = {
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 2,
+        "max_steps": 6,
+    }
     trainer(tmp_path / "job", attached, **schedule).train()
     frame = attached.store.to_pandas()
     stored = frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
@@ -79,7 +98,11 @@ def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, small_pr
     frame = attached.store.to_pandas()
     found = frame.loc[(frame["step"] == 6) & frame["layer"].notna()]
     values = found.sort_values(["layer", "metric", "subset"])["value"].tolist()
-    expected = measure(trained.model, small_probe).to_pandas().sort_values(["layer", "metric", "subset"])["value"]
+    expected = (
+        measure(trained.model, small_probe)
+        .to_pandas()
+        .sort_values(["layer", "metric", "subset"])["value"]
+    )
     np.testing.assert_array_equal(values, expected.tolist())
 
 
@@ -89,7 +112,9 @@ def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, small_pr
         pytest.param({}, id="plain"),
         pytest.param({"gradient_accumulation_steps": 2}, id="accumulation"),
         pytest.param({"bf16": True}, id="bf16"),
-        pytest.param({"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True}, id="evaluation"),
+        pytest.param(
+            {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True}, id="evaluation"
+        ),
         pytest.param({"gradient_checkpointing": True}, id="gradient checkpointing"),
     ],
 )
@@ -102,12 +127,17 @@ def test_training_is_bit_identical(tmp_path, small_probe, settings):
     tracked.train()
     assert torch.equal(torch.rand(1), drawn)
     assert attached.store.steps("tracked") == [0, 1, 2, 3, 4, 5, 6]
-    losses = [[entry["loss"] for entry in run.state.log_history if "loss" in entry] for run in (plain, tracked)]
+    losses = [
+        [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+        for run in (plain, tracked)
+    ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3
     for expected, found in zip(plain.model.parameters(), tracked.model.parameters(), strict=True):
         assert torch.equal(expected, found)
-    assert [m.training for m in plain.model.modules()] == [m.training for m in tracked.model.modules()]
+    assert [m.training for m in plain.model.modules()] == [
+        m.training for m in tracked.model.modules()
+    ]
 
 
 def test_resume_is_one_curve_and_a_second_training_another_run(tmp_path, small_probe):
@@ -128,21 +158,39 @@ def test_resume_is_one_curve_and_a_second_training_another_run(tmp_path, small_p
 
 @pytest.mark.parametrize("schedule", [2, "checkpoints"])
 def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe, schedule):
-    settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
-    best = {"metric_for_best_model": "anisotropy/mean", "load_best_model_at_end": True, "greater_is_better": False}
+    settings = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+    }
+    best = {
+        "metric_for_best_model": "anisotropy/mean",
+        "load_best_model_at_end": True,
+        "greater_is_better": False,
+    }
     attached = tracker(small_probe, schedule)
     trained = trainer(tmp_path / "job", attached, **settings, **best)
     trained.train()
-    frame = attached.store.to_pandas().query("metric == 'anisotropy' and subset == 'all' and step > 0")
+    frame = attached.store.to_pandas().query(
+        "metric == 'anisotropy' and subset == 'all' and step > 0"
+    )
     assert trained.state.best_metric == pytest.approx(frame.groupby("step")["value"].mean().min())
 
 
 def test_a_callback_before_the_tracker_reads_its_values(tmp_path, small_probe):
     """They came only after an EarlyStoppingCallback, which then never stopped."""
-    settings = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    settings = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+    }
     best = {"metric_for_best_model": "anisotropy/mean", "load_best_model_at_end": True}
     trained = trainer(tmp_path / "job", tracker(small_probe), max_steps=8, **settings, **best)
-    trained.callback_handler.callbacks.insert(0, EarlyStoppingCallback(1, early_stopping_threshold=1e9))
+    trained.callback_handler.callbacks.insert(
+        0, EarlyStoppingCallback(1, early_stopping_threshold=1e9)
+    )
     trained.train()
     assert trained.state.global_step == 4
 
@@ -173,13 +221,22 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     assert trained.state.best_model_checkpoint != str(tmp_path / "job" / f"checkpoint-{last}")
     frame = attached.store.to_pandas()
     end = frame[(frame["step"] == last) & frame["layer"].notna()]["value"].tolist()
-    evaluated = {log["step"]: log["eval_loss"] for log in trained.state.log_history if "eval_loss" in log}
+    evaluated = {
+        log["step"]: log["eval_loss"] for log in trained.state.log_history if "eval_loss" in log
+    }
     stored = frame[frame["metric"] == "val/loss"]["value"].tolist()
     assert stored == [evaluated[last]]
     saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
-    expected = measure(saved, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    expected = (
+        measure(saved, small_probe)
+        .to_pandas()
+        .sort_values(["metric", "subset", "layer"])["value"]
+        .tolist()
+    )
     np.testing.assert_array_equal(end, expected)
-    assert not [name for name in trained.evaluate() if "anisotropy" in name]  # the last step's, not the best model's
+    assert not [
+        name for name in trained.evaluate() if "anisotropy" in name
+    ]  # the last step's, not the best model's
 
 
 def test_the_validation_loss_is_that_of_the_first_of_several_data_sets(tmp_path, small_probe):
@@ -187,7 +244,9 @@ def test_the_validation_loss_is_that_of_the_first_of_several_data_sets(tmp_path,
     trained = trainer(tmp_path / "job", attached, eval_strategy="steps", eval_steps=2, max_steps=4)
     trained.eval_dataset = {"books": DATA[:4], "news": DATA[4:8]}
     trained.train()
-    evaluated = [log["eval_books_loss"] for log in trained.state.log_history if "eval_books_loss" in log]
+    evaluated = [
+        log["eval_books_loss"] for log in trained.state.log_history if "eval_books_loss" in log
+    ]
     frame = attached.store.to_pandas()
     assert frame[frame["metric"] == "val/loss"].sort_values("step")["value"].tolist() == evaluated
 
@@ -226,9 +285,18 @@ def test_two_trackers_with_names_keep_apart(tmp_path, small_probe):
 
 def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, small_probe):
     attached = tracker(small_probe, "checkpoints")
-    trained = trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=2, max_steps=6, logging_steps=2)
+    trained = trainer(
+        tmp_path / "job",
+        attached,
+        save_strategy="steps",
+        save_steps=2,
+        max_steps=6,
+        logging_steps=2,
+    )
     trained.train()
-    logged = {entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry}
+    logged = {
+        entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry
+    }
     frame = attached.store.to_pandas()
     assert frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict() == logged
     assert set(logged) == {2, 4, 6}
@@ -257,7 +325,11 @@ def test_evaluation_alone_measures_nothing(tmp_path, small_probe):
     trainer(tmp_path / "job", attached).evaluate()
     assert attached.store is None
     trainer(tmp_path / "job", attached).train()
-    assert not [name for name in trainer(tmp_path / "next fold", attached).evaluate() if "anisotropy" in name]
+    assert not [
+        name
+        for name in trainer(tmp_path / "next fold", attached).evaluate()
+        if "anisotropy" in name
+    ]
 
 
 def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, small_probe, caplog):
@@ -269,7 +341,9 @@ def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, small_probe, c
     trained = trainer(tmp_path / "job", attached)
     trained.train()
     assert trained.state.global_step == 2
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.delivery"]
+    said = [
+        record.message for record in caplog.records if record.name == "repdyn.tracking.delivery"
+    ]
     assert [text.partition(":")[0] for text in said] == [
         "alert at step 0, any",
         "alert at step 2, high",

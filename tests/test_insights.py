@@ -28,7 +28,16 @@ def described(rows) -> RunInsights:
 def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
     """Return rows of layers that all have the value of their step."""
     return [
-        make_row(step=step, layer=layer, depth=layer / 5, metric=metric, subset=subset, value=value, std=noise, **more)
+        make_row(
+            step=step,
+            layer=layer,
+            depth=layer / 5,
+            metric=metric,
+            subset=subset,
+            value=value,
+            std=noise,
+            **more,
+        )
         for step, value in values_by_step.items()
         for layer in range(n_layers)
     ]
@@ -43,7 +52,9 @@ def curve(function, steps=STEPS):
 
 
 def flat(step: int) -> float:
-    """Return almost the same value at all of STEPS, though not to the last bit, and without a trend."""
+    """Return almost the same value at all of STEPS, though not to the last bit, and without a
+    trend.
+    """
     return 5.0 + 1e-9 * (7 * step // 10 % len(STEPS))
 
 
@@ -69,16 +80,29 @@ def test_repeated_checkpoints():
     by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
     found = described(layers_at(by_step))
     (statement,) = [each for each in found.statements if "repeated" in each.kind]
-    assert (found.status, found.reason) == ("watch", statement.sentence)  # it was healthy, above such statements
-    assert (statement.severity, statement.kind, statement.steps) == ("watch", "repeated checkpoint", (50, 80, 120))
-    assert statement.sentence.startswith("Steps 50, 80 and 120 have the same values to the last bit: copies of one")
+    assert (found.status, found.reason) == (
+        "watch",
+        statement.sentence,
+    )  # it was healthy, above such statements
+    assert (statement.severity, statement.kind, statement.steps) == (
+        "watch",
+        "repeated checkpoint",
+        (50, 80, 120),
+    )
+    assert statement.sentence.startswith(
+        "Steps 50, 80 and 120 have the same values to the last bit: copies of one"
+    )
 
 
 def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
-    """Describe five layers with values of their own, but for what ``change`` returns of a step, layer and metric."""
+    """Describe five layers with values of their own, but for what ``change`` returns of a step,
+    layer and metric.
+    """
     rows = []
     for step, layer, metric in itertools.product(steps, range(5), metrics):
-        row = make_row(step=step, layer=layer, depth=layer / 4, module=f"h.{layer - 1}", metric=metric)
+        row = make_row(
+            step=step, layer=layer, depth=layer / 4, module=f"h.{layer - 1}", metric=metric
+        )
         value = 0.3 + layer / 30 + step / 7e3 + (metric == "two_nn")
         rows.append(replace(row, **({"value": value} | change(step, layer, metric))))
     return described(rows)
@@ -92,24 +116,50 @@ def test_a_block_that_changes_nothing():
     found = with_layers(repeat)
     sentence = "Layer 3 (h.2) has the values of the layer before since step 100: its block changes"
     assert (found.status, found.reason) == ("watch", f"{sentence} nothing that was measured.")
-    assert with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == found.reason  # one step after it was set to 0
+    assert (
+        with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == found.reason
+    )  # one step after it was set to 0
     near = with_layers(lambda *cell: repeat(*cell, bit=1e-5))
     # vectors on a line stay there, and the block that made the line was not the one that was named
     on_a_line = with_layers(lambda *cell: repeat(*cell, anisotropy=0.99))
     undefined = with_layers(lambda *_: {"value": math.nan, "reason": "none"})
-    single, before_training = with_layers(repeat, metrics=["two_nn"]), with_layers(repeat, steps=[0])
-    assert not any("idle block" in kinds(other) for other in (near, on_a_line, undefined, single, before_training))
+    single, before_training = (
+        with_layers(repeat, metrics=["two_nn"]),
+        with_layers(repeat, steps=[0]),
+    )
+    assert not any(
+        "idle block" in kinds(other)
+        for other in (near, on_a_line, undefined, single, before_training)
+    )
 
 
 def test_a_layer_that_collapsed_is_named_before_its_missing_values():
-    equal = {"value": math.nan, "n_unique": 1, "reason": "batch 0: 1 distinct of 4096 points, at least 3 needed"}
-    near = equal | {"n_unique": 9, "reason": "batch 0: the 4096 points differ by less than rounding"}
-    found = with_layers(lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {})
+    equal = {
+        "value": math.nan,
+        "n_unique": 1,
+        "reason": "batch 0: 1 distinct of 4096 points, at least 3 needed",
+    }
+    near = equal | {
+        "n_unique": 9,
+        "reason": "batch 0: the 4096 points differ by less than rounding",
+    }
+    found = with_layers(
+        lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {}
+    )
     equal_up_to = "all vectors of each are equal up to rounding; the first may explain the others"
     sentence = f"Layers 3-4 (h.2 to h.3) collapsed since step 200: {equal_up_to}."
-    assert (found.status, found.reason, found.statements[0].sentence) == ("watch", sentence, sentence)
-    assert [each.severity for each in found.statements].count("watch") == 1  # one collapse was told four times
-    assert "has no value any more: in layer 3, all 4096 vectors are equal." in found.statements[1].sentence
+    assert (found.status, found.reason, found.statements[0].sentence) == (
+        "watch",
+        sentence,
+        sentence,
+    )
+    assert [each.severity for each in found.statements].count(
+        "watch"
+    ) == 1  # one collapse was told four times
+    assert (
+        "has no value any more: in layer 3, all 4096 vectors are equal."
+        in found.statements[1].sentence
+    )
 
 
 def test_a_loss_that_diverged():
@@ -124,13 +174,17 @@ def test_a_loss_that_diverged():
 
 
 def test_a_single_high_loss_is_no_divergence():
-    found = described([*layers_at(curve(lambda step: 5.0)), *losses([5, 4, 3, 2, 2, 2, 2, 2, 2, 9])])
+    found = described(
+        [*layers_at(curve(lambda step: 5.0)), *losses([5, 4, 3, 2, 2, 2, 2, 2, 2, 9])]
+    )
     assert "loss diverged" not in kinds(found)
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
 def test_a_loss_that_is_not_finite(value, word):
-    found = described([*layers_at(curve(lambda step: 5.0)), *losses([5, 4, value, 3, 2, value, value])])
+    found = described(
+        [*layers_at(curve(lambda step: 5.0)), *losses([5, 4, value, 3, 2, value, value])]
+    )
     assert (found.status, found.statements[0].kind) == ("failed", "loss not finite")
     assert found.statements[0].sentence == f"The training loss has been {word} since step 50."
 
@@ -139,8 +193,18 @@ def test_a_loss_that_is_not_finite(value, word):
     ("since", "reason", "status"),
     [
         pytest.param(STEPS[-1], "the points contain NaN", "failed", id="NaN"),
-        pytest.param(0, "more than half of the vectors (99%) are nearly the same as another one", "healthy", id="few"),
-        pytest.param(10, "more than half of the vectors (99%) are nearly the same as another one", "watch", id="lost"),
+        pytest.param(
+            0,
+            "more than half of the vectors (99%) are nearly the same as another one",
+            "healthy",
+            id="few",
+        ),
+        pytest.param(
+            10,
+            "more than half of the vectors (99%) are nearly the same as another one",
+            "watch",
+            id="lost",
+        ),
         pytest.param(0, "out of memory", "watch", id="other reason"),
     ],
 )
@@ -154,20 +218,29 @@ def test_missing_values(since, reason, status):
     ]
     found = described(rows)
     assert (found.status, only(found, "missing values").layers) == (status, (3,))
-    assert ("as at every step before" in only(found, "missing values").sentence) == (status == "healthy")
+    assert ("as at every step before" in only(found, "missing values").sentence) == (
+        status == "healthy"
+    )
 
 
 def test_overfitting():
     validation = {0: 5.0, 50: 3.0, 100: 2.5, 150: 2.7, 200: 3.1}
     rows = [*layers_at(curve(flat)), *losses(np.linspace(5, 1.5, 24))]
-    found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())])
+    found = described(
+        [*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())]
+    )
     assert (found.status, found.statements[0].kind) == ("watch", "overfitting")
     assert found.statements[0].steps == (100, 200)
     assert "validation loss grew from 2.5 at step 100 to 3.1" in found.statements[0].sentence
     # as long as both fall, it is no overfitting, however far apart they are
     falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
-    found = described([*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())])
-    assert (found.status, only(found, "generalisation gap").evidence["last_validation_loss"]) == ("healthy", 3.1)
+    found = described(
+        [*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())]
+    )
+    assert (found.status, only(found, "generalisation gap").evidence["last_validation_loss"]) == (
+        "healthy",
+        3.1,
+    )
 
 
 def test_a_peak_is_described_with_both_ends():
@@ -191,11 +264,18 @@ def test_a_change_is_described(sign):
     change = only(found, "change")
     assert (change.evidence["first"], change.evidence["last"]) == (20.0, 20 + sign * 11.5)
     assert ("grew" if sign > 0 else "fell") in change.sentence
-    assert change.sentence.endswith(f", and was still {'growing' if sign > 0 else 'falling'} at the end.")
-    ended = described(layers_at(curve(lambda step: 20 + sign * min(step, 90) / 20), metric="effective_rank"))
+    assert change.sentence.endswith(
+        f", and was still {'growing' if sign > 0 else 'falling'} at the end."
+    )
+    ended = described(
+        layers_at(curve(lambda step: 20 + sign * min(step, 90) / 20), metric="effective_rank")
+    )
     assert "at the end" not in only(ended, "change").sentence
     fell_back = curve(lambda step: 20 + sign * (0 if step < 120 else 9 - step / 99))
-    assert "at the end" not in only(described(layers_at(fell_back, metric="effective_rank")), "change").sentence
+    assert (
+        "at the end"
+        not in only(described(layers_at(fell_back, metric="effective_rank")), "change").sentence
+    )
 
 
 def test_a_change_within_the_noise_is_not_described():
@@ -223,7 +303,15 @@ def test_coupling_is_that_of_changes_not_of_trends():
 
 def test_a_layer_that_stands_out():
     rows = [
-        make_row(step=step, layer=layer, depth=layer / 6, metric="anisotropy", subset="no_sink", value=value, std=0.0)
+        make_row(
+            step=step,
+            layer=layer,
+            depth=layer / 6,
+            metric="anisotropy",
+            subset="no_sink",
+            value=value,
+            std=0.0,
+        )
         for step in STEPS
         for layer, value in enumerate([0.2, 0.22, 0.21, 0.9, 0.2, 0.19, 0.2])
     ]
@@ -242,14 +330,23 @@ def test_many_neighbours_in_the_own_window():
         for row in layers_at(curve(lambda step: 5.0), **shares)
     ]  # fmt: skip
     statement = only(described(rows), "own window")
-    assert (statement.evidence["first_share"], statement.evidence["last_share"]) == pytest.approx((0.3, 0.76))
+    assert (statement.evidence["first_share"], statement.evidence["last_share"]) == pytest.approx(
+        (0.3, 0.76)
+    )
     assert "76%" in statement.sentence
     assert "up from 30%" in statement.sentence
 
 
 def test_checkpoints_that_failed():
     found = described(
-        [*make_rows(), *(row for step in (1024, 2048) for row in make_failures(step, run="decoder-quickstart"))]
+        [
+            *make_rows(),
+            *(
+                row
+                for step in (1024, 2048)
+                for row in make_failures(step, run="decoder-quickstart")
+            ),
+        ]
     )
     statement = only(found, "failed measurement")
     assert (found.status, statement.steps) == ("watch", (1024, 2048))
@@ -258,12 +355,22 @@ def test_checkpoints_that_failed():
 def test_too_few_steps_and_finished_models_have_no_status():
     assert described(layers_at({0: 5.0, 10: 4.0})).status == "unknown"
     found = described([replace(row, stage="finished") for row in layers_at({0: 5.0})])
-    assert (found.status, found.reason) == ("unknown", "A finished model has no course of training to judge.")
+    assert (found.status, found.reason) == (
+        "unknown",
+        "A finished model has no course of training to judge.",
+    )
 
 
 def test_severity_ranks_before_weight():
-    found = described([*layers_at({s: 8.0 if s < 200 else 3.0 for s in STEPS}), *losses([5, 2, 2, 2, 2, 2, 9, 9, 9])])
-    ranks = [("failed", "watch", "note").index(statement.severity) for statement in found.statements]
+    found = described(
+        [
+            *layers_at({s: 8.0 if s < 200 else 3.0 for s in STEPS}),
+            *losses([5, 2, 2, 2, 2, 2, 9, 9, 9]),
+        ]
+    )
+    ranks = [
+        ("failed", "watch", "note").index(statement.severity) for statement in found.statements
+    ]
     assert ranks == sorted(ranks)
     assert ranks[0] == 0
     assert found.statements[0].sentence in found.headline
@@ -306,11 +413,21 @@ COURSES = [
 
 def found(courses, metric="largest_activation", **given):
     rows = [
-        make_row(step=int(step), layer=layer, depth=layer / 3, metric=metric, value=float(value), std=0.0, **given)
+        make_row(
+            step=int(step),
+            layer=layer,
+            depth=layer / 3,
+            metric=metric,
+            value=float(value),
+            std=0.0,
+            **given,
+        )
         for layer, values in enumerate(courses)
         for step, value in zip(STEPS_OF_ACTIVATION_STATEMENTS, values, strict=True)
     ]
-    return [each for each in of_one(to_frame(rows), []).statements if each.kind == "activation growth"]
+    return [
+        each for each in of_one(to_frame(rows), []).statements if each.kind == "activation growth"
+    ]
 
 
 def test_the_layers_that_follow_the_formula():
@@ -330,7 +447,12 @@ def test_the_layers_that_follow_the_formula():
 def test_nothing_is_said_of_other_courses_and_metrics():
     assert found([COURSES[0], COURSES[3]]) == []
     assert found(COURSES, metric="norm") == []
-    assert found([np.where(STEPS_OF_ACTIVATION_STATEMENTS < 5000, course, np.nan) for course in COURSES]) == []
+    assert (
+        found(
+            [np.where(STEPS_OF_ACTIVATION_STATEMENTS < 5000, course, np.nan) for course in COURSES]
+        )
+        == []
+    )
 
 
 STEPS_OF_LOSS_CORRELATIONS = tuple(range(0, 120, 10))
@@ -352,7 +474,14 @@ DIMENSION = (
 
 def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
     rows = [
-        make_row(step=step, layer=layer, depth=layer / 2, metric="two_nn", value=float(value) + layer, **given)
+        make_row(
+            step=step,
+            layer=layer,
+            depth=layer / 2,
+            metric="two_nn",
+            value=float(value) + layer,
+            **given,
+        )
         for step, value in zip(STEPS_OF_LOSS_CORRELATIONS, values, strict=False)
         for layer in range(3)
     ]
@@ -366,9 +495,16 @@ def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
 def test_values_and_changes_are_correlated_apart():
     found = correlations()
     (one,) = found.of_metrics
-    assert (found.loss, found.reason, one.metric, one.subset) == ("loss on the probe", None, "two_nn", "all")
+    assert (found.loss, found.reason, one.metric, one.subset) == (
+        "loss on the probe",
+        None,
+        "two_nn",
+        "all",
+    )
     assert one.values.value == pytest.approx(stats.spearmanr(DIMENSION, LOSSES)[0])
-    assert one.changes.value == pytest.approx(stats.spearmanr(np.diff(DIMENSION), np.diff(LOSSES))[0])
+    assert one.changes.value == pytest.approx(
+        stats.spearmanr(np.diff(DIMENSION), np.diff(LOSSES))[0]
+    )
     assert (one.values.n, one.changes.n) == (12, 11)
     assert one.values.low > 0.7
     assert one.changes.high < -0.5
@@ -423,7 +559,10 @@ LOSSES_OF_PROBE_LOSS_STATEMENTS = dict(
 
 def described_of_probe_loss_statements(values: dict[int, float], loss: bool = False, **given):
     rows = [make_scalar(step, value, PROBE_LOSS, **given) for step, value in values.items()]
-    return of_one(to_frame([*make_rows(n_blocks=2, steps=STEPS_OF_PROBE_LOSS_STATEMENTS, loss=loss), *rows]), [])
+    return of_one(
+        to_frame([*make_rows(n_blocks=2, steps=STEPS_OF_PROBE_LOSS_STATEMENTS, loss=loss), *rows]),
+        [],
+    )
 
 
 def of_kind(found, kind: str):
@@ -431,7 +570,9 @@ def of_kind(found, kind: str):
 
 
 def test_a_sweep_says_how_far_the_loss_on_the_probe_fell():
-    (statement,) = of_kind(described_of_probe_loss_statements(LOSSES_OF_PROBE_LOSS_STATEMENTS), "loss")
+    (statement,) = of_kind(
+        described_of_probe_loss_statements(LOSSES_OF_PROBE_LOSS_STATEMENTS), "loss"
+    )
     assert statement.sentence == "The loss on the probe fell from 10 at step 0 to 3 at step 8,192."
     assert (statement.severity, dict(statement.evidence)) == ("note", {"first": 10.0, "last": 3.0})
 
@@ -451,11 +592,15 @@ def test_a_step_with_the_final_weights(loss):
 
 def test_a_loss_within_its_standard_error_is_in_line():
     assert of_kind(
-        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.1),
+        described_of_probe_loss_statements(
+            {**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.1
+        ),
         "loss out of line",
     )
     assert not of_kind(
-        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.3),
+        described_of_probe_loss_statements(
+            {**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.3
+        ),
         "loss out of line",
     )
 
@@ -467,7 +612,14 @@ def described_of_sequence_statements(rows) -> RunInsights:
 def over_depth(metric, profiles, std=0.0):
     """Return rows of profiles over depth by step."""
     return [
-        make_row(step=step, layer=layer, depth=layer / (len(values) - 1), metric=metric, value=value, std=std)
+        make_row(
+            step=step,
+            layer=layer,
+            depth=layer / (len(values) - 1),
+            metric=metric,
+            value=value,
+            std=std,
+        )
         for step, values in profiles.items()
         for layer, value in enumerate(values)
     ]
@@ -478,7 +630,10 @@ RISING = [0.1, 0.2, 0.15, 0.4, 0.5, 0.6, 0.7]
 
 def test_condensation_is_the_rank_correlation_with_depth():
     found = only(
-        described_of_sequence_statements(over_depth("sequence_cosine", {0: RISING[::-1], 5: RISING})), "condensation"
+        described_of_sequence_statements(
+            over_depth("sequence_cosine", {0: RISING[::-1], 5: RISING})
+        ),
+        "condensation",
     )
     expected = float(spearmanr(RISING, range(7)).statistic)
     assert found.evidence == {
@@ -490,16 +645,25 @@ def test_condensation_is_the_rank_correlation_with_depth():
         "Mean cosine within a sequence rises with depth at step 5 (rank correlation 0.96 over 7 layers; -0.96 at step 0)."
     )
     falling = only(
-        described_of_sequence_statements(over_depth("sequence_cosine", {0: RISING, 5: RISING[::-1]})), "condensation"
+        described_of_sequence_statements(
+            over_depth("sequence_cosine", {0: RISING, 5: RISING[::-1]})
+        ),
+        "condensation",
     )
     assert "falls with depth" in falling.sentence
-    constant = described_of_sequence_statements(over_depth("sequence_cosine", {0: [0.3] * 7, 5: RISING}))
-    assert only(constant, "condensation").sentence.endswith("(rank correlation 0.96 over 7 layers).")
+    constant = described_of_sequence_statements(
+        over_depth("sequence_cosine", {0: [0.3] * 7, 5: RISING})
+    )
+    assert only(constant, "condensation").sentence.endswith(
+        "(rank correlation 0.96 over 7 layers)."
+    )
 
 
 def test_a_compression_valley():
     found = only(
-        described_of_sequence_statements(over_depth("sequence_entropy", {5: [0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5]})),
+        described_of_sequence_statements(
+            over_depth("sequence_entropy", {5: [0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5]})
+        ),
         "compression valley",
     )
     assert found.layers == (1, 3, 5)

@@ -1,4 +1,6 @@
-"""What every kernel keeps, and its value against a naive one in float64; ``tests/nightly/kernels`` has each in detail."""
+"""What every kernel keeps, and its value against a naive one in float64; ``tests/nightly/kernels``
+has each in detail.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def low_rank() -> Tensor:
 
 
 def other(x: Tensor) -> Tensor:
-    return x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(x.dtype)
+    return x + 0.3 * torch.randn(
+        x.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64
+    ).to(x.dtype)
 
 
 def value_of(name: str, x: Tensor) -> Tensor:
@@ -63,7 +67,9 @@ def value_of(name: str, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", [*CLOUDS, *PAIRS])
 def test_the_surroundings_of_a_call_matter_neither_to_it_nor_are_they_changed(name: str):
-    """Autocast, a default of float64, gradients or a lower precision of products would change values in silence."""
+    """Autocast, a default of float64, gradients or a lower precision of products would change
+    values in silence.
+    """
     x = low_rank().requires_grad_()
     before = x.detach().clone()
     expected = value_of(name, x.detach())
@@ -149,7 +155,11 @@ def naive_cka(x: np.ndarray, y: np.ndarray) -> float:
 
     def hsic(a: np.ndarray, b: np.ndarray) -> float:
         n = len(a)
-        return (a * b).sum() + a.sum() * b.sum() / (n - 1) / (n - 2) - 2 * a.sum(0) @ b.sum(0) / (n - 2)
+        return (
+            (a * b).sum()
+            + a.sum() * b.sum() / (n - 1) / (n - 2)
+            - 2 * a.sum(0) @ b.sum(0) / (n - 2)
+        )
 
     a, b = x @ x.T, y @ y.T
     np.fill_diagonal(a, 0)
@@ -169,7 +179,9 @@ def naive_unbiased_ratio(x: np.ndarray) -> float:
 
 def naive_imbalance(x: np.ndarray, y: np.ndarray) -> float:
     """By ranks from sorting all distances."""
-    first, second = (np.linalg.norm(z[:, None] - z, axis=2) + np.diag([np.inf] * len(z)) for z in (x, y))
+    first, second = (
+        np.linalg.norm(z[:, None] - z, axis=2) + np.diag([np.inf] * len(z)) for z in (x, y)
+    )
     ranks = second.argsort(1).argsort(1) + 1
     return float(2 / len(x) ** 2 * ranks[np.arange(len(x)), first.argmin(1)].sum())
 
@@ -215,9 +227,13 @@ def test_what_other_packages_and_papers_give_for_the_same_vectors():
     """Another divisor, order or null in a formula would pass a test against a copy of it."""
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(60, 200)) * np.arange(1, 201) ** -0.5 + 3)
-    assert kernels.unbiased_participation_ratio(x).item() == pytest.approx(19.4071, abs=1e-4)  # dimensionality 0.1.4
+    assert kernels.unbiased_participation_ratio(x).item() == pytest.approx(
+        19.4071, abs=1e-4
+    )  # dimensionality 0.1.4
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(1000, 10)))
-    imbalances = [kernels.information_imbalance(x, x[:, :3], reverse=back).item() for back in (False, True)]
+    imbalances = [
+        kernels.information_imbalance(x, x[:, :3], reverse=back).item() for back in (False, True)
+    ]
     assert imbalances == pytest.approx([0.150, 0.524], abs=1e-3)  # DADApy
     windows = torch.arange(1000) // 2
     twins = [torch.from_numpy(rng.normal(size=(500, 10)))[windows] + 1e-3 * x for _ in range(2)]
@@ -229,7 +245,9 @@ def test_what_other_packages_and_papers_give_for_the_same_vectors():
 
 
 def test_a_gaussian_control_keeps_the_covariance_and_loses_the_shape():
-    x = torch.from_numpy(np.random.default_rng(1).normal(size=(1500, 4))) @ torch.randn(4, 40, dtype=torch.float64)
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(1500, 4))) @ torch.randn(
+        4, 40, dtype=torch.float64
+    )
     curved, same = x.sin(), kernels.gaussian_like(Cloud(x.sin())).x
     assert kernels.participation_ratio(same).item() == pytest.approx(
         kernels.participation_ratio(curved).item(), rel=0.05
@@ -242,14 +260,18 @@ MEANS = {"norm", "alignment", "step_length"}
 
 @pytest.mark.parametrize("name", ["anisotropy", "two_nn", *sorted(MEANS)])
 def test_the_standard_error_is_the_spread_over_clouds_of_other_windows(name: str):
-    """An error from single vectors would be half of it: the 4 vectors of a window resemble one another."""
+    """An error from single vectors would be half of it: the 4 vectors of a window resemble one
+    another.
+    """
     kernel: kernels.cloud.Kernel = getattr(kernels, name)
     values, errors = [], []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
         centres = torch.randn(150, 6, generator=generator).repeat_interleave(4, 0)
         own = 1.5 if name == "two_nn" else 0.5
-        x = torch.cat([centres, torch.zeros(600, 6)], 1) + own * torch.randn(600, 12, generator=generator)
+        x = torch.cat([centres, torch.zeros(600, 6)], 1) + own * torch.randn(
+            600, 12, generator=generator
+        )
         x = x * torch.linspace(2, 0.5, 12) + 0.2
         windows = torch.arange(150).repeat_interleave(4)
         if name in {"anisotropy", "two_nn"}:

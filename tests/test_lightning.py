@@ -44,7 +44,9 @@ def values(frame: pd.DataFrame) -> pd.Series:
     ("schedule", "settings", "expected"),
     [
         pytest.param(3, {}, [0, 3, 6, 8], id="every 3, and the end"),
-        pytest.param(3, {"accumulate_grad_batches": 4, "max_steps": 4}, [0, 3, 4], id="accumulation"),
+        pytest.param(
+            3, {"accumulate_grad_batches": 4, "max_steps": 4}, [0, 3, 4], id="accumulation"
+        ),
         pytest.param([5], {}, [0, 5, 8], id="explicit"),
         pytest.param(Schedule(doubling_until=4), {}, [0, 1, 2, 4, 8], id="doubling"),
         pytest.param("pythia", {}, [0, 1, 2, 4, 8], id="pythia"),
@@ -67,7 +69,11 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, small
         job.load_state_dict(saved.at[step])
         expected = values(measure(job, small_probe, checkpoint=Checkpoint(step=step)).to_pandas())
         pd.testing.assert_series_equal(
-            values(frame[frame.step == step]), expected, check_exact=True, check_dtype=False, check_index_type=False
+            values(frame[frame.step == step]),
+            expected,
+            check_exact=True,
+            check_dtype=False,
+            check_index_type=False,
         )
 
 
@@ -82,7 +88,9 @@ def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):
     assert set(frame["run"]) == {"job/0"}
     configuration = attached.store.path_of("job/0").run.configuration
     assert configuration["n_steps"] == 8
-    assert {"max_steps": 8, "AdamW.lr": 1e-2}.items() <= configuration["training"].items()  # by which runs differ
+    assert {"max_steps": 8, "AdamW.lr": 1e-2}.items() <= configuration[
+        "training"
+    ].items()  # by which runs differ
     assert set(frame.loc[frame.layer.notna(), "model"]) == {"Job"}
 
 
@@ -91,7 +99,9 @@ class WarmedUp(Job):
 
     def configure_optimizers(self):
         optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 4, 2 - step / 4))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min(step / 4, 2 - step / 4)
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
@@ -111,12 +121,17 @@ def test_a_module_without_an_optimizer_has_no_learning_rate(tmp_path, small_prob
             return None
 
     attached = tracker(small_probe, 4)
-    trainer(tmp_path, attached, max_steps=-1, max_epochs=1, limit_train_batches=2).fit(Frozen(), batches())
+    trainer(tmp_path, attached, max_steps=-1, max_epochs=1, limit_train_batches=2).fit(
+        Frozen(), batches()
+    )
     assert not learning_rates(attached.store.to_pandas())
 
 
 def test_every_logger_is_served_after_the_store(tmp_path, small_probe):
-    loggers = [CSVLogger(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
+    loggers = [
+        CSVLogger(tmp_path, name="a", version="0"),
+        CSVLogger(tmp_path, name="b", version="0"),
+    ]
     trainer(tmp_path, tracker(small_probe, 4), logger=loggers).fit(Job(), batches())
     for logger in loggers:
         logged = pd.read_csv(Path(logger.log_dir) / "metrics.csv")
@@ -131,13 +146,17 @@ def test_at_checkpoints(tmp_path, small_probe):
     assert attached.store.steps("job/0") == [0, 3, 6, 8]
 
 
-def test_the_validation_loss_of_a_measured_step_is_its_own_or_the_last_before(tmp_path, small_probe):
+def test_the_validation_loss_of_a_measured_step_is_its_own_or_the_last_before(
+    tmp_path, small_probe
+):
     class Validated(Job):
         def validation_step(self, batch, batch_idx):
             self.log("val_loss", torch.tensor(float(self.global_step)))
 
     attached = tracker(small_probe, 3)
-    trainer(tmp_path, attached, val_check_interval=2, max_steps=7).fit(Validated(), batches(), batches(shuffle=False))
+    trainer(tmp_path, attached, val_check_interval=2, max_steps=7).fit(
+        Validated(), batches(), batches(shuffle=False)
+    )
     frame = attached.store.to_pandas()
     losses = frame[frame["metric"] == "val/loss"].set_index("step")["value"].to_dict()
     assert losses == {3: 2.0, 6: 6.0}  # that of step 6 came after the measurement of step 6
@@ -160,9 +179,13 @@ def test_training_is_bit_identical(tmp_path, small_probe, settings):
         pl.seed_everything(3)
         job = Job()
         job.network.blocks[0].norm.eval()  # frozen on purpose
-        trainer(tmp_path / name, *callbacks, **settings).fit(job, batches(), batches(shuffle=False, n=8))
+        trainer(tmp_path / name, *callbacks, **settings).fit(
+            job, batches(), batches(shuffle=False, n=8)
+        )
         flags = [module.training for module in job.modules()]
-        found.append((job.losses, [w.tolist() for w in job.parameters()], flags, torch.rand(1).item()))
+        found.append(
+            (job.losses, [w.tolist() for w in job.parameters()], flags, torch.rand(1).item())
+        )
     assert found[0] == found[1]
     assert len(found[0][0]) >= 8
 
@@ -180,7 +203,9 @@ def test_what_forward_logs_is_of_the_training_alone(tmp_path, small_probe):
 
 @pytest.mark.parametrize("monitor", ["anisotropy/mean", "two_nn/layer_03"])
 def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, monitor):
-    best = ModelCheckpoint(tmp_path / "best", monitor=monitor, every_n_train_steps=4, filename="{step}")
+    best = ModelCheckpoint(
+        tmp_path / "best", monitor=monitor, every_n_train_steps=4, filename="{step}"
+    )
     stop = EarlyStopping(monitor, stopping_threshold=1e9, check_on_train_epoch_end=True)
     attached = tracker(small_probe, 4)
     running = trainer(tmp_path, best, stop, attached)
@@ -217,7 +242,9 @@ def test_a_run_of_wandb_has_a_name_that_a_person_recognises(tmp_path, small_prob
 
 
 def test_ranks_leave_out_the_same_steps(tmp_path, small_probe, monkeypatch):
-    """Those that measure nothing, and so have time for everything, waited for the values of the first forever."""
+    """Those that measure nothing, and so have time for everything, waited for the values of the
+    first forever.
+    """
     said = []
 
     class FirstOfTwo(Ranks):
@@ -232,5 +259,7 @@ def test_ranks_leave_out_the_same_steps(tmp_path, small_probe, monkeypatch):
     monkeypatch.setattr(run, "_n_processes", lambda: 2)
     monkeypatch.setattr(run, "measuring_ranks", lambda *_: None)  # this one is the other
     monkeypatch.setattr(run.Ranks, "of_job", lambda: FirstOfTwo(None))
-    trainer(tmp_path, attached, EarlyStopping("anisotropy/mean", patience=100, strict=False)).fit(Job(), batches())
+    trainer(tmp_path, attached, EarlyStopping("anisotropy/mean", patience=100, strict=False)).fit(
+        Job(), batches()
+    )
     assert [type(value) for value in said] == [list, bool, list, bool, list, bool, list, bool, list]

@@ -22,14 +22,20 @@ NAN = math.nan
 def checkpoint(row, step, n_layers=3):
     """One measured step; layer 1 has no value."""
     return [
-        row(step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift)
+        row(
+            step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift
+        )
         for subset, shift in (("all", 0.0), ("no_sink", 0.5))
         for layer in range(n_layers)
     ]
 
 
 def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
-    scalars = [scalar_row(4, 1.5), scalar_row(4, 2.5, metric="val/loss"), scalar_row(4, 0.1, metric="seconds/forward")]
+    scalars = [
+        scalar_row(4, 1.5),
+        scalar_row(4, 2.5, metric="val/loss"),
+        scalar_row(4, 0.1, metric="seconds/forward"),
+    ]
     values = logged_values([*checkpoint(row, 4), *scalars])
     assert (values["repdyn/loss"], values["repdyn/val_loss"]) == (1.5, 2.5)
     assert not {"train/loss", "val/loss", "seconds/forward"} & set(values)
@@ -54,7 +60,12 @@ def test_csv_keeps_the_columns_of_the_training(row, tmp_path):
     logger.log_metrics({"train/loss": 4.5}, step=5)
     logger.save()
     lines = list(csv.DictReader((tmp_path / "metrics.csv").open()))
-    assert [(line["step"], line["train/loss"]) for line in lines] == [("0", "5.5"), ("0", ""), ("4", ""), ("5", "4.5")]
+    assert [(line["step"], line["train/loss"]) for line in lines] == [
+        ("0", "5.5"),
+        ("0", ""),
+        ("4", ""),
+        ("5", "4.5"),
+    ]
     assert [line["anisotropy/layer_00"] for line in lines] == ["", "0.0", "4.0", ""]
     assert [line["anisotropy/layer_01"] for line in lines] == ["", "nan", "nan", ""]
     assert [line["anisotropy_no_sink/layer_02"] for line in lines] == ["", "", "6.5", ""]
@@ -64,12 +75,20 @@ def test_tensorboard_scalars_and_figures(row, run, tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="")
     for step in (0, 4):
         log_rows(checkpoint(row, step), [logger], step)
-    log_figures({"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [logger], 4)
+    log_figures(
+        {"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [logger], 4
+    )
     logger.finalize("success")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("anisotropy/layer_02")] == [(0, 2.0), (4, 6.0)]
-    assert [math.isnan(event.value) for event in events.Scalars("anisotropy/layer_01")] == [True, True]
+    assert [(event.step, event.value) for event in events.Scalars("anisotropy/layer_02")] == [
+        (0, 2.0),
+        (4, 6.0),
+    ]
+    assert [math.isnan(event.value) for event in events.Scalars("anisotropy/layer_01")] == [
+        True,
+        True,
+    ]
     assert [event.value for event in events.Scalars("anisotropy_no_sink/mean")] == [1.5, 5.5]
     (image,) = events.Images("figures/map")
     assert (image.step, image.width, image.height) == (4, 720, 430)
@@ -77,7 +96,12 @@ def test_tensorboard_scalars_and_figures(row, run, tmp_path):
 
 @pytest.fixture
 def wandb_logger(tmp_path, monkeypatch):
-    for name, value in {"MODE": "offline", "SILENT": "true", "CONSOLE": "off", "DIR": str(tmp_path)}.items():
+    for name, value in {
+        "MODE": "offline",
+        "SILENT": "true",
+        "CONSOLE": "off",
+        "DIR": str(tmp_path),
+    }.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     yield WandbLogger(project="tests", save_dir=tmp_path, offline=True)
     wandb.finish()
@@ -94,7 +118,9 @@ def read_back(folder: Path) -> list[dict]:
 
 @pytest.mark.process
 def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
-    target_of(wandb_logger).log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], 8)
+    target_of(wandb_logger).log_alerts(
+        ["step 8, no value: two_nn (all) has none", "step 8, mine: more"], 8
+    )
     (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
     assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
     assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
@@ -107,7 +133,9 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     for step in (0, 4, 2):
         log_rows(checkpoint(row, step), [wandb_logger], step)
         wandb_logger.log_metrics({"train/loss": 4.5}, step=100)
-    log_figures({"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [wandb_logger], 4)
+    log_figures(
+        {"map": heatmap(*measured_runs(run(steps=(0, 4))), "anisotropy", "all")}, [wandb_logger], 4
+    )
     records = read_back(tmp_path)
 
     history = [record["history"]["item"] for record in records if record["type"] == "history"]
@@ -120,9 +148,16 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     (picture,) = [item for item in history if "figures/map.path" in item]
     assert picture["repdyn/step"] == 4
 
-    axes = [record["metric"] for record in records if record["type"] == "metric" and "name" in record["metric"]]
+    axes = [
+        record["metric"]
+        for record in records
+        if record["type"] == "metric" and "name" in record["metric"]
+    ]
     on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
-    sections, keys = ("anisotropy", "anisotropy_no_sink"), ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
+    sections, keys = (
+        ("anisotropy", "anisotropy_no_sink"),
+        ("layer_00", "layer_01", "layer_02", "mean", "min", "max"),
+    )
     # sorted lists, not sets: each name is defined once, whatever the number of steps
     charts = [f"charts/{section}_over_depth" for section in sections]
     named = [f"{section}/{key}" for section in sections for key in keys]
@@ -143,7 +178,10 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
 
 @pytest.mark.process
 def test_every_logger_is_served(row, wandb_logger, tmp_path):
-    table, board = CSVLogger(tmp_path, name="", version="csv"), TensorBoardLogger(tmp_path, name="", version="tb")
+    table, board = (
+        CSVLogger(tmp_path, name="", version="csv"),
+        TensorBoardLogger(tmp_path, name="", version="tb"),
+    )
     log_rows(checkpoint(row, 4), [table, wandb_logger, board], 4)
     table.save()
     board.finalize("success")
@@ -151,7 +189,10 @@ def test_every_logger_is_served(row, wandb_logger, tmp_path):
     events.Reload()
     assert events.Scalars("anisotropy/mean")[0].value == 5.0
     assert "anisotropy/mean" in (tmp_path / "csv" / "metrics.csv").read_text()
-    assert any(record.get("history", {}).get("item", {}).get("anisotropy/mean") == 5 for record in read_back(tmp_path))
+    assert any(
+        record.get("history", {}).get("item", {}).get("anisotropy/mean") == 5
+        for record in read_back(tmp_path)
+    )
 
 
 def test_figures_pass_over_loggers_without_pictures(run, tmp_path):
@@ -171,7 +212,9 @@ def unpaintable() -> Figure:
 
 
 @pytest.mark.process
-def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(row, wandb_logger, tmp_path):
+def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(
+    row, wandb_logger, tmp_path
+):
     board = TensorBoardLogger(tmp_path, name="", version="tb")
     figures = {"a": Figure((1, 1)), "b": unpaintable(), "c": Figure((1, 1))}
     with pytest.raises(RuntimeError, match="^no picture today$"):
@@ -180,7 +223,9 @@ def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(row, wa
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
     assert set(events.Tags()["images"]) == {"figures/decoder/a", "figures/decoder/c"}
-    history = [record["history"]["item"] for record in read_back(tmp_path) if record["type"] == "history"]
+    history = [
+        record["history"]["item"] for record in read_back(tmp_path) if record["type"] == "history"
+    ]
     (pictures,) = [item for item in history if "figures/decoder/a.path" in item]
     assert pictures["repdyn/step"] == 4
     assert "figures/decoder/c.path" in pictures
@@ -194,7 +239,10 @@ class BrokenBoard(TensorBoardLogger):
 
 
 def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
-    broken, board = BrokenBoard(tmp_path / "broken"), TensorBoardLogger(tmp_path, name="", version="tb")
+    broken, board = (
+        BrokenBoard(tmp_path / "broken"),
+        TensorBoardLogger(tmp_path, name="", version="tb"),
+    )
     with pytest.raises(ValueError, match="you tried to log"):  # what Lightning makes of it
         log_rows(checkpoint(row, 4), [broken, board], 4)
     with pytest.raises(ConnectionError, match="^the board is gone$"):
@@ -208,11 +256,15 @@ def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
 
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_names_with_dots_and_asterisks_are_on_the_axis_of_steps_in_wandb(row, package):
-    """A dot led into a nested value, an asterisk made W&B refuse the whole row, and the other package was not known."""
+    """A dot led into a nested value, an asterisk made W&B refuse the whole row, and the other
+    package was not known.
+    """
     run = mock.MagicMock()
     logger = pytest.importorskip(f"{package}.loggers").WandbLogger(experiment=run)
     log_rows([row(step=4, layer=0, metric="my.metric", value=1.0)], [logger], 4, prefix="a*b_")
-    axes = {call.args[0]: call.kwargs.get("step_metric") for call in run.define_metric.call_args_list}
+    axes = {
+        call.args[0]: call.kwargs.get("step_metric") for call in run.define_metric.call_args_list
+    }
     logged = {name for call in run.log.call_args_list for name in call.args[0]} - {"repdyn/step"}
     assert "a-b_my.metric/layer_00" in logged
     assert all(axes[name.replace(".", "\\.")] == "repdyn/step" for name in logged)

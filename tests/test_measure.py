@@ -22,13 +22,17 @@ from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
 
 LAYER_BYTES = 192 * 16 * 4
-"""States of one layer of ``hand_written`` at the tokens that ``small_probe`` samples for one subset."""
+"""States of one layer of ``hand_written`` at the tokens that ``small_probe`` samples for one
+subset.
+"""
 
 
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
-    states = capture(replace(prepare(hand_written), causal={None: True}), small_probe, ["all", "no_sink"])
+    states = capture(
+        replace(prepare(hand_written), causal={None: True}), small_probe, ["all", "no_sink"]
+    )
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
         sample = small_probe.sample(row.subset)
@@ -37,13 +41,21 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
         if row.metric == "anisotropy":
             values = [kernels.anisotropy(batch).item() for batch in batches]
         else:
-            values = [kernels.two_nn(kernels.Cloud(x, groups=of)).item() for x, of in zip(batches, groups, strict=True)]
+            values = [
+                kernels.two_nn(kernels.Cloud(x, groups=of)).item()
+                for x, of in zip(batches, groups, strict=True)
+            ]
         assert row.value == np.mean(values)
         assert row.std == np.std(values, ddof=1)
         assert row.std_error == row.std / math.sqrt(2)
         # Student's t of one degree of freedom
         assert (row.high - row.low) / 2 == pytest.approx(12.7062 * row.std, rel=1e-4)
-        assert (row.design, row.n_windows, row.vectors_per_window, row.window_tokens) == ("independent", 12, 8, 12)
+        assert (row.design, row.n_windows, row.vectors_per_window, row.window_tokens) == (
+            "independent",
+            12,
+            8,
+            12,
+        )
         assert row.n_unique == min(len(torch.unique(batch, dim=0)) for batch in batches)
         assert (row.n_batches, row.n_vectors, row.dim, row.dtype) == (2, 96, 16, "float32")
 
@@ -58,7 +70,9 @@ def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
 
 
 def test_default_rows(hand_written, small_probe):
-    frame = measure(hand_written, small_probe, checkpoint=Checkpoint(run="r", step=7, tokens_seen=70)).to_pandas()
+    frame = measure(
+        hand_written, small_probe, checkpoint=Checkpoint(run="r", step=7, tokens_seen=70)
+    ).to_pandas()
     expected = {
         (m, s, layer)
         for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
@@ -68,7 +82,9 @@ def test_default_rows(hand_written, small_probe):
     assert len(frame) == len(expected)
     assert set(frame["model"]) == {"HandWritten"}
     assert set(frame["causal"]) == {True}
-    assert set(frame[["run", "step", "tokens_seen"]].itertuples(index=False, name=None)) == {("r", 7, 70)}
+    assert set(frame[["run", "step", "tokens_seen"]].itertuples(index=False, name=None)) == {
+        ("r", 7, 70)
+    }
     assert set(frame["probe"]) == {small_probe.hash}
     assert set(frame["torch_version"]) == {version("torch")}
     assert frame.loc[frame.metric == "two_nn", "settings"].unique().tolist() == [
@@ -92,7 +108,9 @@ def test_undefined_has_a_reason(small_probe):
     assert set(embedded["n_unique"]) == {1}
     nn.init.constant_(model.blocks[1].norm.weight, math.nan)
     frame = measure(model, small_probe).to_pandas()
-    assert frame.loc[frame.layer == 3, "reason"].unique().tolist() == ["batch 0: the points contain NaN"]
+    assert frame.loc[frame.layer == 3, "reason"].unique().tolist() == [
+        "batch 0: the points contain NaN"
+    ]
     assert frame["causal"].isna().all()
 
 
@@ -104,7 +122,9 @@ def test_nothing_is_computed_after_the_first_undefined_batch(hand_written, small
         calls.append(cloud)
         raise kernels.Undefined("no value")
 
-    frame = measure(hand_written, small_probe, [Metric("none", kernel, "never defined", (0, 1), "nobody")]).to_pandas()
+    frame = measure(
+        hand_written, small_probe, [Metric("none", kernel, "never defined", (0, 1), "nobody")]
+    ).to_pandas()
     assert set(frame["reason"]) == {"batch 0: no value"}
     assert frame["n_batches"].tolist() == [small_probe.n_batches] * 4
     assert len(calls) == 4
@@ -130,28 +150,43 @@ def test_settings_reach_the_kernel_and_the_row(hand_written, small_probe):
     assert by_settings.iloc[0] != by_settings.iloc[1]
 
 
-@pytest.mark.parametrize("states_bytes", [0, 2 * LAYER_BYTES], ids=["all in files", "first in memory"])
+@pytest.mark.parametrize(
+    "states_bytes", [0, 2 * LAYER_BYTES], ids=["all in files", "first in memory"]
+)
 def test_values_do_not_depend_on_where_the_states_wait(hand_written, small_probe, states_bytes):
     expected = measure(hand_written, small_probe).to_pandas()
     spilled = measure(hand_written, small_probe, states_bytes=states_bytes).to_pandas()
     times = ["seconds", "measured_at"]
-    pd.testing.assert_frame_equal(spilled.drop(columns=times), expected.drop(columns=times), check_exact=True)
+    pd.testing.assert_frame_equal(
+        spilled.drop(columns=times), expected.drop(columns=times), check_exact=True
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("states_bytes", "files"), [(0, [4, 3, 2, 1]), (2 * LAYER_BYTES, [2, 2, 2, 1])])
-def test_a_layer_is_let_go_when_it_is_measured(hand_written, small_probe, tmp_path, monkeypatch, states_bytes, files):
+@pytest.mark.parametrize(
+    ("states_bytes", "files"), [(0, [4, 3, 2, 1]), (2 * LAYER_BYTES, [2, 2, 2, 1])]
+)
+def test_a_layer_is_let_go_when_it_is_measured(
+    hand_written, small_probe, tmp_path, monkeypatch, states_bytes, files
+):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     in_files, alive, measured = [], [], []
 
     def watch(view, subset):
         in_files.append(Path("/proc/self/maps").read_text().count(f"{tmp_path}/"))
         alive.append(sum(states() is not None for states in measured))
-        measured.extend(map(weakref.ref, [view.layer.states, *(cloud.x for cloud in view.clouds(subset))]))
+        measured.extend(
+            map(weakref.ref, [view.layer.states, *(cloud.x for cloud in view.clouds(subset))])
+        )
         assert not list(tmp_path.iterdir())  # without a name, a file goes with the process
         return clouds(view, subset)
 
-    measure(hand_written, small_probe, [replace(METRICS["two_nn"], select_inputs=watch)], states_bytes=states_bytes)
+    measure(
+        hand_written,
+        small_probe,
+        [replace(METRICS["two_nn"], select_inputs=watch)],
+        states_bytes=states_bytes,
+    )
     assert in_files == files
     assert alive == [0, 0, 0, 0]
     assert not any(states() for states in measured)
@@ -165,7 +200,12 @@ def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, mon
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RuntimeError, match="out of memory"):
-        measure(hand_written, small_probe, [Metric("broken", kernel, "always fails", (0, 1), "nobody")], states_bytes=0)
+        measure(
+            hand_written,
+            small_probe,
+            [Metric("broken", kernel, "always fails", (0, 1), "nobody")],
+            states_bytes=0,
+        )
     assert not list(tmp_path.iterdir())
     assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text()
 
@@ -174,10 +214,15 @@ def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
     states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
     view = LayerView(states.take(), states, small_probe)
     memory = view.layer.states.untyped_storage().data_ptr()
-    assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [memory, memory]
+    assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [
+        memory,
+        memory,
+    ]
 
 
-def test_each_token_runs_once_beside_the_few_sequences_that_tell_causality(hand_written, small_probe):
+def test_each_token_runs_once_beside_the_few_sequences_that_tell_causality(
+    hand_written, small_probe
+):
     n_sequences = []
 
     def forward(model, batch):
@@ -195,21 +240,33 @@ def test_no_sink_takes_a_sink_out():
     with torch.no_grad():
         model.position.weight[0] = 300.0 * torch.randn(16)
     probe = Probe.from_tokens(random_tokens(80, 30), max_vectors=2000)
-    frame = measure(model, probe, ["anisotropy"]).to_pandas().set_index(["subset", "layer"])["value"]
+    frame = (
+        measure(model, probe, ["anisotropy"]).to_pandas().set_index(["subset", "layer"])["value"]
+    )
     assert frame["all"][0] > 0.99
     assert frame["no_sink"][0] < 0.4
 
 
 def test_resolve():
-    names = [(m.name, s) for m, s in resolve(["two_nn", "two_nn@no_sink", "two_nn@all", "anisotropy"])]
-    assert names == [("two_nn", "all"), ("two_nn", "no_sink"), ("anisotropy", "all"), ("anisotropy", "no_sink")]
+    names = [
+        (m.name, s) for m, s in resolve(["two_nn", "two_nn@no_sink", "two_nn@all", "anisotropy"])
+    ]
+    assert names == [
+        ("two_nn", "all"),
+        ("two_nn", "no_sink"),
+        ("anisotropy", "all"),
+        ("anisotropy", "no_sink"),
+    ]
 
 
 def test_an_identity_names_what_is_measured():
     def identity(*metrics, layers=None):
         return MeasurementOptions(metrics=metrics, layers=layers).identity()
 
-    same = [identity("anisotropy", "two_nn"), identity("two_nn", "anisotropy@no_sink", "anisotropy@all")]
+    same = [
+        identity("anisotropy", "two_nn"),
+        identity("two_nn", "anisotropy@no_sink", "anisotropy@all"),
+    ]
     assert same[0] == same[1]
     others = [
         identity("two_nn"),
@@ -228,18 +285,25 @@ def test_a_metric_that_writes_into_its_input_changes_no_other(hand_written, smal
         return kernels.two_nn(cloud)
 
     alone = measure(hand_written, small_probe, metrics).rows
-    beside = measure(hand_written, small_probe, [Metric("spoil", spoil), *metrics], on_error="record").rows
+    beside = measure(
+        hand_written, small_probe, [Metric("spoil", spoil), *metrics], on_error="record"
+    ).rows
     assert [row.value for row in beside if row.metric != "spoil"] == [row.value for row in alone]
 
 
 def test_a_single_cloud_has_an_interval_from_its_windows_and_few_windows_have_none(hand_written):
-    for row in measure(hand_written, many_windows(40), ["anisotropy@all", "two_nn", "norm@all"]).rows:
+    for row in measure(
+        hand_written, many_windows(40), ["anisotropy@all", "two_nn", "norm@all"]
+    ).rows:
         if row.layer == 0 and row.metric == "two_nn":
             continue  # embeddings repeat
         assert (row.n_batches, math.isnan(row.std)) == (1, True)
         assert row.low < row.value < row.high
-        # for the value on another probe, whose error is as large; Student's t of 39 degrees of freedom
-        assert (row.high - row.low) / 2 == pytest.approx(math.sqrt(2) * 2.0227 * row.std_error, rel=1e-3)
+        # for the value on another probe, whose error is as large; Student's t of 39 degrees of
+        # freedom
+        assert (row.high - row.low) / 2 == pytest.approx(
+            math.sqrt(2) * 2.0227 * row.std_error, rel=1e-3
+        )
     few = measure(hand_written, many_windows(9), ["anisotropy"]).rows[0]
     assert (few.std_error, few.low, few.high) == (None, None, None)
 
@@ -257,5 +321,7 @@ def test_noise_of_a_forward_is_the_same_in_every_measurement(small_probe):
 
     model = HandWritten()
     model.blocks[1] = nn.Sequential(model.blocks[1], Noisy())
-    found = [[row.value for row in measure(model, small_probe, ["anisotropy"]).rows] for _ in range(2)]
+    found = [
+        [row.value for row in measure(model, small_probe, ["anisotropy"]).rows] for _ in range(2)
+    ]
     assert found[0] == found[1]

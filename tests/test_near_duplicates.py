@@ -1,4 +1,6 @@
-"""Points closer than the precision of their coordinates count as one: a pair of them would decide an estimate."""
+"""Points closer than the precision of their coordinates count as one: a pair of them would decide
+an estimate.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from repdyn.kernels import Cloud, gride, levina_bickel, local_dimension, near_duplicate_share, ph_dimension, two_nn
+from repdyn.kernels import (
+    Cloud,
+    gride,
+    levina_bickel,
+    local_dimension,
+    near_duplicate_share,
+    ph_dimension,
+    two_nn,
+)
 from repdyn.kernels.neighbours import resolved
 
 ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -38,11 +48,17 @@ def with_near_duplicates(x: Tensor, share: float, noise: float) -> Tensor:
     return torch.cat([x, moved.to(x.dtype)])
 
 
-@pytest.mark.parametrize(("dtype", "noise"), [(torch.float32, 1e-7), (torch.float32, 3e-6), (torch.float64, 3e-15)])
+@pytest.mark.parametrize(
+    ("dtype", "noise"), [(torch.float32, 1e-7), (torch.float32, 3e-6), (torch.float64, 3e-15)]
+)
 @pytest.mark.parametrize("share", [0.02, 0.5])
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_an_estimate_is_that_of_the_cloud_without_them(name: str, share: float, dtype: torch.dtype, noise: float):
-    """2% of such pairs would take gride_2 from 9.7 to 2.7 and the likelihood of TwoNN from 10.1 to 2.7."""
+def test_an_estimate_is_that_of_the_cloud_without_them(
+    name: str, share: float, dtype: torch.dtype, noise: float
+):
+    """2% of such pairs would take gride_2 from 9.7 to 2.7 and the likelihood of TwoNN from 10.1 to
+    2.7.
+    """
     x = clean(dtype)
     found, expected = ESTIMATORS[name](with_near_duplicates(x, share, noise)), ESTIMATORS[name](x)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
@@ -56,7 +72,9 @@ def test_a_cloud_without_them_is_used_as_it_is(name: str):
 
 def test_of_each_set_one_is_left_whatever_its_group():
     x = clean(torch.float32)
-    tripled = torch.cat([x, with_near_duplicates(x, 0.1, 1e-6)[N:], with_near_duplicates(x, 0.1, 2e-6)[N:]])
+    tripled = torch.cat(
+        [x, with_near_duplicates(x, 0.1, 1e-6)[N:], with_near_duplicates(x, 0.1, 2e-6)[N:]]
+    )
     for groups in (None, torch.arange(len(tripled)) % N, torch.arange(len(tripled)) // 8):
         cloud = Cloud(tripled, groups=groups)
         apart, _ = resolved(cloud)

@@ -8,8 +8,13 @@ from repdyn.kernels.cloud import Frame, unit_scale
 
 
 def _too_close():
-    """Two clusters of a size that float32 products cannot see, far apart, which centring cannot remove."""
-    points = torch.randn(320, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-11
+    """Two clusters of a size that float32 products cannot see, far apart, which centring cannot
+    remove.
+    """
+    points = (
+        torch.randn(320, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        * 1e-11
+    )
     points[:, 0] += torch.arange(320) % 3 > 0
     return points
 
@@ -23,7 +28,9 @@ def _sorted(distances):
 def test_every_distance_is_that_of_brute_force(name, k):
     points = Cloud(HOSTILE[name]()).distinct.points
     k = min(k, len(points) - 1)
-    np.testing.assert_allclose(_sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10)
+    np.testing.assert_allclose(
+        _sorted(nearest_distances(points, k)), _sorted(naive_nearest(points, k)), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", ["gaussian", "std_500", "tight_cluster"])
@@ -32,24 +39,33 @@ def test_points_of_one_group_are_no_neighbours(name):
     points = Cloud(HOSTILE[name]()).distinct.points
     groups = torch.arange(len(points)) // 8
     points += (
-        3 * torch.randn(int(groups.max()) + 1, points.shape[1], generator=torch.Generator().manual_seed(0))[groups]
+        3
+        * torch.randn(
+            int(groups.max()) + 1, points.shape[1], generator=torch.Generator().manual_seed(0)
+        )[groups]
     )
     found = nearest_distances(points, groups=groups)
-    np.testing.assert_allclose(_sorted(found), _sorted(naive_nearest(points, groups=groups)), rtol=1e-10)
+    np.testing.assert_allclose(
+        _sorted(found), _sorted(naive_nearest(points, groups=groups)), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
     monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)
     points = Cloud(HOSTILE[name]()).distinct.points
-    np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-10)
+    np.testing.assert_allclose(
+        _sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-10
+    )
 
 
 def test_a_score_is_off_by_half_of_its_last_digit():
     """bfloat16 holds these coordinates, but not the squared distance of the nearest."""
     far = [[0, 0, 0, sign * size] for size in (8.0, 16.0, 24.0, 32.0, 40.0) for sign in (1, -1)]
     points = torch.tensor([[0, 0, 0, 0], [2**-11 - 1, 2**-4, 2**-10, 0], [1, 2**-4, 0, 0], *far])
-    assert nearest_distances(points, 1)[0].item() == pytest.approx(points[1].double().norm().item(), rel=1e-12)
+    assert nearest_distances(points, 1)[0].item() == pytest.approx(
+        points[1].double().norm().item(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -70,7 +86,9 @@ def test_the_tile_leaves_the_result_alone(tile, monkeypatch):
 def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     held = []
     search = neighbours._search
-    monkeypatch.setattr(neighbours, "_search", lambda rows, *given: held.append(len(rows)) or search(rows, *given))
+    monkeypatch.setattr(
+        neighbours, "_search", lambda rows, *given: held.append(len(rows)) or search(rows, *given)
+    )
     monkeypatch.setattr(neighbours, "_TILE", 50)
     nearest_distances(_too_close())
     assert max(held) == 50
@@ -86,7 +104,9 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
     # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
     allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(frame.transform(points)).min()
     exact = neighbours._scores
-    signs = torch.randn(len(points), generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
+    signs = torch.randn(
+        len(points), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).sign()
 
     def inaccurate(left, right):
         assert len(right) == len(points)
@@ -99,7 +119,9 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
     assert not (wrong & proven.numpy()).any()
 
 
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"]
+)
 def test_clouds_as_models_have_them_need_no_float64_search(name, monkeypatch):
     """Otherwise every row would be computed twice, unnoticed."""
     monkeypatch.setattr(neighbours, "_N_EXTRA", ())
@@ -118,27 +140,38 @@ def test_each_float64_search_alone_is_right(more, monkeypatch):
 def test_points_too_close_for_any_product_reach_the_last_search(monkeypatch):
     points = _too_close()
     monkeypatch.setattr(neighbours, "_N_EXTRA", (2, None))
-    np.testing.assert_allclose(_sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12)
+    np.testing.assert_allclose(
+        _sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12
+    )
     frame = Frame.fit(points, unit_scale(points))
     assert not neighbours._search(torch.arange(320), points, 2, 4, frame)[1].any()
 
 
 def test_a_point_is_never_its_own_neighbour():
     points = torch.tensor([[0.0], [1.0], [1.0 + 2**-20]])
-    assert nearest_distances(points).tolist() == [[1.0, 1.0 + 2**-20], [2**-20, 1.0], [2**-20, 1.0 + 2**-20]]
+    assert nearest_distances(points).tolist() == [
+        [1.0, 1.0 + 2**-20],
+        [2**-20, 1.0],
+        [2**-20, 1.0 + 2**-20],
+    ]
 
 
 @pytest.mark.parametrize("power", [-1000, -520, -100, 100, 500, 900])
 def test_float64_points_of_any_unit(power):
     points = HOSTILE["low_rank"]().double()
     torch.testing.assert_close(
-        nearest_distances(points * 2.0**power) / 2.0**power, nearest_distances(points), rtol=1e-12, atol=0
+        nearest_distances(points * 2.0**power) / 2.0**power,
+        nearest_distances(points),
+        rtol=1e-12,
+        atol=0,
     )
 
 
 @pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
 def test_scores_of_points_far_from_the_centre_have_a_margin(spread):
-    """Without it, candidates would be dropped whose scores are off by more than their distances differ."""
+    """Without it, candidates would be dropped whose scores are off by more than their distances
+    differ.
+    """
     x = torch.randn(400, 16, generator=torch.Generator().manual_seed(0)) * spread
     x[:200, 0] += 1
     x[200:, 0] -= 1

@@ -25,7 +25,11 @@ def store(tmp_path):
 
 @pytest.fixture
 def both(tmp_path):
-    return fill(tmp_path / "two", make_published("lab/a-70m", steps=STEPS), make_published("lab/b-1b", steps=(0, 8)))
+    return fill(
+        tmp_path / "two",
+        make_published("lab/a-70m", steps=STEPS),
+        make_published("lab/b-1b", steps=(0, 8)),
+    )
 
 
 def values(store, metric, step=None):
@@ -49,17 +53,28 @@ def test_stores_that_are_no_list_are_named(store, both):
 
 
 def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
-    averaged = [replace(row, run="mine (averaged)", value=1.0) for row in make_published("mine", steps=STEPS)]
+    averaged = [
+        replace(row, run="mine (averaged)", value=1.0)
+        for row in make_published("mine", steps=STEPS)
+    ]
     both = fill(tmp_path, make_published("mine", steps=STEPS), averaged)
     shown, asked = heatmap(both, "two_nn"), heatmap(both, "two_nn", run="mine (averaged)")
-    assert (set(np.ravel(shown.data[0].z)) == {1.0}, set(np.ravel(asked.data[0].z)) == {1.0}) == (False, True)
+    assert (set(np.ravel(shown.data[0].z)) == {1.0}, set(np.ravel(asked.data[0].z)) == {1.0}) == (
+        False,
+        True,
+    )
 
 
 def test_a_band_has_a_gap_where_a_layer_has_no_value(tmp_path):
-    rows = [replace(row, value=math.nan) if row.layer == 2 else row for row in make_published("lab/a", steps=STEPS)]
+    rows = [
+        replace(row, value=math.nan) if row.layer == 2 else row
+        for row in make_published("lab/a", steps=STEPS)
+    ]
     band = profile(fill(tmp_path, rows), "two_nn").data[-2]
     x = np.asarray(band.x)
-    assert [part.tolist() for part in np.split(x[~np.isnan(x)], np.flatnonzero(np.isnan(x))[:1])] == [
+    assert [
+        part.tolist() for part in np.split(x[~np.isnan(x)], np.flatnonzero(np.isnan(x))[:1])
+    ] == [
         [0, 1, 1, 0],
         [3, 4, 5, 6, 6, 5, 4, 3],
     ]
@@ -68,14 +83,18 @@ def test_a_band_has_a_gap_where_a_layer_has_no_value(tmp_path):
 @pytest.mark.parametrize("step", STEPS)
 def test_a_profile_at_a_step(store, step):
     figure = profile(store, "two_nn", step=step)
-    np.testing.assert_array_equal(np.asarray(figure.data[-1].customdata, float), values(store, "two_nn", step))
+    np.testing.assert_array_equal(
+        np.asarray(figure.data[-1].customdata, float), values(store, "two_nn", step)
+    )
     assert f"all tokens, step {step}<br>" in figure.layout.title.text
     assert not figure.layout.sliders
 
 
 def test_a_profile_with_a_slider(store):
     figure = profile(store, "anisotropy")
-    assert figure.to_json() == profile(store, "anisotropy").to_json()  # arrays with NaN are not equal
+    assert (
+        figure.to_json() == profile(store, "anisotropy").to_json()
+    )  # arrays with NaN are not equal
     assert [stop.label for stop in figure.layout.sliders[0].steps] == ["0", "8", "64"]
     assert figure.layout.margin.b > 60
 
@@ -83,7 +102,9 @@ def test_a_profile_with_a_slider(store):
 def test_means_during_training(store):
     figure = means(store, "two_nn")
     assert figure.to_json() == means(store, "two_nn").to_json()
-    np.testing.assert_allclose(np.asarray(figure.data[-1].customdata, float), values(store, "two_nn").mean(axis=0))
+    np.testing.assert_allclose(
+        np.asarray(figure.data[-1].customdata, float), values(store, "two_nn").mean(axis=0)
+    )
 
 
 def test_runs_are_compared_over_depth_and_training(both):
@@ -91,7 +112,8 @@ def test_runs_are_compared_over_depth_and_training(both):
     shown = {trace.name: trace for trace in figure.data if trace.showlegend}
     assert list(shown) == ["a-70m", "b-1b"]
     np.testing.assert_array_equal(
-        np.asarray(shown["a-70m"].customdata, float), values_of(both, "lab/a-70m", "two_nn", STEPS[-1])
+        np.asarray(shown["a-70m"].customdata, float),
+        values_of(both, "lab/a-70m", "two_nn", STEPS[-1]),
     )
     figure = compare(both, "two_nn", over="training", runs=["lab/a-70m"])
     (line,) = [trace for trace in figure.data if trace.showlegend]
@@ -101,7 +123,9 @@ def test_runs_are_compared_over_depth_and_training(both):
 
 
 def values_of(store, run, metric, step):
-    rows = store.to_pandas(run).query("metric == @metric and subset == 'all' and step == @step and layer.notna()")
+    rows = store.to_pandas(run).query(
+        "metric == @metric and subset == 'all' and step == @step and layer.notna()"
+    )
     return rows.sort_values("layer")["value"].to_numpy()
 
 
@@ -117,9 +141,15 @@ def test_stores_are_compared(store, tmp_path):
     [
         ({}, "expected one run, got 2: a-70m, b-1b; choose with run=, probe= or stack="),
         ({"run": "lab/c"}, "expected a run of .*, got 'lab/c'"),
-        ({"run": "lab/a-70m", "stack": "encoder"}, "got stack='encoder'; it has a single one without a name"),
+        (
+            {"run": "lab/a-70m", "stack": "encoder"},
+            "got stack='encoder'; it has a single one without a name",
+        ),
         ({"run": "lab/a-70m", "probe": "f"}, "expected the beginning of one probe's hash, got 'f'"),
-        ({"run": "lab/a-70m", "step": 9}, "at which two_nn was measured, got 9; the closest are 0, 8, 64"),
+        (
+            {"run": "lab/a-70m", "step": 9},
+            "at which two_nn was measured, got 9; the closest are 0, 8, 64",
+        ),
         ({"run": "lab/a-70m", "subset": "rare"}, r"got two_nn \(rare\); there are"),
     ],
     ids=str,
@@ -139,7 +169,9 @@ def test_what_cannot_be_compared(both, tmp_path):
         compare(one, "two_nn", over="training")
 
 
-def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(store, both, tmp_path, small_probe):
+def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(
+    store, both, tmp_path, small_probe
+):
     """Also finds a store without a measurement whose cell shows a traceback."""
     shell = InteractiveShell.instance()
     try:
@@ -149,6 +181,8 @@ def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(store, both,
             shown, _ = shell.display_formatter.format(each)
             image = Image.open(BytesIO(shown["image/png"]))
             assert len(image.convert("L").getcolors()) > 20, "a picture of nothing"
-        assert [*shell.display_formatter.format(repdyn.open_store(tmp_path / "empty"))[0]] == ["text/plain"]
+        assert [*shell.display_formatter.format(repdyn.open_store(tmp_path / "empty"))[0]] == [
+            "text/plain"
+        ]
     finally:
         InteractiveShell.clear_instance()

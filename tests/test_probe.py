@@ -22,13 +22,19 @@ def padded(side: str, pad: int = 0):
         filler = [pad] * (6 - len(sequence))
         ids.append(filler + sequence if side == "left" else sequence + filler)
         mask.append(
-            [0] * len(filler) + [1] * len(sequence) if side == "left" else [1] * len(sequence) + [0] * len(filler)
+            [0] * len(filler) + [1] * len(sequence)
+            if side == "left"
+            else [1] * len(sequence) + [0] * len(filler)
         )
     return ids, mask
 
 
 def test_padding_does_not_change_the_hash():
-    probes = [Probe.from_tokens(*padded(side, pad), max_vectors=6) for side in ("left", "right") for pad in (0, 3)]
+    probes = [
+        Probe.from_tokens(*padded(side, pad), max_vectors=6)
+        for side in ("left", "right")
+        for pad in (0, 3)
+    ]
     assert len({probe.hash for probe in probes}) == 1
     assert probes[0].tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 12, 13]
     assert probes[0].lengths.tolist() == [4, 2, 3]
@@ -63,10 +69,14 @@ def test_sample_is_seeded_disjoint_and_pinned(design, pinned):
 
 @pytest.mark.parametrize(("design", "least"), [("dense", 60), ("independent", 40)])
 def test_a_batch_is_sampled_from_the_whole_probe(design, least):
-    probe = Probe.from_tokens(random_tokens(400, 30), max_vectors=3000, batch_vectors=1000, design=design)
+    probe = Probe.from_tokens(
+        random_tokens(400, 30), max_vectors=3000, batch_vectors=1000, design=design
+    )
     for batch in probe.sample("all"):
         tenth = np.bincount(batch * 10 // len(probe.tokens), minlength=10)
-        assert tenth.min() > least  # 100 expected; a contiguous batch would leave nine of them empty
+        assert (
+            tenth.min() > least
+        )  # 100 expected; a contiguous batch would leave nine of them empty
         assert np.abs(np.diff(np.sort(batch))).mean() > 5
 
 
@@ -83,7 +93,13 @@ def test_no_sink_excludes_first_positions_and_special_tokens():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"seed": 1}, {"special_ids": [4]}, {"max_vectors": 800}, {"batch_vectors": 450}, {"design": "dense"}],
+    [
+        {"seed": 1},
+        {"special_ids": [4]},
+        {"max_vectors": 800},
+        {"batch_vectors": 450},
+        {"design": "dense"},
+    ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_hash_depends_on_tokens_and_plan(changed):
@@ -97,7 +113,9 @@ def test_hash_depends_on_tokens_and_plan(changed):
 
 
 def test_from_texts_adds_the_tokenizers_affixes_to_every_window(tokenizer):
-    probe = Probe.from_texts(["a b c d e f g", "h i j"], tokenizer, sequence_length=5, max_vectors=9)
+    probe = Probe.from_texts(
+        ["a b c d e f g", "h i j"], tokenizer, sequence_length=5, max_vectors=9
+    )
     sequences = [s.tolist() for s in probe.tokens.split(probe.lengths.tolist())]
     assert sequences == [[1, 3, 4, 5, 2], [1, 6, 7, 8, 2], [1, 9, 2], [1, 10, 11, 12, 2]]
     assert probe.special_ids == (0, 1, 2)
@@ -113,7 +131,9 @@ def test_from_texts_uses_only_as_many_windows_as_required(tokenizer):
 
 
 def test_save_and_load(tmp_path):
-    probe = Probe.from_tokens(*padded("left"), special_ids=[9], max_vectors=5, batch_vectors=5, pad_id=3, name="ragged")
+    probe = Probe.from_tokens(
+        *padded("left"), special_ids=[9], max_vectors=5, batch_vectors=5, pad_id=3, name="ragged"
+    )
     probe.save(tmp_path / "probe.safetensors")
     loaded = Probe.load(tmp_path / "probe.safetensors")
     assert (loaded.hash, loaded.name, loaded.pad_id) == (probe.hash, "ragged", 3)
@@ -124,7 +144,9 @@ def test_load_rejects_other_files(tmp_path):
     from safetensors.torch import load_file, save_file
 
     save_file({"tokens": torch.arange(3)}, tmp_path / "weights.safetensors")
-    with pytest.raises(ValueError, match=r"expected a probe written by Probe.save, got .*weights.safetensors"):
+    with pytest.raises(
+        ValueError, match=r"expected a probe written by Probe.save, got .*weights.safetensors"
+    ):
         Probe.load(tmp_path / "weights.safetensors")
 
     from safetensors import safe_open
@@ -135,7 +157,9 @@ def test_load_rejects_other_files(tmp_path):
     tensors = load_file(tmp_path / "probe.safetensors")
     tensors["tokens"][0] += 1
     save_file(tensors, tmp_path / "probe.safetensors", metadata)
-    with pytest.raises(ValueError, match="expected content with the hash .* in .*, got .*; the file is damaged"):
+    with pytest.raises(
+        ValueError, match="expected content with the hash .* in .*, got .*; the file is damaged"
+    ):
         Probe.load(tmp_path / "probe.safetensors")
 
 
@@ -155,9 +179,13 @@ def test_the_default_is_one_batch_of_4096():
     ],
 )
 def test_a_probe_is_as_large_as_the_text_allows(settings, shape):
-    """Refusing a short text would cost a user the whole measurement; cutting in silence would mix sample sizes."""
+    """Refusing a short text would cost a user the whole measurement; cutting in silence would mix
+    sample sizes.
+    """
     fits = settings.get("max_vectors") == 900
-    with contextlib.nullcontext() if fits else pytest.warns(UserWarning, match="990 vectors for the"):
+    with (
+        contextlib.nullcontext() if fits else pytest.warns(UserWarning, match="990 vectors for the")
+    ):
         probe = Probe.from_tokens(random_tokens(10, 100), **settings)
     assert probe.sample("all").shape == probe.sample("no_sink").shape == shape
 
@@ -167,7 +195,9 @@ def test_windows_of_one_token_have_all_vectors_and_none_without_sinks():
     assert (probe.sample("all").shape, probe.sample("no_sink").shape) == ((1, 40), (1, 0))
 
 
-@pytest.mark.parametrize("padding", [-torch.inf, -1e9, torch.finfo(torch.float16).min, -100.0, torch.nan, 2], ids=str)
+@pytest.mark.parametrize(
+    "padding", [-torch.inf, -1e9, torch.finfo(torch.float16).min, -100.0, torch.nan, 2], ids=str
+)
 def test_a_mask_whose_meaning_is_another_is_refused(padding):
     """An additive mask is 0 at tokens: read as true and false, it would measure the padding."""
     ids = random_tokens(6, 8)
@@ -179,24 +209,41 @@ def test_a_mask_whose_meaning_is_another_is_refused(padding):
     expected = Probe.from_tokens(ids, mask, max_vectors=20)
     for same in (mask.int(), mask.float(), mask.numpy(), mask.tolist()):
         assert Probe.from_tokens(ids, same, max_vectors=20).hash == expected.hash
-    rows = UserList(row[:length] for length, row in enumerate(ids, 3))  # as a column of a dataset has them
+    rows = UserList(
+        row[:length] for length, row in enumerate(ids, 3)
+    )  # as a column of a dataset has them
     for same in (None, UserList([1] * len(row) for row in rows)):
         assert Probe.from_tokens(rows, same, max_vectors=20).hash == expected.hash
-    assert Probe.from_tokens([*ids], max_vectors=20).hash == Probe.from_tokens(ids, max_vectors=20).hash
+    assert (
+        Probe.from_tokens([*ids], max_vectors=20).hash
+        == Probe.from_tokens(ids, max_vectors=20).hash
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Probe.from_tokens(random_tokens(1, 2)), "the probe is too small"),
-        (lambda: Probe.from_tokens(torch.arange(5)), r"expected input_ids of shape .* got \(5,\) of torch.int64"),
-        (lambda: Probe.from_tokens(torch.rand(2, 3)), r"integer type, got \(2, 3\) of torch.float32"),
-        (lambda: Probe.from_tokens([[1, 2, 3]], [[1, 1]]), r"of the shape of input_ids, \(1, 3\), got \(1, 2\)"),
+        (
+            lambda: Probe.from_tokens(torch.arange(5)),
+            r"expected input_ids of shape .* got \(5,\) of torch.int64",
+        ),
+        (
+            lambda: Probe.from_tokens(torch.rand(2, 3)),
+            r"integer type, got \(2, 3\) of torch.float32",
+        ),
+        (
+            lambda: Probe.from_tokens([[1, 2, 3]], [[1, 1]]),
+            r"of the shape of input_ids, \(1, 3\), got \(1, 2\)",
+        ),
         (
             lambda: Probe.from_tokens([[1, 2, 3], [4, 5, 6]], [[1, 1, 1], [1, 0, 1]]),
             "masked positions between the tokens of sequence 1",
         ),
-        (lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=2), "expected batch_vectors >= 3"),
+        (
+            lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=2),
+            "expected batch_vectors >= 3",
+        ),
         (
             lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=5, batch_vectors=8),
             "got batch_vectors=8 and 0 batches; raise max_vectors or lower batch_vectors",
@@ -215,13 +262,18 @@ def test_errors(make, message):
 def test_from_texts_rejects_a_single_string_and_a_window_of_special_tokens(tokenizer):
     with pytest.raises(ValueError, match=r"got a single string; pass \[text\]"):
         Probe.from_texts("a b c", tokenizer)
-    with pytest.raises(ValueError, match="expected sequence_length > 2, the special tokens this tokenizer adds, got 2"):
+    with pytest.raises(
+        ValueError,
+        match="expected sequence_length > 2, the special tokens this tokenizer adds, got 2",
+    ):
         Probe.from_texts(["a b c"], tokenizer, sequence_length=2)
 
 
 def test_enwik8_uses_the_end_of_the_text(tokenizer, tmp_path):
     (tmp_path / "text.txt").write_text("a b c d " * 950 + "e f g h " * 50)
-    probe = Probe.enwik8(tokenizer, path=str(tmp_path / "text.txt"), sequence_length=10, max_vectors=150)
+    probe = Probe.enwik8(
+        tokenizer, path=str(tmp_path / "text.txt"), sequence_length=10, max_vectors=150
+    )
     words = set(probe.tokens.tolist()) - {1, 2}
     assert words == {tokenizer.convert_tokens_to_ids(word) for word in "efgh"}
     assert "sha256" in probe.name
@@ -251,8 +303,12 @@ def test_tokens_needed(causal):
 
 
 @pytest.mark.parametrize("setting", ["true", "false", None])
-def test_tokenizing_leaves_no_thread_pool_and_the_setting_of_the_user(setting, tokenizer, monkeypatch):
-    """A process that is forked later, as by a DataLoader, would wait for the threads of the pool forever."""
+def test_tokenizing_leaves_no_thread_pool_and_the_setting_of_the_user(
+    setting, tokenizer, monkeypatch
+):
+    """A process that is forked later, as by a DataLoader, would wait for the threads of the pool
+    forever.
+    """
     name = "TOKENIZERS_PARALLELISM"
     monkeypatch.delenv(name, raising=False)
     if setting is not None:
@@ -272,7 +328,9 @@ def test_tokenizing_leaves_no_thread_pool_and_the_setting_of_the_user(setting, t
 
 @pytest.mark.parametrize("state", ["meta", "inference", "float64"])
 def test_what_a_caller_has_set_changes_no_probe(state):
-    """On a default device, lengths would lie elsewhere than tokens; tensors of inference mode would not be written."""
+    """On a default device, lengths would lie elsewhere than tokens; tensors of inference mode would
+    not be written.
+    """
     tokens = random_tokens(24, 12)
     classes = {"low": (tokens < 25).flatten().tolist()}
     expected = Probe.from_tokens(tokens, max_vectors=96).with_classes(classes).hash

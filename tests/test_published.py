@@ -30,38 +30,61 @@ def compare(capsys, *arguments):
 
 
 def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_path, capsys):
-    """A last layer after the final norm, or a count that is one less, would pass for a difference of the models."""
+    """A last layer after the final norm, or a count that is one less, would pass for a difference
+    of the models.
+    """
     values = published.published_values().query("model == 'pythia-6.9b' and revision == 'step512'")
     values = pd.concat([values.loc[values["layer"] == 1].assign(layer=0), values])
     rows = []
     for layer, name, value in values[["layer", "metric", "value"]].itertuples(index=False):
         own = published.QUANTITIES[name].metric.format(k=32).replace("gride_32", "gride_2")
         ((metric, _),) = resolve([own], subsets=SUBSETS)
-        row = {"metric": metric.name, "settings": metric.settings_json, "value": value + (name == "pca99")}
+        row = {
+            "metric": metric.name,
+            "settings": metric.settings_json,
+            "value": value + (name == "pca99"),
+        }
         rows.append(make_row(**OURS | row | {"layer": layer, "depth": layer / 32, "std": 0.01}))
     status, out = compare(capsys, fill(tmp_path / "store", rows).path, "-o", tmp_path / "out")
-    assert (status, {path.suffix for path in (tmp_path / "out").iterdir()}) == (0, {".png", ".svg", ".csv"})
+    assert (status, {path.suffix for path in (tmp_path / "out").iterdir()}) == (
+        0,
+        {".png", ".svg", ".csv"},
+    )
     table = pd.read_csv(tmp_path / "out" / "EleutherAI_pythia-6.9b.csv")
     assert table.groupby("metric")["layer"].agg(["min", "max"]).to_numpy().tolist() == 3 * [[1, 31]]
     np.testing.assert_allclose(table["value"], table["value_published"])
-    assert "gride of BIA is not drawn elsewhere: checkpoint step4000 was not measured (4 such checkpoints)." in out
+    assert (
+        "gride of BIA is not drawn elsewhere: checkpoint step4000 was not measured (4 such checkpoints)."
+        in out
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"n_vectors": 4096}, "the vectors in a batch differ at step512: 4096 measured, 10000 published"),
+        (
+            {"n_vectors": 4096},
+            "the vectors in a batch differ at step512: 4096 measured, 10000 published",
+        ),
         ({"subset": "all"}, "the tokens differ at step512: all measured, last_token published"),
-        ({"settings": '{"k": 8}'}, 'the quantities differ at step512: gride {"k": 8} measured, gride {"k": 32}'),
+        (
+            {"settings": '{"k": 8}'},
+            'the quantities differ at step512: gride {"k": 8} measured, gride {"k": 32}',
+        ),
         ({"step": 513}, "checkpoint step512 was not measured"),
     ],
 )
-def test_what_does_not_agree_is_not_drawn_and_a_command_measures_it(given, reason, tmp_path, capsys):
+def test_what_does_not_agree_is_not_drawn_and_a_command_measures_it(
+    given, reason, tmp_path, capsys
+):
     rows = [make_row(**OURS | {"metric": "gride_32", "settings": '{"k": 32}'} | given)]
     status, out = compare(capsys, fill(tmp_path / "store", rows).path, "-o", tmp_path / "out")
     assert status == 1
     assert f"gride of BIA is not drawn: {reason}" in out
-    assert re.search(rf"repdyn sweep {PYTHIA} --revisions step512,\S+ --metrics .*gride_32\[k=128\]@last_token", out)
+    assert re.search(
+        rf"repdyn sweep {PYTHIA} --revisions step512,\S+ --metrics .*gride_32\[k=128\]@last_token",
+        out,
+    )
     assert out.rstrip().endswith("--max-vectors 80000 --batch-vectors 80000 --text FILE")
 
 
@@ -81,16 +104,27 @@ def test_a_metric_that_precedes_a_score_is_found_at_its_lag(tmp_path, capsys):
     """A score read beside the checkpoint before or after would move every lag by one."""
     course = np.random.default_rng(0).normal(size=len(STEPS)).cumsum() + 20
     at = dict(zip(STEPS, course, strict=True))
-    store = fill(tmp_path / "store", make_published("lab/a", steps=STEPS, dimension=lambda step, depth: at[step]))
-    scores = pd.DataFrame({"step": STEPS[2:], "task": "sciq", "metric": "acc", "value": course[:-2] + 1})
+    store = fill(
+        tmp_path / "store",
+        make_published("lab/a", steps=STEPS, dimension=lambda step, depth: at[step]),
+    )
+    scores = pd.DataFrame(
+        {"step": STEPS[2:], "task": "sciq", "metric": "acc", "value": course[:-2] + 1}
+    )
     scores.to_csv(tmp_path / "scores.csv", index=False)
-    status, out = compare(capsys, store.path, "--with", tmp_path / "scores.csv", "-o", tmp_path / "out")
+    status, out = compare(
+        capsys, store.path, "--with", tmp_path / "scores.csv", "-o", tmp_path / "out"
+    )
     assert status == 0
     assert "12 correlations were tried" in out
     assert "arXiv 2604.20276" in out
     found = pd.read_csv(tmp_path / "out" / "correlations.csv")
     best = found.iloc[0]
-    assert (best["metric"], best["lag"], best["changes_correlation"]) == ("two_nn", 2, pytest.approx(1))
+    assert (best["metric"], best["lag"], best["changes_correlation"]) == (
+        "two_nn",
+        2,
+        pytest.approx(1),
+    )
     plain = found.query("metric == 'two_nn' and lag == 0").iloc[0]
     assert plain["correlation"] == pytest.approx(spearmanr(course[2:], course[:-2])[0])
     assert plain["low"] < plain["correlation"] < plain["high"]
@@ -101,7 +135,10 @@ def test_scores_of_lm_evaluation_harness(tmp_path):
     (tmp_path / "step1000.json").write_text(json.dumps(content))
     content |= {"config": {"model_args": f"pretrained={PYTHIA},revision=step8"}}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    assert read_scores(tmp_path).to_numpy().tolist() == [[8, "sciq", "acc", 0.5], [1000, "sciq", "acc", 0.5]]
+    assert read_scores(tmp_path).to_numpy().tolist() == [
+        [8, "sciq", "acc", 0.5],
+        [1000, "sciq", "acc", 0.5],
+    ]
     (tmp_path / "scores.csv").write_text("step,task,value\n1,a,1\n")
     with pytest.raises(ValueError, match="got no metric"):
         read_scores(tmp_path / "scores.csv")

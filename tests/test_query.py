@@ -41,15 +41,28 @@ def test_rows_are_those_of_the_store(store):
     names = ["run", "step", "layer", "metric", "subset", "value", "probe"]
 
     def sorted_lines(rows):  # a query without "order by" promises no order
-        return sorted(map(repr, rows[names].astype(object).where(rows[names].notna(), None).itertuples(index=False)))
+        return sorted(
+            map(
+                repr,
+                rows[names].astype(object).where(rows[names].notna(), None).itertuples(index=False),
+            )
+        )
 
     assert sorted_lines(frame) == sorted_lines(expected.astype({name: object for name in names}))
 
 
 def test_aggregates_are_those_of_pandas(store):
-    found = query(store, "select step, avg(value) as mean from rows where metric = 'two_nn' group by 1 order by 1")
+    found = query(
+        store,
+        "select step, avg(value) as mean from rows where metric = 'two_nn' group by 1 order by 1",
+    )
     frame = store.to_pandas()
-    expected = frame.loc[frame["metric"] == "two_nn"].astype({"value": float}).groupby("step")["value"].mean()
+    expected = (
+        frame.loc[frame["metric"] == "two_nn"]
+        .astype({"value": float})
+        .groupby("step")["value"]
+        .mean()
+    )
     assert found["step"].tolist() == expected.index.tolist()
     np.testing.assert_allclose(found["mean"], expected, rtol=1e-12)
 
@@ -73,39 +86,60 @@ def test_conditions_select_from_the_rows(store, condition):
 
     with duckdb.connect() as connection:
         connection.register("rows", query(store, "select * from rows"))
-        expected = connection.execute(f"select count(*) as n, sum(value) as total from rows where {condition}").df()
+        expected = connection.execute(
+            f"select count(*) as n, sum(value) as total from rows where {condition}"
+        ).df()
     found = query(store, f"select count(*) as n, sum(value) as total from rows where {condition}")
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
 
 
 def test_undefined_values_are_null_and_do_not_spoil_a_mean(tmp_path):
     store = open_store(tmp_path)
-    store.write(KEY, [row(layer=1, value=4.0), row(layer=2, value=math.nan, reason="constant cloud")])
-    assert query(store, "select avg(value) as mean, count(value) as n from rows").to_dict("records") == [
-        {"mean": 4.0, "n": 1}
+    store.write(
+        KEY, [row(layer=1, value=4.0), row(layer=2, value=math.nan, reason="constant cloud")]
+    )
+    assert query(store, "select avg(value) as mean, count(value) as n from rows").to_dict(
+        "records"
+    ) == [{"mean": 4.0, "n": 1}]
+    assert query(store, "select reason from rows where value is null")["reason"].tolist() == [
+        "constant cloud"
     ]
-    assert query(store, "select reason from rows where value is null")["reason"].tolist() == ["constant cloud"]
 
 
 def test_runs(store):
-    fill(store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas("lab/b")["probe"][0]))
+    fill(
+        store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas("lab/b")["probe"][0])
+    )
     found = query(store, "select * from runs").set_index("run")
     assert found["checkpoints"].to_dict() == {"lab/a": 2, "lab/b": 3}
     assert found["last_step"].to_dict() == {"lab/a": 8, "lab/b": 16}
     assert found["failed_checkpoints"].to_dict() == {"lab/a": 0, "lab/b": 1}
     frame = store.to_pandas("lab/a")
-    assert list(found["metrics"]["lab/a"]) == sorted(frame.loc[frame["layer"].notna(), "metric"].unique())
+    assert list(found["metrics"]["lab/a"]) == sorted(
+        frame.loc[frame["layer"].notna(), "metric"].unique()
+    )
 
 
 def test_profiles_have_a_column_for_each_metric_of_whole_layers(store, tmp_path):
-    found = query(store, "select * from profiles where run = 'lab/b' and step = 16 and subset = 'all' order by layer")
+    found = query(
+        store,
+        "select * from profiles where run = 'lab/b' and step = 16 and subset = 'all' order by layer",
+    )
     frame = store.to_pandas("lab/b").query("step == 16 and subset == 'all'")
     for metric in ("two_nn", "anisotropy"):
         values = frame.loc[frame["metric"] == metric].set_index("layer")["value"].sort_index()
         np.testing.assert_array_equal(found.set_index("layer")[metric].loc[values.index], values)
     odd = open_store(tmp_path / "odd")
     settings = row(value=2.0, settings='{"discard": 0.5}')
-    odd.write(KEY, [row(value=1.0), settings, row(metric='it\'s "odd"', value=3.0), row(metric="sink", head=0)])
+    odd.write(
+        KEY,
+        [
+            row(value=1.0),
+            settings,
+            row(metric='it\'s "odd"', value=3.0),
+            row(metric="sink", head=0),
+        ],
+    )
     (profile,) = query(odd, "select * from profiles").to_dict("records")
     assert pd.isna(profile["two_nn"])  # which of the two settings is meant is not known
     assert profile['it\'s "odd"'] == 3.0
@@ -175,7 +209,10 @@ def test_all_stores_below_a_folder_or_none(store, tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     main(["query", "select run from runs order by run", "--csv"])
     assert capsys.readouterr().out.split() == ["run", "lab/a", "lab/b", "lab/c"]
-    for arguments in (["select * from runs", "nowhere"], [str(store.path), "select run from runs"]):  # in wrong order
+    for arguments in (
+        ["select * from runs", "nowhere"],
+        [str(store.path), "select run from runs"],
+    ):  # in wrong order
         with pytest.raises(SystemExit, match="^2$"):
             main(["query", *arguments])
 
@@ -191,19 +228,30 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
     measured = steps if is_measured_before else genuine
     store = fill(tmp_path / "store", make_published(run, steps=measured, **wrong))
     probe = store.to_pandas()["probe"].iloc[0]
-    later = {"probe": probe, "checkpoint": f"{run}@0123abcd", "measured_at": "2025-01-02T00:00:00+00:00"}
+    later = {
+        "probe": probe,
+        "checkpoint": f"{run}@0123abcd",
+        "measured_at": "2025-01-02T00:00:00+00:00",
+    }
     for step in copies:
-        rows = make_failures(step, "a copy: it has the weights of step512", same_as="step512", **later)
+        rows = make_failures(
+            step, "a copy: it has the weights of step512", same_as="step512", **later
+        )
         store.write(
-            MeasurementKey(run, step, probe, "0123abcd").failed, [each for each in rows if math.isnan(each.value)]
+            MeasurementKey(run, step, probe, "0123abcd").failed,
+            [each for each in rows if math.isnan(each.value)],
         )
     clean = fill(tmp_path / "clean", make_published(run, steps=genuine, **wrong))
     found, expected = store.to_pandas(), clean.to_pandas()
-    assert all(not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values())
+    assert all(
+        not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values()
+    )
     assert findings(found) == findings(expected)
     assert insights(store)[0].statements == insights(clean)[0].statements
     (shown,), (other,) = (described_runs([each]).runs for each in (store, clean))
     assert (shown.steps, shown.n_failed) == (other.steps, 0)
-    (runs,) = query(store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs").to_dict("records")
+    (runs,) = query(
+        store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs"
+    ).to_dict("records")
     assert runs == {"failed_checkpoints": 0, "copied_checkpoints": 2, "checkpoints": len(genuine)}
     assert not set(query(store, "select * from profiles")["step"]) & set(copies)

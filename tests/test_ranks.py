@@ -1,4 +1,6 @@
-"""Replicas on two processes: the first measures alone, without a word to the other, and mixes no two models."""
+"""Replicas on two processes: the first measures alone, without a word to the other, and mixes no
+two models.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ def attach(folder: Path, rank: int, ranks: str) -> str:
     """Track one step of a loop, and say what was raised."""
     try:
         with Tracker(
-            model_of(rank), small(), schedule=1, store=folder, report=False, on_error="raise", ranks=ranks
+            model_of(rank),
+            small(),
+            schedule=1,
+            store=folder,
+            report=False,
+            on_error="raise",
+            ranks=ranks,
         ) as tracker:
             tracker.step(loss=1.0)
     except Exception as error:
@@ -30,7 +38,9 @@ def attach(folder: Path, rank: int, ranks: str) -> str:
 def stop_together(folder: Path, rank: int) -> str:
     """Train in a loop that stops as docs/alerts.md says, and give the step of the end."""
     rule = Rule(name="moves", when="below", bound=0.0, metrics=("train/loss",), stop=True)
-    with Tracker(model_of(rank), small(), schedule=2, store=folder, report=False, alerts=[rule]) as tracker:
+    with Tracker(
+        model_of(rank), small(), schedule=2, store=folder, report=False, alerts=[rule]
+    ) as tracker:
         for step in range(8):
             tracker.step(loss=3.0 - step)
             stop = [tracker.should_stop]
@@ -61,7 +71,9 @@ def work(rank: int, folder: Path) -> None:
     """Run every case one after the other: starting two processes takes longer than all of them."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
     results.show_run = lambda *_, **__: None  # the figures of the end, which are no subject here
     for name, case in CASES.items():
         (folder / f"{name}_{rank}").write_text(case(folder / name, rank))
@@ -93,8 +105,15 @@ def test_rank_zero_measures_alone(folder, attached):
     """A tracker on one rank only hung, and two ranks with other weights gave values of neither."""
     assert said(folder, attached) == ["nothing", "nothing"]
     frame = open_store(folder / attached).to_pandas().dropna(subset="layer").query("step == 0")
-    expected = measure(model_of(0), small()).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
-    assert frame.sort_values(["metric", "subset", "layer"])["value"].tolist() == pytest.approx(expected, nan_ok=True)
+    expected = (
+        measure(model_of(0), small())
+        .to_pandas()
+        .sort_values(["metric", "subset", "layer"])["value"]
+        .tolist()
+    )
+    assert frame.sort_values(["metric", "subset", "layer"])["value"].tolist() == pytest.approx(
+        expected, nan_ok=True
+    )
     assert set(frame["rank"]) == {0}
 
 

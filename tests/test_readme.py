@@ -29,7 +29,12 @@ def test_readme_is_short():
 def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 1,
+    }
     model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=100, **sizes))
     given = {
         "held_out_tokens": torch.randint(100, (256, 32)),
@@ -64,7 +69,11 @@ def test_ci_calls_the_command_as_printed():
     script = (ROOT / ".ci" / "run").read_text()
     extract = next(line for line in script.splitlines() if line.startswith("command="))
     printed = subprocess.run(
-        ["bash", "-c", f'{extract}; printf "%s\\n" "$command"'], cwd=ROOT, capture_output=True, text=True, check=True
+        ["bash", "-c", f'{extract}; printf "%s\\n" "$command"'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert printed.stdout == block("tests")
 

@@ -32,7 +32,13 @@ from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes.criteria import Measured, NotMeasuredError
 from repdyn.recipes.evaluation import count_verdicts, evaluate
 from repdyn.recipes.page import write_results
-from repdyn.recipes.recipe import AnyCriterion, find_models_of, find_recipe, read_recipe, shipped_recipes
+from repdyn.recipes.recipe import (
+    AnyCriterion,
+    find_models_of,
+    find_recipe,
+    read_recipe,
+    shipped_recipes,
+)
 from repdyn.tables.effects import CannotBeJudgedError
 from repdyn.tables.surrogates import against_drift
 from repdyn.text.corpus import builtin_corpus
@@ -63,7 +69,9 @@ ENTROPY = (
 
 
 def rows_of(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, name="lab/a", **given):
-    """One metric whose value at a place in training and a relative depth is ``curve(number of the step, depth)``."""
+    """One metric whose value at a place in training and a relative depth is ``curve(number of the
+    step, depth)``.
+    """
     return [
         make_row(
             run=name,
@@ -96,7 +104,9 @@ def bump(height):
     return lambda number, depth: 10 + height * math.exp(-(((depth - 0.5) / 0.2) ** 2))
 
 
-@pytest.mark.parametrize(("height", "peak", "valley"), [(5, "shown", "not shown"), (-5, "not shown", "shown")])
+@pytest.mark.parametrize(
+    ("height", "peak", "valley"), [(5, "shown", "not shown"), (-5, "not shown", "shown")]
+)
 def test_peak_and_valley(height, peak, valley):
     of_bump = measured(bump(height))
     assert judge("peak", of_bump) == peak
@@ -118,11 +128,17 @@ def test_phases():
     assert judge("phases", course, **three | {"more": (0.1, 0.5, 0.1)}) == "not shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
     _, evidence = criterion(kind="phases", **three).judge(course, "rank_me")
-    assert evidence.startswith("to step 128 it falls by 16% (interval 16 to 16); to step 2,000 it rises by 19%")
+    assert evidence.startswith(
+        "to step 128 it falls by 16% (interval 16 to 16); to step 2,000 it rises by 19%"
+    )
     assert "; sharper than drift: 0.4" in evidence
     # the same changes in four steps may be chance
     assert (
-        judge("phases", measured(lambda number, depth: (0.83, 0.7, 0.83, 0.5)[number], steps=(0, 1, 2, 3)), **three)
+        judge(
+            "phases",
+            measured(lambda number, depth: (0.83, 0.7, 0.83, 0.5)[number], steps=(0, 1, 2, 3)),
+            **three,
+        )
         == "cannot be judged"
     )
 
@@ -139,7 +155,10 @@ def test_a_published_value_is_judged_on_each_of_the_runs_that_are_named(tmp_path
     recipe = read_recipe(write(tmp_path / "mine.yaml", models=["lab/a"], **changed, **sampled))
     runs = {f"lab/a-seed{seed}": course for seed, course in enumerate((ENTROPY, sorted(ENTROPY)))}
     given = {"metric": "anisotropy", "noise": 0.001, "n_blocks": 3, "dim": 768}
-    rows = [rows_of(lambda number, _, of=of: of[number], name=name, **given) for name, of in runs.items()]
+    rows = [
+        rows_of(lambda number, _, of=of: of[number], name=name, **given)
+        for name, of in runs.items()
+    ]
     store = fill(tmp_path / "store", *rows)
     both, _ = evaluate(recipe, store, runs=list(runs))
     assert [each.verdict for each in both] == ["reproduced", "not reproduced"]
@@ -153,7 +172,9 @@ def test_between():
     assert judge("between", course, bounds=(0.9, 1.0)) == "cannot be judged"
 
 
-@pytest.mark.parametrize(("finding", "verdict"), [("bell", "shown"), ("uniform", "not shown"), ("growth", "shown")])
+@pytest.mark.parametrize(
+    ("finding", "verdict"), [("bell", "shown"), ("uniform", "not shown"), ("growth", "shown")]
+)
 def test_findings(finding, verdict):
     run = Measured("a", to_frame(make_rows(n_blocks=6, steps=(0, 256, 512))))
     assert judge("finding", run, "anisotropy", finding=finding) == verdict
@@ -161,7 +182,13 @@ def test_findings(finding, verdict):
 
 def test_a_metric_that_was_not_measured():
     with pytest.raises(NotMeasuredError, match="two_nn@no_sink was not measured"):
-        judge("phases", measured(lambda number, depth: 1.0), "two_nn@no_sink", phases=("fall",), more=(0.1,))
+        judge(
+            "phases",
+            measured(lambda number, depth: 1.0),
+            "two_nn@no_sink",
+            phases=("fall",),
+            more=(0.1,),
+        )
 
 
 TABLE = pd.DataFrame(
@@ -186,13 +213,20 @@ TABLE = pd.DataFrame(
     ],
 )
 def test_a_cell_is_judged_with_its_whole_interval(row, bounds, verdict):
-    cell = criterion(kind="cell", study="convergence", table="profiles", column="alignment", row=row, **bounds)
+    cell = criterion(
+        kind="cell", study="convergence", table="profiles", column="alignment", row=row, **bounds
+    )
     assert cell.judge(TABLE)[0] == verdict
 
 
 def test_a_cell_that_the_table_does_not_have():
     cell = criterion(
-        kind="cell", study="convergence", table="profiles", column="alignment", row={"layer": 0}, at_least=0
+        kind="cell",
+        study="convergence",
+        table="profiles",
+        column="alignment",
+        row={"layer": 0},
+        at_least=0,
     )
     with pytest.raises(CannotBeJudgedError, match="2 rows with layer 0"):
         cell.judge(TABLE)
@@ -224,7 +258,10 @@ def test_published_values_in_tables_of_studies(tmp_path):
     done = folder / "convergence" / "lab_a"
     done.mkdir(parents=True)
     TABLE.to_csv(done / "profiles.csv", index=False)
-    for options, deviations in (({"sentences": 0}, ()), ({"sentences": 9}, ("sentences 9, not 0",))):
+    for options, deviations in (
+        ({"sentences": 0}, ()),
+        ({"sentences": 9}, ("sentences 9, not 0",)),
+    ):
         (done / "options.json").write_text(json.dumps(options))
         ((outcome,), _) = evaluate(recipe, store, tables=folder)
         assert (outcome.verdict, outcome.deviations) == ("reproduced", deviations)
@@ -253,7 +290,11 @@ published:
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text(RECIPE.replace("metrics: [anisotropy, two_nn]", "metrics: [anisotropy, two_nn, two_nn@no_sink]"))
+    path.write_text(
+        RECIPE.replace(
+            "metrics: [anisotropy, two_nn]", "metrics: [anisotropy, two_nn, two_nn@no_sink]"
+        )
+    )
     return read_recipe(path)
 
 
@@ -263,7 +304,10 @@ def store(tmp_path):
 
 
 def verdicts(outcomes):
-    return {(outcome.published.claim, outcome.run): (outcome.verdict, outcome.ours) for outcome in outcomes}
+    return {
+        (outcome.published.claim, outcome.run): (outcome.verdict, outcome.ours)
+        for outcome in outcomes
+    }
 
 
 def test_every_verdict(recipe, store):
@@ -282,7 +326,9 @@ def test_every_verdict(recipe, store):
 def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
     """Save a probe of the builtin text under the name of a text, and return its hash."""
     settings = {"sequence_length": sequence_length, "max_vectors": max_vectors}
-    probe = Probe.from_texts([builtin_corpus().data.decode()], byte_tokenizer(), name=text, **settings)
+    probe = Probe.from_texts(
+        [builtin_corpus().data.decode()], byte_tokenizer(), name=text, **settings
+    )
     store.save_probe(probe)
     return probe.hash
 
@@ -292,7 +338,11 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
     store = open_store(tmp_path / "store")
     probe = saved_probe(store, "another text (sha256 0123)", max_vectors=256)
     fill(store.path, make_published("lab/a", probe=probe, **sampled))
-    (found,) = [each for each in evaluate(recipe, store)[0] if each.run == "lab/a" and each.published.claim == "bell"]
+    (found,) = [
+        each
+        for each in evaluate(recipe, store)[0]
+        if each.run == "lab/a" and each.published.claim == "bell"
+    ]
     assert found.deviations == (
         "text another text (sha256 0123), not enwik8",
         "windows of 32 tokens, not 80",
@@ -338,7 +388,14 @@ def write(path: Path, **changed) -> Path:
 OF_CELL = {
     "claim": "a",
     "source": "b",
-    "criterion": {"kind": "cell", "study": "topics", "table": "t", "column": "c", "value": 1, "within": 1},
+    "criterion": {
+        "kind": "cell",
+        "study": "topics",
+        "table": "t",
+        "column": "c",
+        "value": 1,
+        "within": 1,
+    },
 }
 
 
@@ -377,14 +434,26 @@ def test_shipped_recipes(name):
         ({"models": ["pythia-71m"]}, "did you mean 'pythia-"),
         ({"metrics": ["anisotropie"]}, "did you mean 'anisotropy'?"),
         ({"metrics": ["anisotropy@nowhere"]}, "expected a subset among all, no_sink"),
-        ({"cloud": {"design": "sparse"}}, "expected a design among independent, dense, paper, shuffled"),
+        (
+            {"cloud": {"design": "sparse"}},
+            "expected a design among independent, dense, paper, shuffled",
+        ),
         ({"metrics": None}, "metrics or studies"),
         ({"published": [{"claim": "a", "source": "b"}]}, "or not_run"),
-        (with_criterion(kind="hill"), "does not match any of the expected tags: 'finding', 'peak', 'valley'"),
+        (
+            with_criterion(kind="hill"),
+            "does not match any of the expected tags: 'finding', 'peak', 'valley'",
+        ),
         ({"published": [OF_CELL]}, "add it to studies"),
-        ({"published": [OF_CELL | {"criterion": OF_CELL["criterion"] | {"at_least": 0}}]}, "keep one kind"),
+        (
+            {"published": [OF_CELL | {"criterion": OF_CELL["criterion"] | {"at_least": 0}}]},
+            "keep one kind",
+        ),
         (with_criterion(kind="peak", depth=[0.8, 0.2]), "the lower bound first"),
-        (with_criterion(kind="phases", phases=["fall", "rise"], more=[0.1]), "one value of more for each of 2 phases"),
+        (
+            with_criterion(kind="phases", phases=["fall", "rise"], more=[0.1]),
+            "one value of more for each of 2 phases",
+        ),
     ],
 )
 def test_mistakes_in_a_recipe(changed, message, tmp_path):
@@ -399,7 +468,9 @@ def test_every_recipe_and_kind_is_documented():
     assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == {*SHIPPED, *of_kinds}
     for kind, settings in re.findall(r"^\| `([a-z]+)` \|.*\| (.*) \|$", text, re.MULTILINE):
         named = set(re.findall(r"`([a-z_]+)`", settings)) | {"kind"}
-        assert kind in {*SHIPPED, "valley"} or named == {each.name for each in fields(of_kinds[kind])}
+        assert kind in {*SHIPPED, "valley"} or named == {
+            each.name for each in fields(of_kinds[kind])
+        }
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -407,7 +478,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    """Return a function that runs the command in an empty folder and returns its exit status,
+    output and errors.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up

@@ -26,7 +26,9 @@ def written(url=URL, *keys):
 
 
 def requested(faulty: type[FaultyFileSystem], method: str) -> list[str]:
-    return [path.removeprefix("/host/prefix/sweep/") for name, path in faulty.requests if name == method]
+    return [
+        path.removeprefix("/host/prefix/sweep/") for name, path in faulty.requests if name == method
+    ]
 
 
 def test_what_is_written_is_read_on_another_machine(faulty, elsewhere):

@@ -59,13 +59,20 @@ def test_every_number_of_the_store_is_in_the_page(everything):
     store, page = everything
     rows = measurements(store.to_pandas())
     metrics = page.tree["runs"][0]["metrics"]
-    stored = {(metric, subset) for metric, subset in rows[["metric", "subset"]].drop_duplicates().to_numpy()}
-    assert {(metric, subset) for metric, of_metric in metrics.items() for subset in of_metric} == stored
+    stored = {
+        (metric, subset)
+        for metric, subset in rows[["metric", "subset"]].drop_duplicates().to_numpy()
+    }
+    assert {
+        (metric, subset) for metric, of_metric in metrics.items() for subset in of_metric
+    } == stored
     for metric, subset in stored:
         series = metrics[metric][subset]
         for name, column in (("values", "value"), ("margins", "margin")):
             wanted = grid(rows, metric, subset, column)
-            np.testing.assert_array_equal(page.array(series[name]), wanted.to_numpy(np.float32), err_msg=metric)
+            np.testing.assert_array_equal(
+                page.array(series[name]), wanted.to_numpy(np.float32), err_msg=metric
+            )
         assert series["layers"] == wanted.index.tolist()
         assert series["steps"] == wanted.columns.tolist()
 
@@ -93,7 +100,10 @@ def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     signs = {"shown": "+", "not shown": "\u2212"}
     assert {finding.verdict for finding in judged} == set(signs)
     for finding in judged:
-        assert f"{finding.title} {signs[finding.verdict]} {finding.verdict} {finding.sentence} numbers" in text
+        assert (
+            f"{finding.title} {signs[finding.verdict]} {finding.verdict} {finding.sentence} numbers"
+            in text
+        )
         assert finding.evidence in text
         assert finding.criterion in text
     assert "criteria version 2, 2026-11-22" in text
@@ -117,7 +127,11 @@ def test_what_others_wrote_cannot_break_out(tmp_path):
 
 
 def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp_path):
-    rows = make_rows(run="lab/model-70m", steps=STEPS, dimension=lambda step, depth: math.nan if not depth else 9.0)
+    rows = make_rows(
+        run="lab/model-70m",
+        steps=STEPS,
+        dimension=lambda step, depth: math.nan if not depth else 9.0,
+    )
     store = fill(tmp_path, rows, make_failures(512, reason="the hub has no such revision"))
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
     assert "1 checkpoint failed: step 512: the hub has no such revision" in text
@@ -126,21 +140,33 @@ def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp
 
 
 def test_alerts_are_listed_and_marked(tmp_path):
-    rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0)
+    rows = make_rows(
+        steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0
+    )
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     text = Outline(page.text).text
     assert "Alerts (1) Alert (dimension halved) at step 8: two_nn (all) of layer 3" in text
     series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]
     (mark,) = [trace for trace in series["heatmap"]["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"]) == (["8"], ["3"])
-    on_the_mean, below = [trace for trace in series["course"]["data"] if trace.get("name") == "alerts"]
+    on_the_mean, below = [
+        trace for trace in series["course"]["data"] if trace.get("name") == "alerts"
+    ]
     assert on_the_mean["x"] == below["x"] == [8]
-    assert not [t for t in page.tree["runs"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
+    assert not [
+        t
+        for t in page.tree["runs"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"]
+        if "name" in t
+    ]
 
 
 def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
-    rows = make_rows(steps=STEPS, loss=False, dimension=lambda step, depth: math.inf if step == 8 else 9.0)
-    store = fill(tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS])
+    rows = make_rows(
+        steps=STEPS, loss=False, dimension=lambda step, depth: math.inf if step == 8 else 9.0
+    )
+    store = fill(
+        tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS]
+    )
     page = read_page(write_report(store, tmp_path / "page.html"))
     course = page.tree["runs"][0]["metrics"]["two_nn"]["all"]["course"]
     *on_lines, below = [trace for trace in course["data"] if trace.get("name") == "alerts"]
@@ -150,10 +176,15 @@ def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
 
 
 def test_no_store_and_no_such_run_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="^expected runs with measurements, got none; measure at least one checkpoint"):
+    with pytest.raises(
+        ValueError,
+        match="^expected runs with measurements, got none; measure at least one checkpoint",
+    ):
         write_report([], tmp_path / "page.html")
     stores = [fill(tmp_path / name, make_rows(run=name, steps=STEPS)) for name in ("a", "b")]
-    with pytest.raises(ValueError, match="^expected runs of these stores, got 'c'; they have a, b$"):
+    with pytest.raises(
+        ValueError, match="^expected runs of these stores, got 'c'; they have a, b$"
+    ):
         write_report(stores, tmp_path / "page.html", runs=["a", "c"])
     one = read_page(write_report(stores, tmp_path / "page.html", runs=["b"]))
     assert [run["label"] for run in one.tree["runs"]] == ["b"]
@@ -178,7 +209,10 @@ def test_logarithmic_colours_keep_a_place_for_zero():
 
 def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
     values, margins = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
-    assert plotly_axis(value_axis("anisotropy", values, margins))["range"] == [0, pytest.approx(0.63)]
+    assert plotly_axis(value_axis("anisotropy", values, margins))["range"] == [
+        0,
+        pytest.approx(0.63),
+    ]
     low, high = plotly_axis(value_axis("two_nn", values, margins))["range"]
     assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
 
@@ -194,10 +228,14 @@ def test_hovering_over_a_cell_tells_its_interval_where_there_is_one(tmp_path):
 
 def test_charts_of_what_is_not_there_are_refused(everything, tmp_path):
     with pytest.raises(
-        ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
+        ValueError,
+        match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there",
     ):
         heatmap(everything[0], "two_nn", "nouns")
-    with pytest.raises(ValueError, match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*"):
+    with pytest.raises(
+        ValueError,
+        match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*",
+    ):
         means(fill(tmp_path / "finished", make_finished()), "two_nn")
     with pytest.raises(ValueError, match=r"^expected one run, got 2: .*\(encoder\).*stack="):
         profile(fill(tmp_path / "stacks", make_two_stacks()), "two_nn")
@@ -218,10 +256,15 @@ STEPS_OF_REPORT_GLANCE = tuple(range(0, 120, 10))
 
 
 def run(name, losses, dimension=lambda step, depth: 9 + depth, **more):
-    rows = make_rows(run=name, steps=STEPS_OF_REPORT_GLANCE, n_blocks=4, dimension=dimension, loss=False, **more)
+    rows = make_rows(
+        run=name, steps=STEPS_OF_REPORT_GLANCE, n_blocks=4, dimension=dimension, loss=False, **more
+    )
     return [
         *rows,
-        *(make_scalar(step, loss, run=name) for step, loss in zip(STEPS_OF_REPORT_GLANCE, losses, strict=True)),
+        *(
+            make_scalar(step, loss, run=name)
+            for step, loss in zip(STEPS_OF_REPORT_GLANCE, losses, strict=True)
+        ),
     ]
 
 
@@ -244,7 +287,10 @@ def text(path: Path) -> str:
 
 def test_statuses_come_first_and_provenance_last(path):
     page = text(path)
-    places = [page.index(part) for part in ('id="glance"', 'id="charts"', "Published findings", 'id="provenance"')]
+    places = [
+        page.index(part)
+        for part in ('id="glance"', 'id="charts"', "Published findings", 'id="provenance"')
+    ]
     assert places == sorted(places)
     assert page.index('class="status failed"') < page.index('class="status healthy"')
 
@@ -259,8 +305,14 @@ STEPS_OF_REPORT_LOSS = (0, 8, 64)
 
 
 def course(*scalars):
-    """Return the title and the lines of the row of losses in the course of a run that has these scalars."""
-    rows = [make_scalar(step, 5.0 - step / 100, name) for name in scalars for step in STEPS_OF_REPORT_LOSS]
+    """Return the title and the lines of the row of losses in the course of a run that has these
+    scalars.
+    """
+    rows = [
+        make_scalar(step, 5.0 - step / 100, name)
+        for name in scalars
+        for step in STEPS_OF_REPORT_LOSS
+    ]
     frame = to_frame([*make_rows(steps=STEPS_OF_REPORT_LOSS, n_blocks=2, loss=False), *rows])
     (run,) = measured_runs(frame)
     plot = course_plot(run, run.series["two_nn", "all"])
@@ -291,7 +343,9 @@ def test_the_losses_that_are_stored_share_a_row(scalars, title, dashes):
 
 def tables(steps, **given):
     losses = [make_scalar(step, 5.0 - step / 100, PROBE_LOSS) for step in steps]
-    return course_of_training(data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **given), *losses])))
+    return course_of_training(
+        data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **given), *losses]))
+    )
 
 
 def data_of(frame):
@@ -319,7 +373,10 @@ def rows(name, dimension, **given):
 @pytest.fixture
 def stores(tmp_path):
     """A store for each of three seeds, and one of another run, which comes first in a comparison."""
-    seeds = [fill(tmp_path / f"seed{number}", rows(f"lab/m-seed{number}", number)) for number in (1, 2, 6)]
+    seeds = [
+        fill(tmp_path / f"seed{number}", rows(f"lab/m-seed{number}", number))
+        for number in (1, 2, 6)
+    ]
     return [*seeds, fill(tmp_path / "own", rows("lab/own", 4, parameters=10))]
 
 
@@ -338,12 +395,16 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     thin = of_group[:3]
     np.testing.assert_allclose(mean["customdata"], [3.0] * points)
     np.testing.assert_allclose(mean["meta"]["margin"], [HALF] * points)
-    assert [trace["y"].tolist() for trace in thin] == [[value] * points for value in (1.0, 2.0, 6.0)]
+    assert [trace["y"].tolist() for trace in thin] == [
+        [value] * points for value in (1.0, 2.0, 6.0)
+    ]
     # the runs of the page: own, then the seeds
     assert [trace["meta"]["run"] for trace in thin] == [1, 2, 3]
     assert (mean["meta"]["run"], *mean["meta"]["seeds"]) == (1, 1, 2, 3)
     assert named(traces)["own"]["meta"]["run"] == 0
-    assert comparison["note"].startswith("4 of 4 runs; a hue for each class of models; band of seeds: 95% interval")
+    assert comparison["note"].startswith(
+        "4 of 4 runs; a hue for each class of models; band of seeds: 95% interval"
+    )
     assert {trace["line"]["color"] for trace in of_group[:3]} <= tree["dark_colours"].keys()
 
 
@@ -361,7 +422,9 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
         fill(
             tmp_path / name / "repdyn",
             [
-                *make_rows(run=name, steps=(0, 8), dtype=dtype, dimension=lambda *_, high=high: high),
+                *make_rows(
+                    run=name, steps=(0, 8), dtype=dtype, dimension=lambda *_, high=high: high
+                ),
                 make_scalar(8, rate, LEARNING_RATE, run=name),
             ],
         )
@@ -375,13 +438,18 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
         "Intrinsic dimension (TwoNN), mean over layers, is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
         "at step 8, and since step 0, most in layer 0 (12 and 8)." in page
     )
-    assert "No difference between these runs exceeds 10% and its interval at step 8: Anisotropy." in page
+    assert (
+        "No difference between these runs exceeds 10% and its interval at step 8: Anisotropy."
+        in page
+    )
     assert re.search(r"Made by repdyn \S+ from a, b\.", page)
 
 
 def test_the_page_is_made_inside_the_first_store_and_named_with_its_size(store, capsys):
     asked(store.path)
     path = store.path / "report.html"
-    assert re.fullmatch(rf"{re.escape(str(path))}: \d\.\d MB in \d+\.\d s\n", capsys.readouterr().out)
+    assert re.fullmatch(
+        rf"{re.escape(str(path))}: \d\.\d MB in \d+\.\d s\n", capsys.readouterr().out
+    )
     assert [trace["name"] for trace in read_page(path).tree["losses"]["data"]] == ["a", "b"]
     assert store.runs() == ["a", "b"]

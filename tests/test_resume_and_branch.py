@@ -28,7 +28,10 @@ def saving(folder: Path, every: int = 2) -> ModelCheckpoint:
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.parquet")}
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*.parquet")
+    }
 
 
 def values(frame, step: int) -> list[float]:
@@ -60,19 +63,28 @@ def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, smal
     assert second.store.runs() == ["job"]
     assert second.store.steps("job") == [0, 2, 4, 6, 8]
     frame = second.store.to_pandas()
-    assert frame.groupby("run_id")["step"].unique().map(list).tolist() in ([[0, 2, 4, 6], [8]], [[8], [0, 2, 4, 6]])
+    assert frame.groupby("run_id")["step"].unique().map(list).tolist() in (
+        [[0, 2, 4, 6], [8]],
+        [[8], [0, 2, 4, 6]],
+    )
     assert frame.groupby("step")["tokens_seen"].first()[8] == 8 * 48
     assert before.items() <= files(tmp_path).items()
 
 
-def test_the_first_comparison_of_a_resumed_run_is_with_the_last_step_of_its_parent(tmp_path, small_probe):
+def test_the_first_comparison_of_a_resumed_run_is_with_the_last_step_of_its_parent(
+    tmp_path, small_probe
+):
     settings = {"logger": False, "overfit_batches": 1}
     for n_steps, checkpoint in ((4, None), (8, tmp_path / "saved" / "step=4.ckpt")):
         tracked = tracker(small_probe, 2, metrics=["cka_previous"])
-        fit = trainer(tmp_path / "job", tracked, saving(tmp_path / "saved"), max_steps=n_steps, **settings).fit
+        fit = trainer(
+            tmp_path / "job", tracked, saving(tmp_path / "saved"), max_steps=n_steps, **settings
+        ).fit
         fit(Repeatable(), batches(shuffle=False), ckpt_path=checkpoint)
     frame = tracked.store.to_pandas().query("metric == 'cka_previous'")
-    compared = frame[frame["layer"].notna() & (frame["step"] > 0)].groupby("step")["compared_to"].unique()
+    compared = (
+        frame[frame["layer"].notna() & (frame["step"] > 0)].groupby("step")["compared_to"].unique()
+    )
     assert compared.map(list).to_dict() == {2: [0], 4: [2], 6: [4], 8: [6]}
 
 
@@ -83,37 +95,60 @@ def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
     trainer(tmp_path / "job", first, saving(tmp_path / "saved"), **settings).fit(Job(), batches())
     before, trunk = files(tmp_path), first.store.to_pandas()
     job = Job(learning_rate=1e-4)
-    trainer(tmp_path / "job", second, **settings).fit(job, batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    trainer(tmp_path / "job", second, **settings).fit(
+        job, batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
+    )
     assert before.items() <= files(tmp_path).items()
     frame = second.store.to_pandas()
     runs = second.store.runs()
     assert len(runs) == 2
     assert all(second.store.steps(name) == [0, 2, 4, 6, 8] for name in runs)
     assert values(frame[frame["run"] == "job"], 8) == values(trunk, 8)
-    expected = measure(job, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    expected = (
+        measure(job, small_probe)
+        .to_pandas()
+        .sort_values(["metric", "subset", "layer"])["value"]
+        .tolist()
+    )
     np.testing.assert_array_equal(values(frame[frame["run"] != "job"], 8), expected)
 
 
 def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe):
-    trainer(tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4).fit(Job(), batches())
+    trainer(
+        tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4
+    ).fit(Job(), batches())
     before, branch = files(tmp_path / "a"), tracker(small_probe)
-    trainer(tmp_path / "b", branch).fit(Job(1e-3), batches(), ckpt_path=tmp_path / "a" / "saved" / "step=4.ckpt")
+    trainer(tmp_path / "b", branch).fit(
+        Job(1e-3), batches(), ckpt_path=tmp_path / "a" / "saved" / "step=4.ckpt"
+    )
     assert branch.store.path == tmp_path / "b" / "job" / "0" / "repdyn"
     assert files(tmp_path / "a") == before
-    assert branch.store.steps("job/0") == [0, 4, 8]  # with the common part, which is in the other store
+    assert branch.store.steps("job/0") == [
+        0,
+        4,
+        8,
+    ]  # with the common part, which is in the other store
     moved, later = shutil.move(tmp_path / "a", tmp_path / "moved"), tracker(small_probe)
     logger = CSVLogger(moved, name="job", version="1")
-    trainer(moved, later, logger=logger).fit(Job(), batches(), ckpt_path=moved / "saved" / "step=4.ckpt")
+    trainer(moved, later, logger=logger).fit(
+        Job(), batches(), ckpt_path=moved / "saved" / "step=4.ckpt"
+    )
     assert later.store.path == moved / "job" / "0" / "repdyn"
 
 
 def test_what_the_user_gives_wins_over_what_a_checkpoint_remembers(tmp_path, small_probe):
-    """The folder was moved, with its history; and another probe, schedule and metric are no reason to refuse."""
-    trainer(tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4).fit(Job(), batches())
+    """The folder was moved, with its history; and another probe, schedule and metric are no reason
+    to refuse.
+    """
+    trainer(
+        tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4
+    ).fit(Job(), batches())
     shutil.move(tmp_path / "a", tmp_path / "moved")
     other = Probe.from_tokens(random_tokens(24, 12, seed=5), max_vectors=192, batch_vectors=96)
     given = tracker(other, 3, store=tmp_path / "given", metrics=["two_nn"])
-    trainer(tmp_path / "b", given).fit(Job(), batches(), ckpt_path=tmp_path / "moved" / "saved" / "step=4.ckpt")
+    trainer(tmp_path / "b", given).fit(
+        Job(), batches(), ckpt_path=tmp_path / "moved" / "saved" / "step=4.ckpt"
+    )
     assert given.store.path == tmp_path / "given"
     frame = given.store.to_pandas()
     assert set(frame.loc[frame["step"] > 4, "probe"]) == {other.hash}
@@ -124,7 +159,11 @@ def test_the_checkpoint_remembers_built_in_types_alone(tmp_path, small_probe):
     other = tracker(small_probe, 3, metrics=["two_nn"], name="other")
     trainer(tmp_path, tracker(small_probe), saving(tmp_path), other).fit(Job(), batches())
     loaded = torch.load(tmp_path / "step=8.ckpt", weights_only=True)
-    states = [state for key, state in loaded["callbacks"].items() if key.startswith("RepresentationDynamics")]
+    states = [
+        state
+        for key, state in loaded["callbacks"].items()
+        if key.startswith("RepresentationDynamics")
+    ]
     assert [state["run"].partition("--")[0] for state in states] == ["job/0", "job/0.other"]
     assert {state["tokens_seen"] for state in states} == {8 * 48}
 
@@ -139,7 +178,12 @@ def test_a_cell_that_runs_twice_makes_two_runs(tmp_path, small_probe):
     frame = store.to_pandas()
     assert len(store.runs()) == 2
     for run, job in zip(store.runs(), jobs, strict=True):
-        expected = measure(job, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+        expected = (
+            measure(job, small_probe)
+            .to_pandas()
+            .sort_values(["metric", "subset", "layer"])["value"]
+            .tolist()
+        )
         np.testing.assert_array_equal(values(frame[frame["run"] == run], 8), expected)
 
 
@@ -150,7 +194,9 @@ def test_one_callback_serves_folds_and_copies_serve_trials(tmp_path, small_probe
         trainer(tmp_path / str(number), one).fit(Job(), batches())
         assert one.store.path == tmp_path / str(number) / "job" / "0" / "repdyn"
         assert one.store.to_pandas()["tokens_seen"].max() == 8 * 48
-    for number, one in enumerate((copy.deepcopy(attached), pickle.loads(pickle.dumps(attached))), 2):
+    for number, one in enumerate(
+        (copy.deepcopy(attached), pickle.loads(pickle.dumps(attached))), 2
+    ):
         trainer(tmp_path / str(number), one).fit(Job(), batches())
         assert one.store.steps("job/0") == [0, 4, 8]
 
@@ -169,9 +215,13 @@ def test_a_measurement_that_failed_is_made_up_for_on_resume(tmp_path, small_prob
     with monkeypatch.context() as broken:
         broken.setattr("repdyn.tracking.run.measure_with", lambda *a, **k: 1 / 0)
         first = tracker(small_probe, on_error="warn")
-        trainer(tmp_path / "run", first, saving(tmp_path / "saved"), max_steps=4).fit(Job(), batches())
+        trainer(tmp_path / "run", first, saving(tmp_path / "saved"), max_steps=4).fit(
+            Job(), batches()
+        )
     second = tracker(small_probe)
-    trainer(tmp_path / "run", second).fit(Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    trainer(tmp_path / "run", second).fit(
+        Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
+    )
     frame = second.store.to_pandas()
     assert set(frame.loc[frame["layer"].notna(), "step"]) == {4, 8}
     assert set(frame.loc[frame["reason"].notna(), "step"]) == {0}
@@ -179,7 +229,9 @@ def test_a_measurement_that_failed_is_made_up_for_on_resume(tmp_path, small_prob
 
 def test_saved_folders_of_two_runs_keep_apart(tmp_path):
     for run in ("a", "b"):
-        trainer(tmp_path / run, SavePretrainedCheckpoint(4, tmp_path / "saved")).fit(tiny_language_model(), batches())
+        trainer(tmp_path / run, SavePretrainedCheckpoint(4, tmp_path / "saved")).fit(
+            tiny_language_model(), batches()
+        )
     assert {path.name for path in tmp_path.glob("saved*")} == {"saved", "saved-2"}
     assert len(list((tmp_path / "saved-2").glob("step*"))) == 3
 

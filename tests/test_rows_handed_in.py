@@ -27,12 +27,18 @@ def faults(folder: Path) -> list[str]:
         rows = table.to_pandas()
         values, first = rows[rows["layer"].notna() & rows["value"].notna()], rows.iloc[0]
         commit = str(first["checkpoint"]).rpartition("@")[2]
-        key = MeasurementKey(first["run"], first["step"], first["probe"], path.stem.rpartition("-")[2], commit)
-        at_layers = values.loc[(values["metric"] == "anisotropy") & (values["subset"] == "all"), "layer"].tolist()
+        key = MeasurementKey(
+            first["run"], first["step"], first["probe"], path.stem.rpartition("-")[2], commit
+        )
+        at_layers = values.loc[
+            (values["metric"] == "anisotropy") & (values["subset"] == "all"), "layer"
+        ].tolist()
         within = values["value"].between(values["low"], values["high"]) | values["low"].isna()
         expected = {
             "the file's name": path == folder / key.filename,
-            "one checkpoint, REPOSITORY@COMMIT": rows["checkpoint"].str.fullmatch(r"[^@]+@[0-9a-f]{40}").all()
+            "one checkpoint, REPOSITORY@COMMIT": rows["checkpoint"]
+            .str.fullmatch(r"[^@]+@[0-9a-f]{40}")
+            .all()
             and rows["checkpoint"].nunique() == 1,
             "a revision": rows["revision"].notna().all(),
             "one probe, by its hash": rows["probe"].str.fullmatch("[0-9a-f]{16}").all()
@@ -40,8 +46,10 @@ def faults(folder: Path) -> list[str]:
             "versions of all packages": rows[VERSIONS].notna().all(axis=None)
             and len(rows[VERSIONS].value_counts()) == 1,
             "the design of the commands": (values["design"] == "paper").all(),
-            "anisotropy at each layer": sorted(at_layers) == [*range(max(1, rows["layer"].nunique()))],
-            "values in range": within.all() and values.query("metric == 'anisotropy'")["value"].between(0, 1).all(),
+            "anisotropy at each layer": sorted(at_layers)
+            == [*range(max(1, rows["layer"].nunique()))],
+            "values in range": within.all()
+            and values.query("metric == 'anisotropy'")["value"].between(0, 1).all(),
         }
         found += [f"{path.name}: expected {what}" for what, holds in expected.items() if not holds]
     return found

@@ -1,4 +1,6 @@
-"""A run only ever grows, and a history is a path: what is shown of resumed, branched and repeated trainings."""
+"""A run only ever grows, and a history is a path: what is shown of resumed, branched and repeated
+trainings.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,34 @@ from repdyn.store import MeasurementKey
 
 
 def measured(store, run, steps, weights="w{step}", value=None):
-    """Write one row for each step, with a fingerprint that names the step unless another one is given."""
+    """Write one row for each step, with a fingerprint that names the step unless another one is
+    given.
+    """
     for step in steps:
         at = f"{run.started[:19]}.{step:06d}+00:00"
         value_now = float(step) if value is None else value
-        rows = [row(run=run.name, run_id=run.id, step=step, value=value_now, weights=weights.format(step=step))]
-        store.write(MeasurementKey(run.id, step, "probehash", "m"), [replace(one, measured_at=at) for one in rows])
+        rows = [
+            row(
+                run=run.name,
+                run_id=run.id,
+                step=step,
+                value=value_now,
+                weights=weights.format(step=step),
+            )
+        ]
+        store.write(
+            MeasurementKey(run.id, step, "probehash", "m"),
+            [replace(one, measured_at=at) for one in rows],
+        )
     return run
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A store in which each run begins a minute after the one before it."""
-    times = iter(pd.date_range("2026-11-26 02:00", freq="min", periods=100, tz="UTC").to_pydatetime())
+    times = iter(
+        pd.date_range("2026-11-26 02:00", freq="min", periods=100, tz="UTC").to_pydatetime()
+    )
 
     class Clock:
         @staticmethod
@@ -99,7 +116,13 @@ def test_steps_repeated_exactly_after_a_crash_show_once(store):
 def test_a_branch_shows_both(store, name):
     first = measured(store, store.begin_run("a"), [0, 4, 8, 12])
     before = {path: path.read_bytes() for path in store.path.rglob("*.*")}
-    branch = measured(store, store.begin_run(name, parent=first.id, parent_step=4), [8, 12, 16], "other{step}", 0.5)
+    branch = measured(
+        store,
+        store.begin_run(name, parent=first.id, parent_step=4),
+        [8, 12, 16],
+        "other{step}",
+        0.5,
+    )
     shown = store.path_of(branch.id).name
     assert store.runs() == ["a", shown]
     assert shown == ("b" if name == "b" else "a (2, 2026-11-26 02:01)")
@@ -109,24 +132,36 @@ def test_a_branch_shows_both(store, name):
 
 
 def test_two_children_of_one_run(store):
-    """A run that both left at its end is shown by neither name alone; the first child keeps the name."""
+    """A run that both left at its end is shown by neither name alone; the first child keeps the
+    name.
+    """
     first = measured(store, store.begin_run("a"), [0, 4])
     for value in (1.0, 2.0):
-        measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8], f"{value}", value)
+        measured(
+            store, store.begin_run("a", parent=first.id, parent_step=4), [8], f"{value}", value
+        )
     assert store.runs() == ["a", "a (2, 2026-11-26 02:02)"]
-    assert [store.to_pandas(name)["value"].tolist() for name in store.runs()] == [[0, 4, 1], [0, 4, 2]]
+    assert [store.to_pandas(name)["value"].tolist() for name in store.runs()] == [
+        [0, 4, 1],
+        [0, 4, 2],
+    ]
 
 
 def test_failed_steps_do_not_keep_a_run_in_view(store):
     first = measured(store, store.begin_run("a"), [0, 4])
-    store.write(MeasurementKey(first.id, 8, "probehash", "m").failed, [row(step=8, layer=None, reason="no memory")])
+    store.write(
+        MeasurementKey(first.id, 8, "probehash", "m").failed,
+        [row(step=8, layer=None, reason="no memory")],
+    )
     measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8])
     assert store.runs() == ["a"]
 
 
 def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     first = measured(store, store.begin_run("a"), [0, 4, 8])
-    sibling = measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8, 12], "s{step}")
+    sibling = measured(
+        store, store.begin_run("a", parent=first.id, parent_step=4), [8, 12], "s{step}"
+    )
     run = store.begin_run("b", parent=first.id, parent_step=4)
     stranger = measured(store, store.begin_run("c"), [16])
 
@@ -139,7 +174,9 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     assert found(8, "s8") == found(12, "s12") == sibling.id
     assert found(8, "other") is found(8, None) is found(8, "w8", "other metrics") is None
     assert found(16, "w16") is None
-    assert store.find_measurement(MeasurementKey(stranger.id, 16, "probehash", "m"), "w16") is not None
+    assert (
+        store.find_measurement(MeasurementKey(stranger.id, 16, "probehash", "m"), "w16") is not None
+    )
     rows = store.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")
     store.write(MeasurementKey(run.id, 8, "probehash", "m"), rows)
     assert store.to_pandas("b")["run_id"].tolist() == [first.id] * 3
@@ -152,7 +189,10 @@ def test_a_parent_in_another_store(store, tmp_path, caplog):
     measured(other, run, [8, 12], "other{step}")
     assert str(tmp_path) not in (other.folder_of(run.id) / "run.json").read_text()
     assert other.steps("b") == [0, 4, 8, 12]
-    assert other.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")[0].run_id == parent.id
+    assert (
+        other.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")[0].run_id
+        == parent.id
+    )
     assert store.runs() == ["a"]
     for path in (store.path, other.path):  # both moved to another place, together
         (tmp_path / "moved").mkdir(exist_ok=True)

@@ -1,4 +1,6 @@
-"""Measuring runs a shadow of a model: nothing that a forward pass writes is found in the model afterwards."""
+"""Measuring runs a shadow of a model: nothing that a forward pass writes is found in the model
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -87,10 +89,17 @@ class Part(nn.Module):
         "weight in place": lambda self, x: self.scale.mul_(2),
         "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
         "weight merged by eval": lambda self, x: None,
-        "data of a quantised weight": lambda self, x: setattr(self.quantised, "data", self.quantised.data * 2),
-        "state of a quantised weight": lambda self, x: setattr(self.quantised.state, "is_packed", True),
+        "data of a quantised weight": lambda self, x: setattr(
+            self.quantised, "data", self.quantised.data * 2
+        ),
+        "state of a quantised weight": lambda self, x: setattr(
+            self.quantised.state, "is_packed", True
+        ),
         "attribute of a weight": lambda self, x: setattr(self.quantised, "n_passes", 1),
-        "object": lambda self, x: (self.cache.tensors.append(x), setattr(self.cache, "length", x.shape[1])),
+        "object": lambda self, x: (
+            self.cache.tensors.append(x),
+            setattr(self.cache, "length", x.shape[1]),
+        ),
         "slots": lambda self, x: self.slotted.seen.append(1),
         "submodule replaced": lambda self, x: setattr(self, "inner", nn.Identity()),
         "flags": lambda self, x: self.train(),
@@ -119,18 +128,39 @@ class Part(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        self.kind, self.items, self.by_length, self.recent = kind, [], defaultdict(list), deque(maxlen=3)
-        self.counter, self._n, self.plain, self.cache, self.slotted = Counter(), 0, torch.zeros(16), Cache(), Slotted()
+        self.kind, self.items, self.by_length, self.recent = (
+            kind,
+            [],
+            defaultdict(list),
+            deque(maxlen=3),
+        )
+        self.counter, self._n, self.plain, self.cache, self.slotted = (
+            Counter(),
+            0,
+            torch.zeros(16),
+            Cache(),
+            Slotted(),
+        )
         self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
         self.helpers = [Cache()]
         self.quantised = type("Quantised", (nn.Parameter,), {})(torch.ones(2))
-        self.quantised.state = type("State", (), {"__module__": "pytest"})()  # of an installed package
+        self.quantised.state = type(
+            "State", (), {"__module__": "pytest"}
+        )()  # of an installed package
         self.register_buffer("load", torch.zeros(2))
         self.register_buffer("big", torch.ones(600_000))
         self.of_torch = torch.Generator().manual_seed(1)
         self.of_numpy, self.of_python = np.random.default_rng(1), random.Random(1)
-        self.numbers, self.table, self.array = itertools.count(), np.zeros(200_000), array("d", [1.0])
-        self.bound, self.partial, self.me = self.note, functools.partial(Part.note, self), weakref.ref(self)
+        self.numbers, self.table, self.array = (
+            itertools.count(),
+            np.zeros(200_000),
+            array("d", [1.0]),
+        )
+        self.bound, self.partial, self.me = (
+            self.note,
+            functools.partial(Part.note, self),
+            weakref.ref(self),
+        )
         here, self.cached = self, functools.lru_cache(self.note)
         self.closed = lambda: here.note()
 
@@ -153,7 +183,17 @@ class Part(nn.Module):
 
 def state_of(model):
     generators = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()
-    outside = LOSSES, CALLS, DRAW, STATS, SEEN, TOTAL, Part.n_made, Part.squared.cache_info(), *generators
+    outside = (
+        LOSSES,
+        CALLS,
+        DRAW,
+        STATS,
+        SEEN,
+        TOTAL,
+        Part.n_made,
+        Part.squared.cache_info(),
+        *generators,
+    )
     return plain(model.position[1]), plain(outside), [module.training for module in model.modules()]
 
 
@@ -217,7 +257,9 @@ def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
     with torch.no_grad():
         assert torch.equal(other(tokens), model(tokens))
     assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in model.parameters()]
-    assert not {id(module) for module in other.modules()} & {id(module) for module in model.modules()}
+    assert not {id(module) for module in other.modules()} & {
+        id(module) for module in model.modules()
+    }
 
 
 def test_a_shadow_that_goes_ends_nothing_and_advances_no_iterator():
@@ -232,7 +274,9 @@ def test_a_shadow_that_goes_ends_nothing_and_advances_no_iterator():
 
 def test_a_hook_that_begins_to_act_later_is_not_left_out(probe):
     model = HandWritten()
-    model.blocks[0].register_forward_hook(lambda module, args, output: output + 1 if LOSSES else None)
+    model.blocks[0].register_forward_hook(
+        lambda module, args, output: output + 1 if LOSSES else None
+    )
     assert not prepare(model).on(probe).onlookers
 
 
@@ -274,7 +318,9 @@ def test_hooks_that_look_on_see_nothing_and_hooks_that_change_something_act(prob
     assert seen["calls"] == 1
 
 
-@pytest.mark.parametrize("make", ["weight_norm", "spectral_norm", "pruned", "old_weight_norm", "old_spectral_norm"])
+@pytest.mark.parametrize(
+    "make", ["weight_norm", "spectral_norm", "pruned", "old_weight_norm", "old_spectral_norm"]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_hooks_that_make_weights_act(make, probe):
     torch.manual_seed(0)
@@ -293,7 +339,10 @@ def test_hooks_that_make_weights_act(make, probe):
     assert values(model, probe)
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     with torch.no_grad():
-        found, expected = Shadow(model).module.eval()(random_tokens(2, 12)), model.eval()(random_tokens(2, 12))
+        found, expected = (
+            Shadow(model).module.eval()(random_tokens(2, 12)),
+            model.eval()(random_tokens(2, 12)),
+        )
     assert torch.equal(found, expected)
 
 
@@ -313,7 +362,9 @@ def test_other_weights_stand_in_for_the_models_own(probe):
 
 
 def test_parts_that_are_compiled_lazy_or_of_forwards_of_their_own(probe):
-    """A patched forward that still calls the original module would run blocks whose hooks nobody sees."""
+    """A patched forward that still calls the original module would run blocks whose hooks nobody
+    sees.
+    """
     torch.manual_seed(0)
     model = HandWritten()
     plain = values(model, probe)
@@ -352,7 +403,11 @@ def test_a_model_without_a_shadow_is_restored(probe):
 @pytest.mark.parametrize("out_of_sight", [False, True])
 def test_weights_that_a_later_pass_overwrites_are_restored_or_an_error(out_of_sight, probe):
     hidden = torch._C.DisableTorchFunction if out_of_sight else contextlib.nullcontext
-    failing = pytest.raises(RuntimeError, match=r"head\.weight") if out_of_sight else contextlib.nullcontext()
+    failing = (
+        pytest.raises(RuntimeError, match=r"head\.weight")
+        if out_of_sight
+        else contextlib.nullcontext()
+    )
 
     class Writing(HandWritten):
         def forward(self, tokens):
@@ -369,7 +424,9 @@ def test_weights_that_a_later_pass_overwrites_are_restored_or_an_error(out_of_si
 
 
 def test_a_hook_that_writes_in_the_last_pass_through_a_hugging_face_model_is_seen(probe):
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=50, n_positions=12, n_embd=16, n_layer=2, n_head=2)
+    )
     before = (weight := model.transformer.wpe.weight).detach().clone()
 
     def writing(module, args):
@@ -392,7 +449,18 @@ class Counting(TorchFunctionMode):
 @pytest.mark.parametrize(
     "state",
     [
-        *("inference", "no_grad", "autocast", "anomaly", "deterministic", "float64", "meta", "mode", "flops", "numpy"),
+        *(
+            "inference",
+            "no_grad",
+            "autocast",
+            "anomaly",
+            "deterministic",
+            "float64",
+            "meta",
+            "mode",
+            "flops",
+            "numpy",
+        ),
         "precision",
     ],
 )
@@ -434,7 +502,15 @@ def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatc
 
 def settings_now():
     return (
-        *(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")),
-        *(torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()),
+        *(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+        ),
+        *(
+            torch.is_anomaly_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_default_dtype(),
+        ),
         *(torch.get_default_device(), torch.get_float32_matmul_precision(), str(np.geterr())),
     )

@@ -32,7 +32,9 @@ def test_numbers_of_directions_against_a_float64_svd(name):
     points = HOSTILE[name]()
     values = naive_singular_values(points)
     squares = values[values > 0] ** 2
-    assert participation_ratio(points).item() == pytest.approx(squares.sum() ** 2 / (squares**2).sum(), rel=1e-6)
+    assert participation_ratio(points).item() == pytest.approx(
+        squares.sum() ** 2 / (squares**2).sum(), rel=1e-6
+    )
     assert rank_me(points).item() == pytest.approx(entropy_rank(squares / squares.sum()), rel=1e-6)
     # directions that float32 rounding makes up have singular values of 1e-7 of the largest
     shares = values[values > 1e-6 * values[0]] / values.sum()
@@ -47,7 +49,9 @@ def test_rank_me_of_points_as_they_are(name):
     raw = rank_me(points, centred=False).item()
     assert raw == pytest.approx(entropy_rank(shares), rel=1e-8)
     assert rank_me(points * 7, centred=False).item() == pytest.approx(raw, rel=1e-8)
-    assert rank_me(points - points.mean(0), centred=False).item() == pytest.approx(rank_me(points).item(), rel=1e-8)
+    assert rank_me(points - points.mean(0), centred=False).item() == pytest.approx(
+        rank_me(points).item(), rel=1e-8
+    )
 
 
 def test_even_spectra_count_their_directions():
@@ -60,21 +64,27 @@ def test_even_spectra_count_their_directions():
 def test_one_decomposition_serves_all(monkeypatch):
     calls = []
     gram_matrix = spectrum.gram_matrix
-    monkeypatch.setattr(spectrum, "gram_matrix", lambda *args, **how: calls.append(1) or gram_matrix(*args, **how))
+    monkeypatch.setattr(
+        spectrum, "gram_matrix", lambda *args, **how: calls.append(1) or gram_matrix(*args, **how)
+    )
     cloud = Cloud(HOSTILE["gaussian"](), whole_spectrum=True)
     for kernel in (anisotropy.or_raise, participation_ratio.or_raise, effective_rank.or_raise):
         kernel(cloud)
     assert calls == [1]
 
 
-@pytest.mark.parametrize("kernel", [participation_ratio.or_raise, effective_rank.or_raise, rank_me.or_raise])
+@pytest.mark.parametrize(
+    "kernel", [participation_ratio.or_raise, effective_rank.or_raise, rank_me.or_raise]
+)
 def test_undefined_has_a_reason(kernel):
     with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
         kernel(Cloud(torch.zeros(10, 4)))
 
 
 def test_lidar_of_normal_texts():
-    """Between them variances b, within w: eigenvalues (b + w / q) / (w (1 - 1 / q)), whatever linear map follows."""
+    """Between them variances b, within w: eigenvalues (b + w / q) / (w (1 - 1 / q)), whatever
+    linear map follows.
+    """
     between, views = torch.tensor([8.0, 4, 2, 1, 0, 0]), 4
     texts = torch.arange(20_000).repeat_interleave(views)
     generator = torch.Generator().manual_seed(0)
@@ -82,13 +92,19 @@ def test_lidar_of_normal_texts():
     x += 0.5**0.5 * torch.randn(len(x), 6, generator=generator)
     assert lidar(x, texts).item() == pytest.approx(3.41, abs=0.02)
     mapped = x @ torch.randn(6, 6, generator=generator) + 3
-    assert lidar(mapped, texts, delta=0.0).item() == pytest.approx(lidar(x, texts, delta=0.0).item(), rel=1e-4)
-    with pytest.raises(Undefined, match="0 classes have at least 2 vectors, at least 2 classes needed"):
+    assert lidar(mapped, texts, delta=0.0).item() == pytest.approx(
+        lidar(x, texts, delta=0.0).item(), rel=1e-4
+    )
+    with pytest.raises(
+        Undefined, match="0 classes have at least 2 vectors, at least 2 classes needed"
+    ):
         lidar.or_raise(x[::views], texts[::views])
 
 
 def test_dime_is_a_mean_over_all_permutations():
-    """Both views of a window must keep to it where windows are exchanged; a third vector belongs to the first view."""
+    """Both views of a window must keep to it where windows are exchanged; a third vector belongs to
+    the first view.
+    """
     x = torch.randn(15, 3, generator=torch.Generator().manual_seed(0))
     windows = torch.tensor([9, 4, 4, 9, 7, -1, 7, 5, 5, 1, 9, 1, 4, 7, -1])
     members = [[9, 11], [1, 2, 12], [7, 8], [4, 6, 13], [0, 3, 10]]
@@ -99,17 +115,22 @@ def test_dime_is_a_mean_over_all_permutations():
         return np.array([[a @ b / np.sqrt((a @ a) * (b @ b)) for b in centred] for a in centred])
 
     def entropy(order):
-        shares = np.linalg.eigvalsh(gram(first) * gram(second)[np.ix_(order, order)]).clip(1e-300) / 5
+        shares = (
+            np.linalg.eigvalsh(gram(first) * gram(second)[np.ix_(order, order)]).clip(1e-300) / 5
+        )
         return -(shares * np.log(shares)).sum()
 
     expected = np.mean([entropy(order) for order in permutations(range(5))]) - entropy(range(5))
     assert dime(x, windows, permutations=6000).item() == pytest.approx(expected, abs=0.01)
-    # of k equal classes, as the corners of a simplex: 2 log(k - 1) less the entropy of squared cosines
+    # of k equal classes, as the corners of a simplex: 2 log(k - 1) less the entropy of squared
+    # cosines
     corners = torch.eye(4)[torch.arange(800) % 4].repeat_interleave(2, 0)
     views = torch.arange(800).repeat_interleave(2)
     squared = np.array([1 / 3, 2 / 9, 2 / 9, 2 / 9])
     assert dime(corners, views, pairs=800).item() == pytest.approx(
         2 * np.log(3) + (squared * np.log(squared)).sum(), abs=0.01
     )
-    with pytest.raises(Undefined, match="1 classes have at least 2 vectors, at least 2 classes needed"):
+    with pytest.raises(
+        Undefined, match="1 classes have at least 2 vectors, at least 2 classes needed"
+    ):
         dime.or_raise(x, torch.tensor([3, 3, *range(4, 17)]))

@@ -19,7 +19,15 @@ from synthetic_runs import fill, make_published, make_row, make_rows
 from repdyn import Probe, open_store
 from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, find_store, find_stores
-from repdyn.store.schema import COLUMNS, DESCRIPTIONS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.schema import (
+    COLUMNS,
+    DESCRIPTIONS,
+    SCHEMA,
+    Checkpoint,
+    Row,
+    failure_rows,
+    scalar_row,
+)
 from repdyn.tables.style import metric_title
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -33,22 +41,34 @@ def test_rows_are_read_as_written(tmp_path):
     store = open_store(tmp_path / "store")
     undefined = row(layer=2, value=math.nan, reason="constant cloud", causal=None, tokens_seen=None)
     loss = scalar_row(
-        Checkpoint(run="run", model="GPT", step=8, trainer_step=16, rank=1), "train/loss", 2.5, probe="probehash"
+        Checkpoint(run="run", model="GPT", step=8, trainer_step=16, rank=1),
+        "train/loss",
+        2.5,
+        probe="probehash",
     )
     store.write(KEY, [row(weights_kind="averaged", way="shadow"), undefined, loss])
     frame = store.to_pandas()
-    assert list(frame.columns) == list(COLUMNS) == SCHEMA.names == [field.name for field in dataclasses.fields(Row)]
+    assert (
+        list(frame.columns)
+        == list(COLUMNS)
+        == SCHEMA.names
+        == [field.name for field in dataclasses.fields(Row)]
+    )
     by_metric = frame.set_index(["metric", "layer"])
     first = by_metric.loc[("two_nn", 1)]
     given = row(weights_kind="averaged", way="shadow")
     for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
-        assert first[name] == getattr(given, name) or (getattr(given, name) is None and pd.isna(first[name])), name
+        assert first[name] == getattr(given, name) or (
+            getattr(given, name) is None and pd.isna(first[name])
+        ), name
     second = by_metric.loc[("two_nn", 2)]
     assert math.isnan(second["value"])
     assert pd.isna(second["tokens_seen"])
     assert second["reason"] == "constant cloud"
     scalar = frame[frame.metric == "train/loss"]
-    assert scalar[["layer", "trainer_step", "rank"]].isna().to_numpy().tolist() == [[True, False, False]]
+    assert scalar[["layer", "trainer_step", "rank"]].isna().to_numpy().tolist() == [
+        [True, False, False]
+    ]
     assert store.read(KEY)[1].reason == "constant cloud"
 
 
@@ -80,10 +100,16 @@ def test_a_step_that_is_published_again_has_a_file_of_its_own(tmp_path):
     store.write(older, [row(value=1.0, measured_at="2025-01-01T00:00:00.000+00:00")])
     assert newer not in store
     store.write(newer, [row(value=2.0, measured_at="2025-01-02T00:00:00.000+00:00")])
-    assert (store.to_pandas()["value"].tolist(), store.steps("run"), older in store) == ([2.0], [8], True)
+    assert (store.to_pandas()["value"].tolist(), store.steps("run"), older in store) == (
+        [2.0],
+        [8],
+        True,
+    )
 
 
-@pytest.mark.parametrize("run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü", "x" * 300])
+@pytest.mark.parametrize(
+    "run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü", "x" * 300]
+)
 def test_a_run_is_stored_inside_the_store_whatever_its_name(tmp_path, run):
     store = open_store(tmp_path / "store")
     written = store.write(MeasurementKey(run, 8, "p", "m"), [row(run=run)])
@@ -133,17 +159,25 @@ def test_a_probe_is_saved_once(tmp_path):
 
 def damaged(content: bytes) -> bytes:
     middle = len(content) // 3
-    return content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 8]) + content[middle + 8 :]
+    return (
+        content[:middle]
+        + bytes(byte ^ 0xFF for byte in content[middle : middle + 8])
+        + content[middle + 8 :]
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [lambda content: content[:-20], lambda content: b"", lambda content: b"x" * 1000, damaged]
+    "change",
+    [lambda content: content[:-20], lambda content: b"", lambda content: b"x" * 1000, damaged],
 )
 def test_a_damaged_file_is_named_left_out_and_measured_again(tmp_path, change, caplog):
     """One empty file ended the reading of a whole store."""
     store = open_store(tmp_path)
     for step in (0, 8):
-        path = store.write(dataclasses.replace(KEY, step=step), [row(step=step, layer=layer) for layer in range(50)])
+        path = store.write(
+            dataclasses.replace(KEY, step=step),
+            [row(step=step, layer=layer) for layer in range(50)],
+        )
     path.write_bytes(change(path.read_bytes()))
     assert KEY not in store
     assert set(store.to_pandas()["step"]) == {0}
@@ -177,7 +211,10 @@ def test_files_of_other_programs_are_read(tmp_path):
     """Pandas writes large strings; a file may hold the rows of many checkpoints."""
     store = open_store(tmp_path / "one")
     for step in (0, 8, 16):
-        store.write(dataclasses.replace(KEY, step=step), [row(step=step), row(step=step, metric="norm", layer=None)])
+        store.write(
+            dataclasses.replace(KEY, step=step),
+            [row(step=step), row(step=step, metric="norm", layer=None)],
+        )
     copy = open_store(tmp_path / "two")
     copy.folder_of("run").mkdir(parents=True)
     store.to_pandas().to_parquet(copy.folder_of("run") / "rows.parquet")
@@ -193,7 +230,9 @@ def test_the_committed_rows_of_the_experiment_are_there():
 def test_distinct_values_are_those_of_measured_rows_in_readable_files(tmp_path):
     store = open_store(tmp_path)
     for step, dtype in ((0, "float32"), (1, "bfloat16"), (2, "float32")):
-        loss = scalar_row(Checkpoint(run=KEY.run, model="GPT2", step=step), "train/loss", 2.0, probe=KEY.probe)
+        loss = scalar_row(
+            Checkpoint(run=KEY.run, model="GPT2", step=step), "train/loss", 2.0, probe=KEY.probe
+        )
         store.write(dataclasses.replace(KEY, step=step), [row(step=step, dtype=dtype), loss])
     (tmp_path / dataclasses.replace(KEY, step=1).filename).write_bytes(b"damaged")
     assert store.distinct(KEY.run, ["dtype", "probe"]) == [{"dtype": "float32", "probe": KEY.probe}]
@@ -205,22 +244,31 @@ def test_distinct_values_are_those_of_measured_rows_in_readable_files(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    """A step measured twice, one that failed first and was measured later, one that failed, and one that is a copy."""
+    """A step measured twice, one that failed first and was measured later, one that failed, and one
+    that is a copy.
+    """
     store = open_store(tmp_path)
 
     def measured(step, value, layer=1, at="2026-01-02", **given):
-        return make_row(run="r", step=step, layer=layer, value=value, probe="p", measured_at=at, **given)
+        return make_row(
+            run="r", step=step, layer=layer, value=value, probe="p", measured_at=at, **given
+        )
 
     def failed(step, at, metrics=("anisotropy", "two_nn"), same_as=None):
-        rows = failure_rows(Checkpoint(run="r", model="m", step=step), metrics, "lost", probe="p", same_as=same_as)
+        rows = failure_rows(
+            Checkpoint(run="r", model="m", step=step), metrics, "lost", probe="p", same_as=same_as
+        )
         key = MeasurementKey("r", step, "p", "new").failed
         store.write(key, [dataclasses.replace(one, measured_at=at) for one in rows])
 
     for step in (0, 1, 2, 3):
         store.write(
-            MeasurementKey("r", step, "p", "old"), [measured(step, 1.0, metric="two_nn"), measured(step, 5.0, 2)]
+            MeasurementKey("r", step, "p", "old"),
+            [measured(step, 1.0, metric="two_nn"), measured(step, 5.0, 2)],
         )
-    store.write(MeasurementKey("r", 1, "p", "new"), [measured(1, 2.0, metric="two_nn", at="2026-01-03")])
+    store.write(
+        MeasurementKey("r", 1, "p", "new"), [measured(1, 2.0, metric="two_nn", at="2026-01-03")]
+    )
     failed(0, "2026-01-01")
     failed(2, "2026-01-03")
     failed(3, "2026-01-03", same_as="step2")
@@ -229,7 +277,9 @@ def store(tmp_path):
 
 def test_the_newest_counts_and_replaced_failures_and_values_of_copies_are_left_out(store):
     frame = store.to_pandas()
-    found = [tuple(each) for each in frame[["step", "metric", "layer", "value"]].fillna(-1).to_numpy()]
+    found = [
+        tuple(each) for each in frame[["step", "metric", "layer", "value"]].fillna(-1).to_numpy()
+    ]
     assert found == [
         (0, "anisotropy", 2, 5.0), (0, "two_nn", 1, 1.0),
         (1, "anisotropy", 2, 5.0), (1, "two_nn", 1, 2.0),
@@ -245,9 +295,13 @@ def test_rows_of_different_layer_selections_are_distinct(tmp_path):
     assert sorted(store.to_pandas()["value"]) == [1.0, 7.25]
 
 
-@pytest.mark.parametrize("columns", [["value"], ["metric", "reason", "step"], ["same_as"], ["depth", "std"]])
+@pytest.mark.parametrize(
+    "columns", [["value"], ["metric", "reason", "step"], ["same_as"], ["depth", "std"]]
+)
 def test_columns_select_from_the_whole(store, columns):
-    pd.testing.assert_frame_equal(store.to_pandas("r", columns=columns), store.to_pandas()[columns], check_dtype=False)
+    pd.testing.assert_frame_equal(
+        store.to_pandas("r", columns=columns), store.to_pandas()[columns], check_dtype=False
+    )
     with pytest.raises(ValueError, match="valu"):
         store.to_pandas(columns=["valu"])
 
@@ -271,17 +325,36 @@ def test_rows_are_in_the_order_in_which_views_are_drawn(tmp_path):
     store = fill(tmp_path, [*make_rows(steps=(16, 0)), *make_rows(steps=(8,), run="a")])
     frame = store.to_pandas(categorical=True)
     kinds = frame["layer"].isna().astype(int) * 2 + frame["head"].notna()
-    keys = list(zip(frame["run"], kinds, frame["step"], frame["layer"].fillna(-1), frame["metric"], strict=True))
+    keys = list(
+        zip(
+            frame["run"],
+            kinds,
+            frame["step"],
+            frame["layer"].fillna(-1),
+            frame["metric"],
+            strict=True,
+        )
+    )
     assert keys == sorted(keys)
     as_texts = store.to_pandas()
-    keys = list(zip(as_texts["run"], as_texts["step"], as_texts["metric"], as_texts["subset"].fillna("~"), strict=True))
+    keys = list(
+        zip(
+            as_texts["run"],
+            as_texts["step"],
+            as_texts["metric"],
+            as_texts["subset"].fillna("~"),
+            strict=True,
+        )
+    )
     assert keys == sorted(keys)
 
 
 # where a store is
 
 
-@pytest.mark.parametrize("given", ["", "repdyn", "..", "../.."], ids=["run", "store", "parent", "grandparent"])
+@pytest.mark.parametrize(
+    "given", ["", "repdyn", "..", "../.."], ids=["run", "store", "parent", "grandparent"]
+)
 def test_a_store_is_found_in_a_run_and_from_the_folders_above_it(given, tmp_path):
     run = tmp_path / "runs" / "quickstart" / "2026-01-02"
     store = fill(run / "repdyn", make_published("lab/a", steps=(0,)))
@@ -295,14 +368,21 @@ def test_several_stores_are_listed_and_hidden_linked_and_deep_ones_are_not(tmp_p
     for name in ("b/repdyn", "a", "a/deeper", ".hidden", "1/2/3/4/5"):
         fill(tmp_path / name, make_published("lab/a", steps=(0,)))
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert [store.path for store in find_stores(tmp_path)] == [tmp_path / "a", tmp_path / "b" / "repdyn"]
+    assert [store.path for store in find_stores(tmp_path)] == [
+        tmp_path / "a",
+        tmp_path / "b" / "repdyn",
+    ]
     with pytest.raises(ValueError, match=r"got 2; name one of .*/a, .*/b/repdyn"):
         find_store(tmp_path)
 
 
 def test_no_store(tmp_path):
     (tmp_path / "file").write_text("")
-    for path, end in ((tmp_path, "$"), (tmp_path / "nowhere", ", which does not exist"), (tmp_path / "file", "$")):
+    for path, end in (
+        (tmp_path, "$"),
+        (tmp_path / "nowhere", ", which does not exist"),
+        (tmp_path / "file", "$"),
+    ):
         with pytest.raises(ValueError, match=f"found none in {path}{end}"):
             find_store(path)
     store = fill(tmp_path / "store" / "repdyn", make_published("lab/a", steps=(0,)))
@@ -321,7 +401,9 @@ def test_no_store(tmp_path):
 
 def test_a_local_store_loads_no_package_of_remote_ones(tmp_path):
     code = "import sys, repdyn; repdyn.open_store(sys.argv[1]).runs(); print({'fsspec', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"
 
 

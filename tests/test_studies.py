@@ -102,12 +102,16 @@ def test_help_of_a_study(name, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("typed", "word"), [(["convergance"], '"convergence"'), (["token", "gpt2"], '"tokens"')])
+@pytest.mark.parametrize(
+    ("typed", "word"), [(["convergance"], '"convergence"'), (["token", "gpt2"], '"tokens"')]
+)
 def test_a_mistyped_study_says_what_was_meant(typed, word, capsys):
     assert word in refused(capsys, *typed)
 
 
-@pytest.mark.parametrize(("failure", "status"), [(ValueError, 2), (OSError, 1), (CheckpointError, 1)])
+@pytest.mark.parametrize(
+    ("failure", "status"), [(ValueError, 2), (OSError, 1), (CheckpointError, 1)]
+)
 def test_every_failure_is_one_line(failure, status, capsys, monkeypatch):
     def fail(*_, **__):
         raise failure("expected a model, got https://user:secret@host")
@@ -152,7 +156,9 @@ def test_one_model_at_a_time(save_model):
     earlier = []
     for subject in load_models(options(*folders)):
         assert all(parameter.device.type == "cpu" for parameter in subject.model.parameters())
-        assert all(parameter.device.type == "meta" for model in earlier for parameter in model.parameters())
+        assert all(
+            parameter.device.type == "meta" for model in earlier for parameter in model.parameters()
+        )
         earlier.append(subject.model)
     assert all(parameter.device.type == "meta" for parameter in earlier[-1].parameters())
 
@@ -173,7 +179,9 @@ def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarra
     """Sentences around the middle of their group."""
     random = np.random.default_rng(seed)
     middles = random.normal(size=(n_groups, dim))
-    vectors = np.repeat(middles, n_each, axis=0) + spread * random.normal(size=(n_groups * n_each, dim))
+    vectors = np.repeat(middles, n_each, axis=0) + spread * random.normal(
+        size=(n_groups * n_each, dim)
+    )
     return vectors, np.repeat(range(n_groups), n_each).tolist()
 
 
@@ -214,7 +222,9 @@ def changed(n_each=8, dim=30, noise=0.2, seed=0, kinds=("plural", "past", "negat
     return before, before + moves, labels, sources
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["sentences of their own", "the same sentences"])
+@pytest.mark.parametrize(
+    "shared", [False, True], ids=["sentences of their own", "the same sentences"]
+)
 def test_consistency_pair_by_pair(shared):
     before, after, kinds, sources = changed(shared=shared)
     moves = after - before
@@ -241,14 +251,28 @@ def test_one_direction_for_each_kind():
         assert found.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
 
 
-GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
+GROUPS = {
+    "cats": ["a cat", "one cat sat", "cats"],
+    "dogs": ["a dog", "the dog"],
+    "rain": ["it rains", "wet", "rain"],
+}
 
 
 FIGURES = (
-    *("separation", "changes", "collection", "kinds_of_change", "plane_of_sentences", "plane_of_changes"),
+    *(
+        "separation",
+        "changes",
+        "collection",
+        "kinds_of_change",
+        "plane_of_sentences",
+        "plane_of_changes",
+    ),
     *("two_collections", "plane_of_collections"),
 )
-CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
+CHANGED = {
+    "more": [["a cat", "cats"], ["a dog", "dogs"]],
+    "not": [["he runs", "he runs not"], ["i eat", "i eat not"]],
+}
 
 
 def ran(*arguments):
@@ -258,11 +282,24 @@ def ran(*arguments):
 @pytest.fixture
 def files(tmp_path) -> list[str | Path]:
     """Options for small inputs."""
-    groups, changes, text = (tmp_path / name for name in ("groups.json", "changes.json", "text.txt"))
+    groups, changes, text = (
+        tmp_path / name for name in ("groups.json", "changes.json", "text.txt")
+    )
     groups.write_text(json.dumps(GROUPS))
     changes.write_text(json.dumps(CHANGED))
     text.write_text("\n\n".join(f"paragraph {n} of {n * n}" for n in range(20)))
-    return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8", "--other", "builtin"]
+    return [
+        "--groups",
+        groups,
+        "--changes",
+        changes,
+        "--text",
+        text,
+        "--texts",
+        "8",
+        "--other",
+        "builtin",
+    ]
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -279,16 +316,29 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
     for layer in range(3 if family == "bert" else 2):
         for number, sequence in enumerate(sequences):
             with torch.no_grad():
-                whole = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states[layer][0].double()
-            expected = {FIRST: whole[0], MEAN: whole.mean(0), LAST: whole[-1], MAXIMUM: whole.amax(0)}
+                whole = (
+                    model(torch.tensor([sequence]), output_hidden_states=True)
+                    .hidden_states[layer][0]
+                    .double()
+                )
+            expected = {
+                FIRST: whole[0],
+                MEAN: whole.mean(0),
+                LAST: whole[-1],
+                MAXIMUM: whole.amax(0),
+            }
             for kind in kinds:
-                np.testing.assert_allclose(found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5)
+                np.testing.assert_allclose(
+                    found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5
+                )
 
 
 def test_cosines_of_kinds_of_change_against_means_by_hand():
     random, kinds = np.random.RandomState(0), ["a", "b", "b", "a", "c", "c"]
     before, change = random.randn(6, 7), random.randn(6, 7)
-    found = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(["kind", "other"])
+    found = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(
+        ["kind", "other"]
+    )
     mean = {kind: change[[each == kind for each in kinds]].mean(0) for kind in kinds}
     for a, b in (("a", "b"), ("a", "c"), ("b", "c")):
         expected = mean[a] @ mean[b] / np.linalg.norm(mean[a]) / np.linalg.norm(mean[b])
@@ -315,13 +365,20 @@ def test_two_collections_against_pairs_by_hand():
     found = pd.DataFrame(rows).set_index(["texts", "quantity"])
     assert found["nearest"].eq(1).all()
     assert found.loc[("a", "distance"), "max"] == pytest.approx(pdist(one).max())
-    assert found.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx([30, cdist(one, other).min()])
+    assert found.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx(
+        [30, cdist(one, other).min()]
+    )
     assert found.loc[("b", "length"), "mean"] == pytest.approx(np.linalg.norm(other, axis=1).mean())
 
 
 def test_a_group_with_slots_stands_for_every_sentence():
     filled = fill_slots(read_groups(TEMPLATES, "group", "sentence"))
-    assert filled["group"].value_counts().to_dict() == {"hello": 27, "new car": 27, "happy boss": 27, "meeting": 10}
+    assert filled["group"].value_counts().to_dict() == {
+        "hello": 27,
+        "new car": 27,
+        "happy boss": 27,
+        "meeting": 10,
+    }
     assert filled["sentence"].is_unique
     assert filled["sentence"][1] == "Hello there! I am glad to meet such a nice fellow here."
 
@@ -344,10 +401,17 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
         sentence_measurements.SHARED_TOKENS: 1,
     }
     collection = pd.read_csv(tmp_path / "out" / "small" / "collections.csv")
-    assert collection.query("texts.str.startswith('text.txt') and quantity == 'cosine'")["n"].eq(8 * 7 / 2).all()
+    assert (
+        collection.query("texts.str.startswith('text.txt') and quantity == 'cosine'")["n"]
+        .eq(8 * 7 / 2)
+        .all()
+    )
     text = " ".join(capsys.readouterr().out.split())
     assert "vector within between effect nearest first token" in text
-    assert "cosine of two differences at the last layer: vector change n within across p length" in text
+    assert (
+        "cosine of two differences at the last layer: vector change n within across p length"
+        in text
+    )
     assert f"tables and figures: {tmp_path / 'out' / 'small'} (23 files)" in text
 
 
@@ -364,11 +428,15 @@ N = len(THEMES)
 
 
 def made_up(n_documents=60, length=60, own_share=1.0, seed=0) -> list[str]:
-    """Each document of one theme, perhaps with some of the next, function words, and a word that is in all of them."""
+    """Each document of one theme, perhaps with some of the next, function words, and a word that is
+    in all of them.
+    """
     random = np.random.RandomState(seed)
     documents = []
     for number in range(n_documents):
-        own, other = (random.choice(THEMES[(number + shift) % N].split(), length) for shift in (0, 1))
+        own, other = (
+            random.choice(THEMES[(number + shift) % N].split(), length) for shift in (0, 1)
+        )
         words = np.where(random.random_sample(length) < own_share, own, other)
         between = random.choice(["the", "of", "and", "everywhere"], length)
         documents.append(" ".join(f"{a} {b}" for a, b in zip(between, words, strict=True)))
@@ -383,10 +451,15 @@ def found() -> TextTopics:
 
 def test_themes_are_found(found):
     themes = [set(theme.split()) for theme in THEMES]
-    assert sorted(sorted(words.split()) for words in found.table(10)["words"]) == sorted(map(sorted, themes))
+    assert sorted(sorted(words.split()) for words in found.table(10)["words"]) == sorted(
+        map(sorted, themes)
+    )
     np.testing.assert_allclose(found.word_shares.sum(axis=1), 1)
     np.testing.assert_allclose(found.document_shares.sum(axis=1), 1)
-    assert (found.document_shares.argmax(axis=1).reshape(-1, N) == found.document_shares[:N].argmax(axis=1)).all()
+    assert (
+        found.document_shares.argmax(axis=1).reshape(-1, N)
+        == found.document_shares[:N].argmax(axis=1)
+    ).all()
 
 
 SENTENCE = "The £1 coin"
@@ -404,7 +477,9 @@ def subject(save_model):
 
 @pytest.fixture
 def decoder(save_model):
-    return LoadedModel("gpt", AutoModel.from_pretrained(save_model("gpt", "gpt2")).eval(), byte_tokenizer())
+    return LoadedModel(
+        "gpt", AutoModel.from_pretrained(save_model("gpt", "gpt2")).eval(), byte_tokenizer()
+    )
 
 
 @pytest.mark.parametrize("positions", [False, True], ids=["", "positions"])
@@ -421,7 +496,10 @@ def test_trajectories_against_naive_ones(positions):
     for number, line in enumerate(lines):
         place = number % 5
         assert (line["layer"], line["state"], line["position"]) == (*keys[number // 5], place)
-        assert (line["token_id"], line["token"]) == (ids[place], token_names(byte_tokenizer(), ids)[place])
+        assert (line["token_id"], line["token"]) == (
+            ids[place],
+            token_names(byte_tokenizer(), ids)[place],
+        )
         rows = table.double() + (added[place].double() if positions else 0)
         cosines = cosine_similarity(vectors[number // 5][place].double(), rows, dim=1)
         assert line["cosine"] == pytest.approx(cosines[ids[place]].item(), rel=1e-10)
@@ -429,7 +507,9 @@ def test_trajectories_against_naive_ones(positions):
         best = near[4 * number : 4 * number + 4]
         assert [one["nearest_id"] for one in best] == cosines.topk(4).indices.tolist()
         assert [one["place"] for one in best] == [1, 2, 3, 4]
-        assert [one["cosine"] for one in best] == pytest.approx(cosines.topk(4).values.tolist(), rel=1e-10)
+        assert [one["cosine"] for one in best] == pytest.approx(
+            cosines.topk(4).values.tolist(), rel=1e-10
+        )
 
 
 def test_the_states_are_those_of_a_plain_run(subject):
@@ -462,8 +542,8 @@ def test_the_causal_mask_is_taken_off_and_put_back(decoder):
 
 
 def moving_classes():
-    """Ten sequences of two function and two content words, at three layers; the first jump and return, the others
-    leave at the end."""
+    """Ten sequences of two function and two content words, at three layers; the first jump and
+    return, the others leave at the end."""
     members = {"function": np.arange(0, 40, 2), "content": np.arange(1, 40, 2)}
     values, ranks = np.full((3, 40), 0.9), np.zeros((3, 40))
     values[1, 0::2], ranks[1, 0::2] = 0.5, 99
@@ -478,8 +558,12 @@ def test_words_that_jump_and_return():
     one = select(classes, layer=1, **{"class": "function"}).iloc[0]
     assert one[["tokens", "cosine", "rank_q25", "rank", "kept"]].tolist() == [20, 0.5, 99, 99, 0]
     ranks = select(jumps, quantity="log_rank").set_index("class")
-    assert ranks.loc["function", ["layer", "jump", "jump_low", "returned"]].tolist() == pytest.approx([1, 2, 2, 1])
-    assert ranks.loc["content", ["layer", "jump", "jump_low", "returned"]].tolist() == pytest.approx([2, 3, 3, 0])
+    assert ranks.loc[
+        "function", ["layer", "jump", "jump_low", "returned"]
+    ].tolist() == pytest.approx([1, 2, 2, 1])
+    assert ranks.loc[
+        "content", ["layer", "jump", "jump_low", "returned"]
+    ].tolist() == pytest.approx([2, 3, 3, 0])
     gap = select(changes, quantity="log_rank_change", **{"class": "function minus content"})
     assert gap["value"].tolist() == pytest.approx([2, -5])
     ever = select(changes, layer="any").set_index(["quantity", "class"])["value"]
@@ -491,11 +575,15 @@ def test_words_that_jump_and_return():
 def test_attention_received_is_that_of_the_class_beyond_its_place():
     even = torch.full((2, 4, 4), 0.25).double()
     to_second = torch.tensor([0.1, 0.7, 0.1, 0.1]).double().expand(2, 4, 4)
-    weights = [(even if number % 2 else to_second, 4 * number + np.arange(4)) for number in range(4)]
+    weights = [
+        (even if number % 2 else to_second, 4 * number + np.arange(4)) for number in range(4)
+    ]
     is_function = np.arange(16) % 8 == 1
     found = received_attention(weights, {"function": is_function, "content": ~is_function})
     mean = select(found, head=None).set_index("class")
-    assert mean.loc["function", ["received", "by_position"]].tolist() == pytest.approx([2.8, (2.8 + 1 + 1) / 3])
+    assert mean.loc["function", ["received", "by_position"]].tolist() == pytest.approx(
+        [2.8, (2.8 + 1 + 1) / 3]
+    )
     assert mean.loc["content", "received"] == pytest.approx((6 * 0.4 + 8) / 14)
 
 
@@ -514,7 +602,9 @@ def test_density_against_a_naive_one():
         cosines = unit @ unit[line["token_id"]]
         cosines[[line["token_id"], 50]] = -2
         assert line["density"] == pytest.approx(cosines.topk(10).values.mean().item(), rel=1e-10)
-        assert line["norm"] == pytest.approx(table[line["token_id"]].double().norm().item(), rel=1e-12)
+        assert line["norm"] == pytest.approx(
+            table[line["token_id"]].double().norm().item(), rel=1e-12
+        )
 
 
 def test_common_direction_against_all_pairs():
@@ -526,7 +616,11 @@ def test_common_direction_against_all_pairs():
     moved = [place for place in range(12) if place != 4]
     pairs = [(a, b) for a in moved for b in moved if a != b]
     for found, same in ((within, True), (between, False)):
-        cosines = [float(units[a] @ units[b]) for a, b in pairs if bool(sequences[a] == sequences[b]) is same]
+        cosines = [
+            float(units[a] @ units[b])
+            for a, b in pairs
+            if bool(sequences[a] == sequences[b]) is same
+        ]
         assert found == pytest.approx(np.mean(cosines), rel=1e-6)
 
 
@@ -559,12 +653,16 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path):
 def stretches(n_sequences=40, length=32, seed=0):
     """(n_sequences, length) topics that last for eight places."""
     random = np.random.RandomState(seed)
-    return torch.from_numpy(random.randint(3, size=(n_sequences, length // 8))).repeat_interleave(8, dim=1)
+    return torch.from_numpy(random.randint(3, size=(n_sequences, length // 8))).repeat_interleave(
+        8, dim=1
+    )
 
 
 def words_of(topics, seed=1):
     """Words of which each topic has ten."""
-    return 10 * topics + torch.randint(10, topics.shape, generator=torch.Generator().manual_seed(seed))
+    return 10 * topics + torch.randint(
+        10, topics.shape, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def test_topics_of_others_are_those_of_another_sequence_place_by_place():
@@ -580,7 +678,10 @@ def gap_of_attention(scores_of):
     topics = stretches()
     ids = words_of(topics)
     tokens = np.arange(topics.numel()).reshape(topics.shape)
-    weights = [(scores_of(labels).softmax(-1)[None], numbers) for labels, numbers in zip(topics, tokens, strict=True)]
+    weights = [
+        (scores_of(labels).softmax(-1)[None], numbers)
+        for labels, numbers in zip(topics, tokens, strict=True)
+    ]
     others = [labels.flatten() for labels in shifted_topics(topics)]
     return attention_gaps(weights, ids.flatten(), topics.flatten(), *others).iloc[0]
 
@@ -602,18 +703,29 @@ def test_the_gap_over_sequences_against_numpy():
         assert gap["head"] == number
         assert gap["gap"] == pytest.approx(found["gap"][:, number].mean())
         assert gap["difference"] == pytest.approx(difference[:, number].mean())
-        assert gap["standard_error"] == pytest.approx(difference[:, number].std(ddof=1) / np.sqrt(6))
+        assert gap["standard_error"] == pytest.approx(
+            difference[:, number].std(ddof=1) / np.sqrt(6)
+        )
     assert pd.isna(mean["head"])
     assert mean["difference"] == pytest.approx(difference.mean())
     without = over_sequences({name: np.vstack([x, [[np.nan] * 3]]) for name, x in found.items()})
-    np.testing.assert_allclose(without["standard_error"][:3], [gap["standard_error"] for gap in heads])
+    np.testing.assert_allclose(
+        without["standard_error"][:3], [gap["standard_error"] for gap in heads]
+    )
 
 
 def test_a_gap_appears_at_the_step_from_which_on_it_stays():
-    values = {"topic_gap": [0.0, 0.3, 0.05, 0.4, 1.0], "attention_topic_gap": [0.2, 0.0, 0.0, -0.05, -0.4]}
+    values = {
+        "topic_gap": [0.0, 0.3, 0.05, 0.4, 1.0],
+        "attention_topic_gap": [0.2, 0.0, 0.0, -0.05, -0.4],
+    }
     values["attention_evenness"] = [1.0, 0.9, 0.8, 0.7, 0.6]
     steps = [0, 1, 2, 4, 8]
-    rows = [make_row(metric=m, layer=1, step=s, value=v) for m in values for s, v in zip(steps, values[m], strict=True)]
+    rows = [
+        make_row(metric=m, layer=1, step=s, value=v)
+        for m in values
+        for s, v in zip(steps, values[m], strict=True)
+    ]
     found = onset_table(to_frame(rows)).set_index("metric")
     assert found[["onset", "half"]].to_numpy().tolist() == [[4, 8], [4, 8]]
     assert found.loc["attention_topic_gap", "evenness"] == 0.6
@@ -622,7 +734,13 @@ def test_a_gap_appears_at_the_step_from_which_on_it_stays():
 def model_and_probe():
     torch.manual_seed(0)
     model = BertModel(
-        BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+        BertConfig(
+            vocab_size=40,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
     )
     topics = stretches(8, 32)
     ids = 3 + words_of(topics)
@@ -643,7 +761,9 @@ def test_every_number_against_the_kernels():
         x = layer.states[states.rows_of(tokens)]
         for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
             [gap] = select(found.embeddings, layer=layer.index, product=product).to_dict("records")
-            assert gap["gap"] == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
+            assert gap["gap"] == pytest.approx(
+                kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6
+            )
             assert gap["gap"] == gap["same"] - gap["different"]
             controls = [kernel(x, probe.tokens[tokens], labels[tokens]).item() for labels in others]
             assert gap["control"] == pytest.approx(np.mean(controls), rel=1e-6)
@@ -654,6 +774,8 @@ def test_every_number_against_the_kernels():
             attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
             for of_sequence, numbers in weights.of(None, int(layer))
         ]
-        np.testing.assert_allclose(gaps["gap"][gaps["head"].notna()], np.nanmean(np.stack(expected), axis=0))
+        np.testing.assert_allclose(
+            gaps["gap"][gaps["head"].notna()], np.nanmean(np.stack(expected), axis=0)
+        )
     assert len(found.ids) == 8 * 31
     assert found.length == 32

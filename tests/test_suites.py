@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel, find_models, read_suite
+from repdyn.checkpoints.suites import (
+    KnownFault,
+    PublishedCheckpoint,
+    PublishedModel,
+    find_models,
+    read_suite,
+)
 from repdyn.checkpoints.targets import parse_revision
 
 
@@ -17,7 +23,10 @@ def write(tmp_path):
 
     def write(*lines: str, head: str = "title: mine\ncard: here\nmodels:\n") -> Path:
         path = tmp_path / "mine.yaml"
-        path.write_text(head + "".join(f"{'  - ' if i == 0 else '    '}{line}\n" for i, line in enumerate(lines)))
+        path.write_text(
+            head
+            + "".join(f"{'  - ' if i == 0 else '    '}{line}\n" for i, line in enumerate(lines))
+        )
         return path
 
     return write
@@ -26,7 +35,13 @@ def write(tmp_path):
 def test_find_models_reads_a_file(write):
     path = write("name: mine", "repository: me/model", "revisions: 'step(?P<step>\\d+)'")
     assert find_models([str(path)]) == [
-        PublishedModel(name="mine", suite="mine", run="me/model", repository="me/model", revisions=r"step(?P<step>\d+)")
+        PublishedModel(
+            name="mine",
+            suite="mine",
+            run="me/model",
+            repository="me/model",
+            revisions=r"step(?P<step>\d+)",
+        )
     ]
     with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
         find_models(["none.yaml"])
@@ -50,7 +65,11 @@ def test_all_keys_of_a_model(write):
     assert (suite.name, suite.title, suite.card) == ("mine", "mine", "here")
     assert [model.name for model in suite.models] == ["1.4b-1", "1.4b-3", "small-1", "small-3"]
     model = suite.models[1]
-    assert (model.run, model.tokenizer, model.tokens_per_step) == ("runs/1.4b/3", "me/1.4b-tokens", 2000)
+    assert (model.run, model.tokenizer, model.tokens_per_step) == (
+        "runs/1.4b/3",
+        "me/1.4b-tokens",
+        2000,
+    )
     assert (model.repository, model.revisions, model.expected) == (None, None, ())
     assert model.checkpoints == (
         PublishedCheckpoint("me/final", 0, tokens=0, stage="start"),
@@ -86,12 +105,21 @@ def test_commits_of_a_branch_and_what_is_not_verified(write):
         "unverified: the titles",
     )
     (model,) = read_suite(path).models
-    assert (model.commits, model.branch, model.revisions) == (r"Save (?P<step>\d+)", "m-tiny-1", None)
+    assert (model.commits, model.branch, model.revisions) == (
+        r"Save (?P<step>\d+)",
+        "m-tiny-1",
+        None,
+    )
     assert (model.checked_against, model.unverified) == ("https://example.org/m-tiny", "the titles")
 
 
 def test_placeholders_in_a_pattern_are_escaped(write):
-    path = write("name: m", "for: {size: [1.4b]}", "repository: me/m", "revisions: '{size}/step(?P<step>\\d{1,6})'")
+    path = write(
+        "name: m",
+        "for: {size: [1.4b]}",
+        "repository: me/m",
+        "revisions: '{size}/step(?P<step>\\d{1,6})'",
+    )
     (model,) = read_suite(path).models
     assert parse_revision("1.4b/step10", model.revisions)
     assert parse_revision("1x4b/step10", model.revisions) is None
@@ -116,13 +144,28 @@ ITEM = "  - {repository: me/m, step: 0}"
             ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 0}", "run: m"],
             "one checkpoint for each step",
         ),
-        (["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"], "got 'many'"),
-        (["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN], "did you mean 'size'"),
+        (
+            ["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"],
+            "got 'many'",
+        ),
+        (
+            ["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN],
+            "did you mean 'size'",
+        ),
         (["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN], "1.4"),
-        (["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"], "reaches its last value"),
+        (
+            ["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"],
+            "reaches its last value",
+        ),
         (["name: m", "repository: me/m", PATTERN, "tokens_per_step: 0"], "tokens_per_step"),
-        (["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN], "a different name for each model"),
-        (["name: 'm{size}'", "for: {size: [1, 2]}", "repository: me/m", PATTERN], "a different run for each model"),
+        (
+            ["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN],
+            "a different name for each model",
+        ),
+        (
+            ["name: 'm{size}'", "for: {size: [1, 2]}", "repository: me/m", PATTERN],
+            "a different run for each model",
+        ),
     ],
 )
 def test_errors_name_file_and_entry(write, lines, word):
@@ -132,7 +175,9 @@ def test_errors_name_file_and_entry(write, lines, word):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "titel: x", "title: x\ncard: y", "title: [", "title: !!python/name:os.system"])
+@pytest.mark.parametrize(
+    "text", ["", "titel: x", "title: x\ncard: y", "title: [", "title: !!python/name:os.system"]
+)
 def test_invalid_files(tmp_path, text):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
@@ -157,7 +202,10 @@ def test_known_faults(tmp_path):
     first, second = read_suite(path).models
     everywhere = KnownFault((0, 1), "the same weights", "https://a")
     assert first.known_faults == (everywhere,)
-    assert second.known_faults == (everywhere, KnownFault((2, 4, 7), "missing weights", "https://b"))
+    assert second.known_faults == (
+        everywhere,
+        KnownFault((2, 4, 7), "missing weights", "https://b"),
+    )
 
 
 @pytest.mark.parametrize(

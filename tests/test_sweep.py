@@ -1,4 +1,6 @@
-"""A sweep from its options to its rows: local folders, a hub on this machine, functions; resumed, failing, killed."""
+"""A sweep from its options to its rows: local folders, a hub on this machine, functions; resumed,
+failing, killed.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,17 @@ def probe() -> Probe:
 @pytest.fixture
 def tasks(hub, commits, probe) -> list[Task]:
     """Three checkpoints of one repository."""
-    model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10)
+    model = PublishedModel(
+        "model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10
+    )
     return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 
 def values(frame: pd.DataFrame) -> pd.DataFrame:
     columns = ["step", "layer", "metric", "subset", "value"]
-    return frame.loc[frame["layer"].notna(), columns].sort_values(columns[:-1]).reset_index(drop=True)
+    return (
+        frame.loc[frame["layer"].notna(), columns].sort_values(columns[:-1]).reset_index(drop=True)
+    )
 
 
 def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_not_repeated(
@@ -68,10 +74,16 @@ def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_n
     measure_tasks(listed.waiting, store, SETTINGS, downloads_in(tmp_path / "d"))
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert set(weights_fetched(hub).values()) == {1}
-    assert [path.name for path in (tmp_path / "d").rglob("*")] == ["repdyn-downloads"], "weights stay on the disk"
+    assert [path.name for path in (tmp_path / "d").rglob("*")] == ["repdyn-downloads"], (
+        "weights stay on the disk"
+    )
     frame = store.to_pandas("lab/model")
-    assert set(frame["checkpoint"].dropna()) == {f"lab/model@{task.target.commit}" for task in tasks}
-    swept = repdyn.sweep(family[0].parent, probe=probe, store=tmp_path / "at_hand", dtype="auto", **QUIET)
+    assert set(frame["checkpoint"].dropna()) == {
+        f"lab/model@{task.target.commit}" for task in tasks
+    }
+    swept = repdyn.sweep(
+        family[0].parent, probe=probe, store=tmp_path / "at_hand", dtype="auto", **QUIET
+    )
     assert len(swept.measured) == 3
     pd.testing.assert_frame_equal(values(swept.to_pandas()), values(frame), check_exact=True)
     # another precision, or other metrics, are another question
@@ -80,13 +92,18 @@ def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_n
 
 
 def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, without_figures):
-    live, saved = tracker(probe, 4), SavePretrainedCheckpoint(4, tmp_path / "run" / "hf_checkpoints")
+    live, saved = (
+        tracker(probe, 4),
+        SavePretrainedCheckpoint(4, tmp_path / "run" / "hf_checkpoints"),
+    )
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
     assert live.store is not None
     shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
     swept = repdyn.sweep(tmp_path / "run", **QUIET | {"metrics": ["anisotropy", "two_nn"]})
     assert (swept.failures, swept.store.path) == ((), tmp_path / "run" / "sweep")
-    pd.testing.assert_frame_equal(values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True)
+    pd.testing.assert_frame_equal(
+        values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True
+    )
 
 
 def test_models_that_functions_load_are_measured(tmp_path, probe):
@@ -95,21 +112,31 @@ def test_models_that_functions_load_are_measured(tmp_path, probe):
     loads = [(step, lambda model=model: model) for step, model in models.items()]
     swept = repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET)
     assert swept.measured == ("mine step10", "mine step20")
-    direct = repdyn.measure(models[20], probe, ["anisotropy"], checkpoint=Checkpoint(step=20)).to_pandas()
+    direct = repdyn.measure(
+        models[20], probe, ["anisotropy"], checkpoint=Checkpoint(step=20)
+    ).to_pandas()
     frame = swept.to_pandas()
-    pd.testing.assert_frame_equal(values(frame[frame["step"] == 20]), values(direct), check_exact=True)
+    pd.testing.assert_frame_equal(
+        values(frame[frame["step"] == 20]), values(direct), check_exact=True
+    )
     assert repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET).measured == ()
     with pytest.raises(ValueError, match="probe="):
         repdyn.sweep(loads, store=tmp_path, **QUIET)
     for wrong in (dict(loads), [(10, models[10])], [loads[0], loads[0]]):
-        with pytest.raises(ValueError, match="pairs of a step and a function|one checkpoint for each step"):
+        with pytest.raises(
+            ValueError, match="pairs of a step and a function|one checkpoint for each step"
+        ):
             repdyn.sweep(wrong, probe=probe, store=tmp_path, **QUIET)
 
 
 @pytest.fixture
 def lightning(tmp_path):
-    """A folder with Lightning's checkpoints of the steps 2 and 4; the latter holds averaged weights too."""
-    keep = ModelCheckpoint(tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True)
+    """A folder with Lightning's checkpoints of the steps 2 and 4; the latter holds averaged weights
+    too.
+    """
+    keep = ModelCheckpoint(
+        tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True
+    )
     trainer(tmp_path, keep, max_steps=4).fit(tiny_language_model(), batches())
     path = tmp_path / "checkpoints" / "epoch=0-step=4.ckpt"
     content = torch.load(path, weights_only=True)
@@ -119,8 +146,12 @@ def lightning(tmp_path):
     return path.parent
 
 
-def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightning, tmp_path, probe):
-    """As WeightAveraging saves it: the averaged weights under ``state_dict``, the raw ones beside them."""
+def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(
+    lightning, tmp_path, probe
+):
+    """As WeightAveraging saves it: the averaged weights under ``state_dict``, the raw ones beside
+    them.
+    """
     targets = find_checkpoints(lightning, "run").targets
     assert [(target.revision, target.step, target.weights_kind) for target in targets] == [
         ("epoch=0-step=2.ckpt", 2, None),
@@ -134,7 +165,10 @@ def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(lightn
         "run epoch=0-step=4.ckpt",
         "run (averaged) epoch=0-step=4.ckpt",
     )
-    assert set(swept.to_pandas().query("step == 4 and layer.notna()")["weights_kind"]) == {"raw", "averaged"}
+    assert set(swept.to_pandas().query("step == 4 and layer.notna()")["weights_kind"]) == {
+        "raw",
+        "averaged",
+    }
 
 
 def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):
@@ -162,7 +196,9 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
 
 
 def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
-    """With other settings or another text the curve beside the live one would be a different curve, without a word."""
+    """With other settings or another text the curve beside the live one would be a different curve,
+    without a word.
+    """
     eager = build_model("gpt_neox", **SIZES)
     eager.set_attn_implementation("eager")
     metrics = ["two_nn[discard=0.2]@no_sink", "anisotropy"]
@@ -171,10 +207,15 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
     run = store.begin_run("live")  # whose folder has another name
     store.write(MeasurementKey(run.id, 8, probe.hash, "metrics"), profile.rows, probe)
     options = {name: value for name, value in QUIET.items() if name != "metrics"}
-    swept = repdyn.sweep(family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options)
+    swept = repdyn.sweep(
+        family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options
+    )
     columns = ["attention", "dtype", "probe", "metric", "settings", "subset"]
     live, found = (
-        frame.loc[frame["layer"].notna(), columns].drop_duplicates().sort_values(columns).reset_index(drop=True)
+        frame.loc[frame["layer"].notna(), columns]
+        .drop_duplicates()
+        .sort_values(columns)
+        .reset_index(drop=True)
         for frame in (store.to_pandas(), swept.to_pandas())
     )
     pd.testing.assert_frame_equal(found, live)
@@ -184,7 +225,9 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
 
 
 def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, probe, monkeypatch):
-    """An adapter that is left out, or whose names do not fit, would be measured as its base under another name."""
+    """An adapter that is left out, or whose names do not fit, would be measured as its base under
+    another name.
+    """
     peft = pytest.importorskip("peft")
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
     low_rank = peft.LoraConfig(r=2, target_modules=["query_key_value"], init_lora_weights=False)
@@ -195,11 +238,15 @@ def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, prob
     swept = repdyn.sweep(tmp_path / "run", probe=probe, **QUIET)
     config = json.loads((folder / "adapter_config.json").read_text())
     hub.publish("lab/base", "main", family[8])
-    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "lab/base"}))
+    (folder / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": "lab/base"})
+    )
     hub.publish("lab/adapter", "checkpoint-5", folder)
     published = repdyn.sweep("lab/adapter", probe=probe, store=tmp_path / "store", **QUIET)
     merged = adapted.merge_and_unload()
-    direct = repdyn.measure(merged, probe, ["anisotropy"], checkpoint=Checkpoint(step=5)).to_pandas()
+    direct = repdyn.measure(
+        merged, probe, ["anisotropy"], checkpoint=Checkpoint(step=5)
+    ).to_pandas()
     for each in (swept, published):
         assert each.failures == ()
         pd.testing.assert_frame_equal(values(each.to_pandas()), values(direct), check_exact=True)
@@ -209,7 +256,9 @@ def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, prob
     save_file(renamed, folder / "adapter_model.safetensors")
     with pytest.raises(CheckpointError, match="do not fit its base"):
         load_model(folder, Loading())
-    (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "lab/none"}))
+    (folder / "adapter_config.json").write_text(
+        json.dumps(config | {"base_model_name_or_path": "lab/none"})
+    )
     with pytest.raises(CheckpointError, match="adapter of 'lab/none'"):
         load_model(folder, Loading())
     monkeypatch.setitem(sys.modules, "peft", None)
@@ -218,23 +267,31 @@ def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, prob
         load_model(folder, Loading())
 
 
-def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(hub, commits, probe, command, tmp_path, monkeypatch):
+def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(
+    hub, commits, probe, command, tmp_path, monkeypatch
+):
     """Refused although every file is there, or another revision measured in its place."""
     for step in (0, 8):
         huggingface_hub.snapshot_download("lab/model", revision=f"step{step}", endpoint=hub.url)
     hub.__exit__()
     huggingface_hub.close_session()
-    status, out, err = command("lab/model", "--metrics", "anisotropy", "--dry-run")  # a plan needs no network
+    status, out, err = command(
+        "lab/model", "--metrics", "anisotropy", "--dry-run"
+    )  # a plan needs no network
     assert (status, "lab/model" in out, "no connection" in err) == (0, True, True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     swept = repdyn.sweep("lab/model", probe=probe, store=tmp_path / "store", **QUIET)
     assert (swept.measured, swept.failures) == (("lab/model step0", "lab/model step8"), ())
-    assert set(swept.to_pandas()["checkpoint"].dropna()) == {f"lab/model@{commits[step]}" for step in (0, 8)}
+    assert set(swept.to_pandas()["checkpoint"].dropna()) == {
+        f"lab/model@{commits[step]}" for step in (0, 8)
+    }
     with pytest.raises(SweepStoppedError, match="HF_HUB_OFFLINE"):
         repdyn.sweep("lab/other", probe=probe, store=tmp_path / "store", **QUIET)
 
 
-def test_a_mistyped_folder_is_called_one_and_no_network_says_what_goes_without(hub, probe, tmp_path, monkeypatch):
+def test_a_mistyped_folder_is_called_one_and_no_network_says_what_goes_without(
+    hub, probe, tmp_path, monkeypatch
+):
     """A folder that is not there became an error of the connection, after a minute."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -247,14 +304,20 @@ def test_a_mistyped_folder_is_called_one_and_no_network_says_what_goes_without(h
         repdyn.sweep("mine", probe=probe, **QUIET)
 
 
-def test_a_failure_is_stored_with_its_reason_and_retried_on_request(hub, commits, command, shown, tmp_path):
+def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
+    hub, commits, command, shown, tmp_path
+):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     given = ("lab/model", "--metrics", "anisotropy", "--no-loss")
     status, _, err = command(*given)
     store = open_store(tmp_path / "sweeps")
     assert status == 1
     assert lines(err)[-1].startswith("not measured: lab/model step8: ")
-    assert (list(reasons(store)), store.steps("lab/model"), shown) == ([8], [0, 16], [["lab/model"]])
+    assert (list(reasons(store)), store.steps("lab/model"), shown) == (
+        [8],
+        [0, 16],
+        [["lab/model"]],
+    )
     hub.faults.clear()
     status, _, err = command(*given)
     assert (status, set(weights_fetched(hub).values())) == (1, {1})
@@ -302,17 +365,27 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
 
     monkeypatch.setattr(Downloads, "_reserve", watched)
     measure_tasks(tasks, open_store(tmp_path / "wide"), SETTINGS, downloads_in(tmp_path / "d"))
-    assert max(peaks) == 2 * size, "the next one is fetched while one is measured, and never more than that"
+    assert max(peaks) == 2 * size, (
+        "the next one is fetched while one is measured, and never more than that"
+    )
     peaks.clear()
     narrow = downloads_in(tmp_path / "d", budget_bytes=int(1.5 * size))
-    assert len(measure_tasks(tasks, open_store(tmp_path / "narrow"), SETTINGS, narrow).measured) == 3
+    assert (
+        len(measure_tasks(tasks, open_store(tmp_path / "narrow"), SETTINGS, narrow).measured) == 3
+    )
     assert max(peaks) == size
-    tiny = measure_tasks(tasks[:1], store := open_store(tmp_path / "t"), SETTINGS, downloads_in(tmp_path / "d", 1000))
+    tiny = measure_tasks(
+        tasks[:1], store := open_store(tmp_path / "t"), SETTINGS, downloads_in(tmp_path / "d", 1000)
+    )
     assert "--max-disk" in tiny.failed[0][1]
-    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, "another budget may have room for it"
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, (
+        "another budget may have room for it"
+    )
 
 
-def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub, commits, command, shown, monkeypatch):
+def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(
+    hub, commits, command, shown, monkeypatch
+):
     given = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
     status, out, err = command(*given)
     assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
@@ -321,7 +394,9 @@ def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(hub,
     status, out, _ = command(*given)
     assert re_row(out) == ["lab/model", "1", "0", "2"]
     assert " min\n" in out
-    monkeypatch.setattr("repdyn.checkpoints.probes.load_corpus", Mock(side_effect=ConnectionError("no text")))
+    monkeypatch.setattr(
+        "repdyn.checkpoints.probes.load_corpus", Mock(side_effect=ConnectionError("no text"))
+    )
     assert "lab/model: no text; it is not planned" in command(*given)[2]
 
 
@@ -331,8 +406,13 @@ def re_row(out: str) -> list[str]:
 
 
 def write_gguf(model, path, quantization) -> None:
-    """Write a Llama model as llama.cpp does, and leave in the model what can be read of its quantised weights."""
-    config, names = model.config, gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    """Write a Llama model as llama.cpp does, and leave in the model what can be read of its
+    quantised weights.
+    """
+    config, names = (
+        model.config,
+        gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers),
+    )
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{quantization.name}"))
     writer.add_block_count(config.num_hidden_layers)
@@ -367,7 +447,9 @@ def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
     model = build_model("llama", **sizes)
     (tmp_path / "files").mkdir()
     for step in (0, 5):
-        write_gguf(model, tmp_path / "files" / f"tiny-step{step}.gguf", gguf.GGMLQuantizationType.Q8_0)
+        write_gguf(
+            model, tmp_path / "files" / f"tiny-step{step}.gguf", gguf.GGMLQuantizationType.Q8_0
+        )
         model.save_pretrained(tmp_path / "dense" / f"step{step}")
         for weight in model.parameters():
             torch.nn.init.normal_(weight, std=0.3)
@@ -379,5 +461,12 @@ def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
     assert set(read.to_pandas()["weights_kind"]) == {"Q8_0"}
     scalars = read.to_pandas().query("metric == 'probe/loss'")["value"]
     assert len(scalars) == 2, "a file without a head"
-    (tmp_path / "cut.gguf").write_bytes((tmp_path / "files" / "tiny-step0.gguf").read_bytes()[:5000])
-    assert "does not load" in repdyn.sweep(tmp_path / "cut.gguf", probe=probe, store=tmp_path / "c", **loss).failures[0]
+    (tmp_path / "cut.gguf").write_bytes(
+        (tmp_path / "files" / "tiny-step0.gguf").read_bytes()[:5000]
+    )
+    assert (
+        "does not load"
+        in repdyn.sweep(tmp_path / "cut.gguf", probe=probe, store=tmp_path / "c", **loss).failures[
+            0
+        ]
+    )

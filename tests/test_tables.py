@@ -42,7 +42,9 @@ def test_measurements_leave_out_scalars_and_sort(run):
     rows = measurements(frame.sample(frac=1, random_state=0))
     assert set(rows["metric"]) == {"anisotropy", "two_nn"}
     assert rows["layer"].dtype.kind == "i"
-    assert rows[["step", "layer"]].to_numpy().tolist() == sorted(rows[["step", "layer"]].to_numpy().tolist())
+    assert rows[["step", "layer"]].to_numpy().tolist() == sorted(
+        rows[["step", "layer"]].to_numpy().tolist()
+    )
     assert len(rows) == len(frame) - 2
 
 
@@ -50,7 +52,9 @@ def with_heads(run, n_heads=2):
     """A layer's values and, for one metric, those of its heads."""
     frame = run(steps=(0, 4), n_blocks=1)
     layers = frame[frame["metric"] == "two_nn"]
-    return pd.concat([frame, *(layers.assign(head=head, value=100.0 + head) for head in range(n_heads))])
+    return pd.concat(
+        [frame, *(layers.assign(head=head, value=100.0 + head) for head in range(n_heads))]
+    )
 
 
 def test_values_of_heads_are_apart(run):
@@ -115,7 +119,9 @@ def test_layer_mean_keeps_to_the_same_layers(run):
 def test_layer_mean_does_not_hide_an_unknown_interval(run):
     frame = run(n_blocks=1, steps=(0,))
     frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), ["low", "high"]] = NAN
-    assert metric_series(measurements(frame))["two_nn", "all"].layer_mean.margin.isna().tolist() == [True]
+    assert metric_series(measurements(frame))[
+        "two_nn", "all"
+    ].layer_mean.margin.isna().tolist() == [True]
 
 
 def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
@@ -129,7 +135,9 @@ PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
 
 
 @pytest.mark.parametrize(
-    "steps", [[0], [5], [0, 7], [*range(9)], PYTHIA, [1000, 2000, 9000]], ids=lambda steps: f"{len(steps)} steps"
+    "steps",
+    [[0], [5], [0, 7], [*range(9)], PYTHIA, [1000, 2000, 9000]],
+    ids=lambda steps: f"{len(steps)} steps",
 )
 @pytest.mark.parametrize("limit", [2, 5, 8])
 def test_selected_steps_keep_both_ends(steps, limit):
@@ -142,7 +150,13 @@ def test_selected_steps_keep_both_ends(steps, limit):
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [([True, True], True), ([False], False), ([None], None), ([True, None], True), ([True, False], None)],
+    [
+        ([True, True], True),
+        ([False], False),
+        ([None], None),
+        ([True, None], True),
+        ([True, False], None),
+    ],
     ids=["decoder", "encoder", "unknown", "partly known", "contradictory"],
 )
 def test_causality(values, expected):
@@ -171,17 +185,37 @@ def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
 
 
 def test_what_lacks_values_is_told_with_its_reason(frame_of):
-    frame = frame_of(make_everything(steps=(0, 1), n_blocks=2, metrics=("norm", "token_rank", "token_cosine")))
+    frame = frame_of(
+        make_everything(steps=(0, 1), n_blocks=2, metrics=("norm", "token_rank", "token_cosine"))
+    )
     tokens = frame["metric"].isin(["token_rank", "token_cosine"]) & (frame["subset"] == "all")
-    frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: the input embeddings have 64 coordinates"]
+    frame.loc[tokens, ["value", "reason"]] = [
+        NAN,
+        "batch 0: the input embeddings have 64 coordinates",
+    ]
     chosen = (frame["metric"] == "norm") & (frame["layer"] == 1) & (frame["subset"] == "no_sink")
     frame.loc[chosen, ["value", "reason"]] = [NAN, "infinite"]
-    first = (frame["metric"] == "norm") & (frame["layer"] == 0) & (frame["subset"] == "no_sink") & (frame["step"] == 1)
-    frame.loc[first, ["value", "reason"]] = [NAN, "fewer than half of the vectors are distinct: 3 of 9"]
-    harmless = "fewer than half of the vectors are distinct: 3 of 9 (harmless: tokens repeat in layer 0)"
+    first = (
+        (frame["metric"] == "norm")
+        & (frame["layer"] == 0)
+        & (frame["subset"] == "no_sink")
+        & (frame["step"] == 1)
+    )
+    frame.loc[first, ["value", "reason"]] = [
+        NAN,
+        "fewer than half of the vectors are distinct: 3 of 9",
+    ]
+    harmless = (
+        "fewer than half of the vectors are distinct: 3 of 9 (harmless: tokens repeat in layer 0)"
+    )
     assert missing_values(measurements(frame)) == [
         ([("norm", "no_sink")], 3, 6, f"2 cells: infinite; 1 cell: {harmless}"),
-        ([("token_rank", "all"), ("token_cosine", "all")], 6, 6, "the input embeddings have 64 coordinates"),
+        (
+            [("token_rank", "all"), ("token_cosine", "all")],
+            6,
+            6,
+            "the input embeddings have 64 coordinates",
+        ),
     ]
 
 
@@ -194,13 +228,25 @@ def test_order_is_kind_then_size_then_name(published, finished, frame_of):
         published("lab/unknown", causal=None, parameters=1),
         finished("lab/encoder", parameters=2),
     )
-    assert [run.label for run in measured_runs(frame)] == ["b", "z", "a", "unsized", "encoder", "unknown"]
+    assert [run.label for run in measured_runs(frame)] == [
+        "b",
+        "z",
+        "a",
+        "unsized",
+        "encoder",
+        "unknown",
+    ]
 
 
 def test_what_a_run_knows_of_itself(published, finished, failures, frame_of):
     frame = frame_of(published(steps=(0, 8)), finished(), failures(16), failures(32))
     model, bert = measured_runs(frame)
-    assert (model.name, model.causal, model.parameters, model.steps) == ("lab/model-70m", True, 1_234_567, [0, 8])
+    assert (model.name, model.causal, model.parameters, model.steps) == (
+        "lab/model-70m",
+        True,
+        1_234_567,
+        [0, 8],
+    )
     assert (model.n_failed, bert.n_failed) == (2, 0)
     assert (model.finished, bert.finished) == (False, True)
     assert model.tokens.to_dict() == {0: 0, 8: 8000}
@@ -214,8 +260,16 @@ def test_runs_that_only_failed_are_left_out(published, failures, frame_of):
 
 NAMES = {
     "one owner": (["E/pythia-70m", "E/pythia-160m"], [], ["pythia-70m", "pythia-160m"]),
-    "published": (["E/pythia-70m", "google/bert"], ["E/pythia-70m", "google/bert"], ["pythia-70m", "bert"]),
-    "parts": (["E/a/stage1", "E/a/stage2", "F/b"], ["E/a/stage1", "E/a/stage2", "F/b"], ["a/stage1", "a/stage2", "b"]),
+    "published": (
+        ["E/pythia-70m", "google/bert"],
+        ["E/pythia-70m", "google/bert"],
+        ["pythia-70m", "bert"],
+    ),
+    "parts": (
+        ["E/a/stage1", "E/a/stage2", "F/b"],
+        ["E/a/stage1", "E/a/stage2", "F/b"],
+        ["a/stage1", "a/stage2", "b"],
+    ),
     "live runs": (["decoder/12-00", "encoder/12-00"], [], ["decoder/12-00", "encoder/12-00"]),
     "one live run of several": (["quick/12-00", "quick/13-00"], [], ["12-00", "13-00"]),
     "no owner": (["gpt2", "E/b"], ["gpt2", "E/b"], ["gpt2", "b"]),
@@ -236,8 +290,12 @@ def test_differences(published, frame_of):
     frame.loc[(frame["run"] == "lab/c") & frame["layer"].notna(), "n_vectors"] = 512
     expected = "batches of different numbers of vectors: 4,096 (a, b), 512 (c)"
     assert differences(measured_runs(frame)) == expected
-    of_class = frame.assign(metric="isoscore", subset="rare").drop_duplicates(["run", "step", "layer"])
-    assert differences(measured_runs(of_class)) == expected  # means over a class compare, a spectrum does not
+    of_class = frame.assign(metric="isoscore", subset="rare").drop_duplicates(
+        ["run", "step", "layer"]
+    )
+    assert (
+        differences(measured_runs(of_class)) == expected
+    )  # means over a class compare, a spectrum does not
 
 
 @pytest.mark.parametrize(
@@ -250,7 +308,10 @@ def test_differences(published, frame_of):
     ids=["another design", "one from before designs had names", "one of the same name"],
 )
 def test_runs_of_different_designs_differ(published, frame_of, given, expected):
-    assert differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given)))) == expected
+    assert (
+        differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given))))
+        == expected
+    )
 
 
 @pytest.fixture
@@ -274,7 +335,11 @@ def test_everything(store):
     ]
     assert [is_measured(frame) for frame in found.values()] == [False, True, True, True]
     frame = found["lab/pythia-70m", "aab2"]
-    assert (set(frame["step"]), set(frame["probe"]), set(frame["run"])) == ({8}, {"aab2"}, {"lab/pythia-70m"})
+    assert (set(frame["step"]), set(frame["probe"]), set(frame["run"])) == (
+        {8},
+        {"aab2"},
+        {"lab/pythia-70m"},
+    )
     assert "seconds/load" in set(frame["metric"])
 
 
@@ -294,7 +359,9 @@ def test_a_named_run_that_was_not_measured_on_the_probe_is_an_error(store):
     ],
 )
 def test_a_mistyped_run_says_what_it_resembles(store, typed, hint):
-    with pytest.raises(ValueError, match=re.escape(f"expected a run of {store.path}, got {typed!r}; {hint}")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"expected a run of {store.path}, got {typed!r}; {hint}")
+    ):
         select(store, [typed])
 
 
@@ -341,8 +408,13 @@ def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
 
 
 def test_failures_of_many_steps_and_kinds(failures, frame_of):
-    rows = [failures(step, f"out of memory: {step} bytes wanted, " + "and so on " * 20) for step in range(8)]
-    rows += [failures(step, reason) for step, reason in ((10, "gated"), (11, "broken"), (12, "gone"))]
+    rows = [
+        failures(step, f"out of memory: {step} bytes wanted, " + "and so on " * 20)
+        for step in range(8)
+    ]
+    rows += [
+        failures(step, reason) for step, reason in ((10, "gated"), (11, "broken"), (12, "gone"))
+    ]
     text = failure_line(frame_of(*rows))
     assert text == (
         "11 checkpoints failed: steps 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
@@ -393,7 +465,13 @@ def store_of_too_few_distinct(tmp_path) -> Store:
     rows = []
     for step in (0, 8):
         for layer in range(3):
-            given = {"layer": layer, "depth": layer / 2, "step": step, "metric": "two_nn", "n_batches": 4}
+            given = {
+                "layer": layer,
+                "depth": layer / 2,
+                "step": step,
+                "metric": "two_nn",
+                "n_batches": 4,
+            }
             few = NOW if layer == 0 else {}
             rows.append(make_row(**{"value": 10.0 + layer, "std": 0.1} | given | few))
     return fill(tmp_path / "store", rows)

@@ -1,4 +1,6 @@
-"""What the terminal says of runs: one screen, in columns, without a sign that a name could smuggle in."""
+"""What the terminal says of runs: one screen, in columns, without a sign that a name could smuggle
+in.
+"""
 
 import io
 import math
@@ -55,12 +57,17 @@ def test_a_whole_screen(run):
     text = printed(run(), **EVERYTHING)
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[0] == "decoder-quickstart  GPTNeoXForCausalLM (decoder)"
-    assert " ".join(lines[1:3]) == f"11 steps, 0 to 512; probe 3f2ab1c0, {SAMPLED}, own window's neighbours left out"
+    assert (
+        " ".join(lines[1:3])
+        == f"11 steps, 0 to 512; probe 3f2ab1c0, {SAMPLED}, own window's neighbours left out"
+    )
     assert lines[4:6] == [
         "       anisotropy, all         anisotropy, no_sink     two_nn, all",
         "layer  first max last          first max last          first max last",
     ]
-    assert lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
+    assert (
+        lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
+    )
     assert lines[lines.index("published findings, criteria version 2, 2026-11-22") :][:5] == [
         "published findings, criteria version 2, 2026-11-22",
         "shown: bell-shaped anisotropy over depth (decoders), all and no_sink",
@@ -81,13 +88,17 @@ def test_no_control_characters_without_a_terminal(run):
 
 
 def test_names_are_not_markup(run):
-    assert printed(run(steps=(0,), run="sweep [bold]1[/bold]")).startswith("sweep [bold]1[/bold]  GPTNeoX")
+    assert printed(run(steps=(0,), run="sweep [bold]1[/bold]")).startswith(
+        "sweep [bold]1[/bold]  GPTNeoX"
+    )
 
 
 def test_a_terminal_without_unicode(run):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    print_summary(*stacks_of_run(run(run="größer")), console=PrintableConsole(file=stream, width=80))
+    print_summary(
+        *stacks_of_run(run(run="größer")), console=PrintableConsole(file=stream, width=80)
+    )
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
@@ -107,19 +118,27 @@ def test_a_finished_model_has_no_step(finished, frame_of):
     text = printed(frame_of(finished()))
     lines = [line.rstrip() for line in text.splitlines()]
     assert lines[0] == "lab/bert  BertModel (encoder)"
-    assert " ".join(lines[1:3]) == f"finished; probe 00000000, {SAMPLED}, own window's neighbours left out"
+    assert (
+        " ".join(lines[1:3])
+        == f"finished; probe 00000000, {SAMPLED}, own window's neighbours left out"
+    )
     assert lines[4:7] == [
         "       anisotropy, all  anisotropy, no_sink  two_nn, all",
         "layer  value            value                value",
         "    0  0.30             0.20                 9.01",
     ]
-    assert lines.count("  one checkpoint") == 2  # of the growth on both subsets, and of the dimension
+    assert (
+        lines.count("  one checkpoint") == 2
+    )  # of the growth on both subsets, and of the dimension
     assert "step" not in text
 
 
 def test_missing_values_are_counted_by_reason(run):
     frame = run(steps=(0, 1), dimension=lambda step, depth: NAN if depth < 0.2 else 10.0)
-    frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3), ["value", "reason"]] = [NAN, "infinite"]
+    frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3), ["value", "reason"]] = [
+        NAN,
+        "infinite",
+    ]
     lines = printed(frame).splitlines()
     # two layers at two steps; one layer at two steps on two subsets
     few = "2 cells: 2 distinct vectors, 3 needed"
@@ -133,7 +152,9 @@ def test_missing_values_are_counted_by_reason(run):
 def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
     lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()
     assert lines[0] == f"lab/t5 ({stack})  T5ForConditionalGeneration ({stack})"
-    assert [line.split()[0] for line in table_lines(lines)] == [str(layer) for layer in range(n_layers)]
+    assert [line.split()[0] for line in table_lines(lines)] == [
+        str(layer) for layer in range(n_layers)
+    ]
 
 
 LEGEND = [
@@ -153,7 +174,9 @@ SAMPLING = f"sampling: {SAMPLED}, own window's neighbours left out"
 
 def printed_of_terminal_comparison(frame, *, width=100, terminal=False):
     stream = io.StringIO()
-    print_comparison(measured_runs(frame), console=Console(file=stream, width=width, force_terminal=terminal))
+    print_comparison(
+        measured_runs(frame), console=Console(file=stream, width=width, force_terminal=terminal)
+    )
     return stream.getvalue()
 
 
@@ -164,7 +187,9 @@ def lines_of(frame, **given):
 def test_a_whole_table(published, finished, frame_of):
     frame = frame_of(
         published("lab/model-160m", parameters=162_000_000),
-        published("lab/model-70m", parameters=70_400_000, steps=(0, 8), no_sink=lambda step, depth: depth),
+        published(
+            "lab/model-70m", parameters=70_400_000, steps=(0, 8), no_sink=lambda step, depth: depth
+        ),
         finished("other/bert", parameters=108_000_000),
     )
     lines = lines_of(frame)
@@ -192,7 +217,11 @@ def closing(frame, *, encoding="utf-8", **given):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     runs = stacks_of_run(frame, ())
-    print_closing(runs, **{"store": Path("runs/my run")} | given, console=PrintableConsole(file=stream, width=80))
+    print_closing(
+        runs,
+        **{"store": Path("runs/my run")} | given,
+        console=PrintableConsole(file=stream, width=80),
+    )
     stream.flush()
     return [one.insights for one in runs], raw.getvalue().decode(encoding).splitlines()
 
@@ -207,7 +236,9 @@ def test_headline_report_and_what_to_type(run):
 @pytest.fixture
 def rows(frame_of):
     return lambda *metrics, **given: frame_of(
-        make_everything(**({"n_blocks": 2, "steps": (0, 8), "metrics": metrics or tuple(METRICS)} | given))
+        make_everything(
+            **({"n_blocks": 2, "steps": (0, 8), "metrics": metrics or tuple(METRICS)} | given)
+        )
     )
 
 
@@ -228,7 +259,9 @@ def test_the_cost_of_a_metric_is_that_of_all_its_layers_and_subsets(rows):
 @pytest.mark.parametrize("several", [True, False], ids=["steps", "one step"])
 def test_a_layer_without_any_value_has_a_dash(run, several):
     steps = (0, 8) if several else (0,)
-    rows = measurements(run(n_blocks=2, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 10.0))
+    rows = measurements(
+        run(n_blocks=2, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 10.0)
+    )
     table = layer_table([metric_series(rows)["two_nn", "all"]], sparklines=True)
     stream = io.StringIO()
     Console(file=stream, width=80).print(table)
@@ -239,7 +272,13 @@ def test_a_layer_without_any_value_has_a_dash(run, several):
 
 @pytest.mark.parametrize(
     ("values", "bars"),
-    [([], ""), ([NAN, NAN], "  "), ([5.0, 5.0], "▁▁"), ([0.0, NAN, 7.0, 3.0], "▁ █▄"), ([-2.0, -1.0], "▁█")],
+    [
+        ([], ""),
+        ([NAN, NAN], "  "),
+        ([5.0, 5.0], "▁▁"),
+        ([0.0, NAN, 7.0, 3.0], "▁ █▄"),
+        ([-2.0, -1.0], "▁█"),
+    ],
     ids=["empty", "nan", "constant", "gap", "negative"],
 )
 def test_sparkline(values, bars):
@@ -277,4 +316,7 @@ def test_in_the_terminal():
     assert set(METRICS) <= {line.split()[0] for line in lines if line}
     assert lines[-2] == "by default: anisotropy, two_nn; every one that the probe allows: all"
     assert lines[-1] == "with settings, on a subset of the tokens: 'two_nn[discard=0.8]@no_sink'"
-    assert "(needs a probe with topics)" in stream.getvalue().replace("\n", " ") or "probe with" in stream.getvalue()
+    assert (
+        "(needs a probe with topics)" in stream.getvalue().replace("\n", " ")
+        or "probe with" in stream.getvalue()
+    )

@@ -46,16 +46,27 @@ def test_compression_does_not_change_the_corpus(tmp_path: Path, suffix: str):
 
 @pytest.mark.parametrize(
     ("known_bytes", "name"),
-    [(100_000_000, "enwik8"), (4_154_399, "enwik8 prefix, 4.15 MB"), (100_000, "enwik8 prefix, 0.10 MB")],
+    [
+        (100_000_000, "enwik8"),
+        (4_154_399, "enwik8 prefix, 4.15 MB"),
+        (100_000, "enwik8 prefix, 0.10 MB"),
+    ],
 )
-def test_a_known_checksum_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_bytes: int, name: str):
+def test_a_known_checksum_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_bytes: int, name: str
+):
     monkeypatch.setitem(text.ENWIK8_PREFIXES, sha256(PROSE), known_bytes)
     assert read_corpus(pack(PROSE, tmp_path / "misleading.txt")).name == name
 
 
-def test_a_dump_with_another_checksum_is_not_called_enwik8(tmp_path: Path, make_dump: Callable[..., bytes]):
+def test_a_dump_with_another_checksum_is_not_called_enwik8(
+    tmp_path: Path, make_dump: Callable[..., bytes]
+):
     dump = make_dump({"A": "text"})
-    assert read_corpus(pack(dump, tmp_path / "enwik8")).name == f"not enwik8 (sha256 {sha256(dump)[:12]})"
+    assert (
+        read_corpus(pack(dump, tmp_path / "enwik8")).name
+        == f"not enwik8 (sha256 {sha256(dump)[:12]})"
+    )
 
 
 def test_names_of_heads():
@@ -101,12 +112,18 @@ def test_max_bytes_cuts_before_cleaning(tmp_path: Path, make_dump: Callable[...,
 
 @pytest.mark.real_data
 def test_a_dataset_is_read_as_far_as_it_is_needed(tmp_path: Path):
-    (tmp_path / "train.jsonl").write_text("".join(f'{{"text": "Line {i}. ", "label": {i}}}\n' for i in range(100)))
+    (tmp_path / "train.jsonl").write_text(
+        "".join(f'{{"text": "Line {i}. ", "label": {i}}}\n' for i in range(100))
+    )
     corpus = load_corpus(f"hf:{tmp_path}")
     assert corpus.data == "\n\n".join(f"Line {i}." for i in range(100)).encode()
     assert corpus.sha256[:12] in corpus.name
     assert load_corpus(f"hf:{tmp_path}", max_bytes=20).data == b"Line 0.\n\nLine 1.\n\nLi"
-    for wrong, named in ((",column=label", "label"), (",split=test", "test"), (",colum=text", "colum")):
+    for wrong, named in (
+        (",column=label", "label"),
+        (",split=test", "test"),
+        (",colum=text", "colum"),
+    ):
         with pytest.raises(ValueError, match=named):
             load_corpus(f"hf:{tmp_path}{wrong}")
 

@@ -1,4 +1,6 @@
-"""The tracker in a loop of one's own: when it measures, that the loop is what it was, and that nothing ends it."""
+"""The tracker in a loop of one's own: when it measures, that the loop is what it was, and that
+nothing ends it.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,18 @@ def test_steps_scalars_and_tokens_are_stored(attach):
     with attach(loop.model) as tracker:
         for step in range(1, 6):
             validation = 2.5 if step == 3 else None
-            tracker.step(loss=loop.step(), tokens=48, learning_rate=step / 4, validation_loss=validation)
+            tracker.step(
+                loss=loop.step(), tokens=48, learning_rate=step / 4, validation_loss=validation
+            )
     frame = tracker.store.to_pandas()
     assert tracker.store.runs() == ["mine"]
     assert tracker.store.steps("mine") == [0, 2, 4, 5]
-    scalars = {name: rows.set_index("step")["value"].to_dict() for name, rows in frame.groupby("metric")}
-    assert scalars["train/loss"] == {step: pytest.approx(loop.losses[step - 1]) for step in (2, 4, 5)}
+    scalars = {
+        name: rows.set_index("step")["value"].to_dict() for name, rows in frame.groupby("metric")
+    }
+    assert scalars["train/loss"] == {
+        step: pytest.approx(loop.losses[step - 1]) for step in (2, 4, 5)
+    }
     assert scalars["train/learning_rate"] == {2: 0.5, 4: 1.0, 5: 1.25}
     assert scalars["val/loss"] == {4: 2.5}  # once, with the next measurement
     assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
@@ -119,7 +127,9 @@ def test_a_loop_that_never_counts_a_step_is_told_so(attach, caplog):
     assert "tracker.step() was never called" in caplog.text
 
 
-def test_the_last_summary_has_every_metric_that_was_asked_for(attach, small_probe, monkeypatch, capsys):
+def test_the_last_summary_has_every_metric_that_was_asked_for(
+    attach, small_probe, monkeypatch, capsys
+):
     """Some were measured and nowhere to be seen at the end."""
     monkeypatch.undo()  # what stands for the views
     monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_, **__: {})
@@ -133,12 +143,20 @@ def test_the_last_summary_has_every_metric_that_was_asked_for(attach, small_prob
     with attach(HandWritten(), schedule=1, metrics=metrics) as tracker:
         tracker.step()
     lines = capsys.readouterr().out.splitlines()
-    for metric in ("anisotropy, all", "two_nn, all", "effective_rank (no_sink)", "cka_previous (all)", "mine (all)"):
+    for metric in (
+        "anisotropy, all",
+        "two_nn, all",
+        "effective_rank (no_sink)",
+        "cka_previous (all)",
+        "mine (all)",
+    ):
         assert [line for line in lines if f" {metric}" in line], metric
 
 
 def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):
-    """The tracker was given another model than the one that is trained; an average may stay the same for an epoch."""
+    """The tracker was given another model than the one that is trained; an average may stay the
+    same for an epoch.
+    """
     with attach(model := HandWritten(), schedule=1, averaged=model) as tracker:
         for _ in range(4):
             tracker.step(loss=1.0)
@@ -161,7 +179,9 @@ def test_an_object_that_holds_a_tracker_can_be_copied_during_a_training(attach):
         tracker.step(loss=other.step())
     loop.tracker.finish()
     assert [loop.tracker.store.steps(run) for run in loop.tracker.store.runs()] == [[0, 1, 2]]
-    assert copy.deepcopy(attach(loop.model, store="memory://mine")).store.location == "memory://mine"
+    assert (
+        copy.deepcopy(attach(loop.model, store="memory://mine")).store.location == "memory://mine"
+    )
 
 
 def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
@@ -183,7 +203,10 @@ def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
 def test_averaged_weights_of_another_structure_are_refused(attach):
     """The layers that the average lacks had values of the trained weights."""
     with pytest.raises(ValueError, match="same structure"):
-        attach(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))), averaged=nn.Sequential(nn.Linear(2, 2)))
+        attach(
+            nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))),
+            averaged=nn.Sequential(nn.Linear(2, 2)),
+        )
 
 
 def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
@@ -258,7 +281,9 @@ def test_a_metric_that_raises_costs_its_own_rows(attach, caplog):
         raise ZeroDivisionError("no such luck")
 
     loop = Loop()
-    with attach(loop.model, metrics=["anisotropy", Metric("broken", fails)], on_error="warn") as tracker:
+    with attach(
+        loop.model, metrics=["anisotropy", Metric("broken", fails)], on_error="warn"
+    ) as tracker:
         for _ in range(2):
             tracker.step(loss=loop.step())
     frame = tracker.store.to_pandas().dropna(subset="layer")
@@ -266,7 +291,10 @@ def test_a_metric_that_raises_costs_its_own_rows(attach, caplog):
     assert set(frame.loc[failed, "reason"]) == {"ZeroDivisionError: no such luck"}
     assert frame.loc[~failed, "value"].notna().all()
     assert caplog.text.count("broken of layer 0 is undefined") == 1
-    with pytest.raises(ZeroDivisionError), attach(HandWritten(), metrics=[Metric("broken", fails)], run="strict"):
+    with (
+        pytest.raises(ZeroDivisionError),
+        attach(HandWritten(), metrics=[Metric("broken", fails)], run="strict"),
+    ):
         pass
 
 
@@ -294,7 +322,11 @@ class FullDisk:
 
 
 def test_a_full_disk_loses_nothing_once_there_is_room_again(attach, monkeypatch, caplog, tmp_path):
-    logger, disk, loop = CSVLogger(tmp_path, name="logs", version="0"), FullDisk(monkeypatch), Loop()
+    logger, disk, loop = (
+        CSVLogger(tmp_path, name="logs", version="0"),
+        FullDisk(monkeypatch),
+        Loop(),
+    )
     with attach(loop.model, schedule=1, on_error="warn", loggers=[logger]) as tracker:
         disk.full = True
         for _ in range(2):
@@ -305,10 +337,14 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(attach, monkeypatch,
     assert tracker.store.steps("mine") == [0, 1, 2, 3]
     assert caplog.text.count("training goes on: OSError") == 1
     logger.save()
-    assert len((tmp_path / "logs" / "0" / "metrics.csv").read_text().splitlines()) == 1 + 4  # late, but in order
+    assert (
+        len((tmp_path / "logs" / "0" / "metrics.csv").read_text().splitlines()) == 1 + 4
+    )  # late, but in order
 
 
-def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(attach, monkeypatch, caplog):
+def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(
+    attach, monkeypatch, caplog
+):
     disk, loop = FullDisk(monkeypatch), Loop()
     with attach(loop.model, schedule=1, on_error="warn") as tracker:
         disk.full = True
@@ -329,9 +365,14 @@ class Stuck(CSVLogger):
         super().log_metrics(metrics, step)
 
 
-def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(attach, tmp_path, monkeypatch):
+def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(
+    attach, tmp_path, monkeypatch
+):
     monkeypatch.setattr("repdyn.tracking.delivery.LOGGER_SECONDS", 0.1)
-    stuck, quick = Stuck(tmp_path, name="stuck", version="0"), CSVLogger(tmp_path, name="quick", version="0")
+    stuck, quick = (
+        Stuck(tmp_path, name="stuck", version="0"),
+        CSVLogger(tmp_path, name="quick", version="0"),
+    )
     loop, steps = Loop(), []
     quick.log_metrics = lambda metrics, step=None: steps.append(step)  # type: ignore[method-assign]
     tracker = attach(loop.model, schedule=1, loggers=[stuck, quick], on_error="warn").start()

@@ -11,15 +11,23 @@ from repdyn.kernels import Cloud, Undefined, two_nn
 
 REFERENCE = [
     line.split()
-    for line in Path(__file__).with_name("reference").joinpath("two_nn.txt").read_text().splitlines()
+    for line in Path(__file__)
+    .with_name("reference")
+    .joinpath("two_nn.txt")
+    .read_text()
+    .splitlines()
     if not line.startswith("#")
 ]
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "cloud", "estimator", "dimension"), REFERENCE, ids=["-".join(line[:4]) for line in REFERENCE]
+    ("package", "version", "cloud", "estimator", "dimension"),
+    REFERENCE,
+    ids=["-".join(line[:4]) for line in REFERENCE],
 )
-def test_committed_outputs_of_independent_implementations(package, version, cloud, estimator, dimension):
+def test_committed_outputs_of_independent_implementations(
+    package, version, cloud, estimator, dimension
+):
     # printed to ten digits; DADApy's iterative fit stops at about 1e-9
     ours = two_nn(torch.from_numpy(CLOUDS[cloud]()), estimator=estimator)
     assert ours.item() == pytest.approx(float(dimension), rel=3e-9)
@@ -31,8 +39,8 @@ def test_installed_scikit_dimension_agrees(name, discard):
     points = HOSTILE[name]().double()
     if n_kept_of(len(points), discard) < 2:
         pytest.skip("nothing left to fit")
-    # scikit-dimension expands its distances, hence its error; and rounds its number of points down by one too many
-    # where 1 - discard is not exact, which it is for its default
+    # scikit-dimension expands its distances, hence its error; and rounds its number of points down
+    # by one too many where 1 - discard is not exact, which it is for its default
     share = discard if discard == 0.1 else discard - 1e-9
     theirs = TwoNN(discard_fraction=share).fit(points.numpy()).dimension_
     assert two_nn(points, discard=discard).item() == pytest.approx(theirs, rel=1e-7)
@@ -47,19 +55,26 @@ def test_discard_against_the_oracle(name, discard):
     log_ratios = np.sort(np.log(np.divide(*naive_two_nearest(points).T[::-1])))
     if log_ratios[n_kept_of(len(log_ratios), discard) - 1] < 1e-10:
         pytest.skip("all tied")
-    assert two_nn(points, discard=discard).item() == pytest.approx(naive_two_nn(points, discard), rel=1e-9)
+    assert two_nn(points, discard=discard).item() == pytest.approx(
+        naive_two_nn(points, discard), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_maximum_likelihood_against_the_oracle(name):
     r1, r2 = naive_two_nearest(HOSTILE[name]()).T
     expected = (len(r1) - 1) / np.log(r2 / r1).sum()
-    assert two_nn(HOSTILE[name](), estimator="maximum_likelihood").item() == pytest.approx(expected, rel=1e-9)
+    assert two_nn(HOSTILE[name](), estimator="maximum_likelihood").item() == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_maximum_likelihood_uses_every_ratio_whatever_discard():
     points = HOSTILE["low_rank"]()
-    values = {two_nn(points, discard=share, estimator="maximum_likelihood").item() for share in (0.01, 0.1, 0.9)}
+    values = {
+        two_nn(points, discard=share, estimator="maximum_likelihood").item()
+        for share in (0.01, 0.1, 0.9)
+    }
     assert len(values) == 1
 
 
@@ -112,7 +127,9 @@ UNDEFINED = {
         "discard = 0.5 keeps 1 of 3 distinct points, at least 2 needed",
     ),
     "underflow": (
-        torch.cat([torch.eye(4, dtype=torch.float64) * 1e-200, torch.ones(1, 4, dtype=torch.float64)]),
+        torch.cat(
+            [torch.eye(4, dtype=torch.float64) * 1e-200, torch.ones(1, 4, dtype=torch.float64)]
+        ),
         {},
         "nearest-neighbour distances leave the range of float64; rescale the points",
     ),

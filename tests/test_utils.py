@@ -54,7 +54,10 @@ def test_values_and_errors_come_back():
 
 def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_returned():
     patience, release = TimeoutRunner(0.05), threading.Event()
-    with pytest.raises(TimeoutError, match=r"writing took more than 0.05 s; is the disk or the network mount there\?"):
+    with pytest.raises(
+        TimeoutError,
+        match=r"writing took more than 0.05 s; is the disk or the network mount there\?",
+    ):
         patience("writing", release.wait)
     with pytest.raises(TimeoutError, match="reading was not tried: writing still has not returned"):
         patience("reading", lambda: 1)

@@ -47,14 +47,20 @@ def one_run(path, *, run="first", steps=LOG_STEPS, **given):
 
 def test_the_rows_are_those_of_the_store(followed, tmp_path):
     store = one_run(tmp_path)
-    fill(tmp_path, make_failures(8, run="first", probe="3f2ab1c09d77e412"), make_failures(9, run="first"))
+    fill(
+        tmp_path,
+        make_failures(8, run="first", probe="3f2ab1c09d77e412"),
+        make_failures(9, run="first"),
+    )
     settle(followed)
     one_run(tmp_path, steps=(4,), noise=0.5)  # measured again
     settle(followed)
     (key,) = followed.summaries
     rows, _ = followed.rows([key])
     (frame,) = rows.values()
-    pd.testing.assert_frame_equal(frame, store.to_pandas("first", columns=list(frame), categorical=True))
+    pd.testing.assert_frame_equal(
+        frame, store.to_pandas("first", columns=list(frame), categorical=True)
+    )
 
 
 def test_what_the_table_shows(followed, tmp_path):
@@ -106,7 +112,9 @@ def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
     found = settle(followed)["first"]
     assert (found["step"], found["loss"]) == (256, None)
     last.write_bytes(content[:1000])
-    assert settle(followed)["first"]["status"] == "healthy", "a file that is still copied is left out"
+    assert settle(followed)["first"]["status"] == "healthy", (
+        "a file that is still copied is left out"
+    )
     with last.open("r+b") as file:  # in place, which leaves the time of the folder alone
         file.write(content)
     assert settle(followed)["first"]["loss"] == pytest.approx(1.2, abs=0.01)
@@ -144,13 +152,18 @@ def key_of(index, label):
     return next(key for key, summary in index.summaries.items() if summary["label"] == label)
 
 
-@pytest.mark.parametrize("path", ["/", "/run/a", "/compare?run=a", "/data?run=a", "/events", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/run/a", "/compare?run=a", "/data?run=a", "/events", "/nothing"]
+)
 def test_nothing_is_shown_without_the_token(index, path):
     client = client_of(index)
     for address in (path, f"{path}{'&' if '?' in path else '?'}token=another-token"):
         answer = client.get(address)
         assert answer.status_code == 401
-        assert answer.text == "expected the token of this server, got none that fits; open the address it printed"
+        assert (
+            answer.text
+            == "expected the token of this server, got none that fits; open the address it printed"
+        )
     client.cookies.set("repdyn_00000000", TOKEN)
     assert client.get(path).status_code == 401
 
@@ -193,7 +206,11 @@ def test_the_page_of_a_run_is_its_report_and_says_where_its_events_are(client, i
     tree = re.search('id="tree">([^<]*)<', text)[1]
     live = json.loads(gzip.decompress(base64.b64decode(tree)))["live"]
     version = index.summaries[key]["version"]
-    assert live == {"events": f"/events?run={key}", "data": f"/data?run={key}", "versions": {key: version}}
+    assert live == {
+        "events": f"/events?run={key}",
+        "data": f"/data?run={key}",
+        "versions": {key: version},
+    }
     data = client.get(live["data"]).json()
     assert data["packed"]["tree"] == tree
     assert set(re.findall('id="part-([a-z_]*)"', text)) == set(data["parts"])
@@ -241,7 +258,9 @@ def served(monkeypatch):
     return given
 
 
-def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(served, capsys, tmp_path):
+def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(
+    served, capsys, tmp_path
+):
     main(["watch", str(tmp_path), "other"])
     ((paths, options),) = served
     assert [str(path) for path in paths] == [str(tmp_path), "other"]

@@ -25,7 +25,9 @@ def gaussian(rows: int, columns: int) -> Tensor:
 
 
 def decaying(rows: int, columns: int) -> Tensor:
-    """Return a cloud with singular values proportional to i ** -0.7 along rotated axes, like those of states."""
+    """Return a cloud with singular values proportional to i ** -0.7 along rotated axes, like those
+    of states.
+    """
     generator = _seeded()
     scales = torch.arange(1.0, columns + 1) ** -0.7
     rotation = torch.linalg.qr(torch.randn(columns, columns, generator=generator)).Q
@@ -33,7 +35,9 @@ def decaying(rows: int, columns: int) -> Tensor:
 
 
 def outliers(rows: int, columns: int) -> Tensor:
-    """Return a cloud as :func:`decaying`, with four coordinates of 100 times the standard deviation."""
+    """Return a cloud as :func:`decaying`, with four coordinates of 100 times the standard
+    deviation.
+    """
     x = decaying(rows, columns)
     wide = torch.linspace(0, columns - 1, _OUTLIERS).long()
     x[:, wide] = 100 * x.std() * torch.randn(rows, _OUTLIERS, generator=_seeded())
@@ -53,7 +57,8 @@ def states(model: str, text: str, rows: int, device: str) -> tuple[str, Tensor]:
     Args:
         model: folder or hub repository that ``AutoModel`` and ``AutoTokenizer`` load.
         text: "builtin", "enwik8" or the path of a text.
-        rows: tokens sampled, first positions and special tokens left out; equal states among them are taken once.
+        rows: tokens sampled, first positions and special tokens left out; equal states among them
+            are taken once.
         device: where the model runs.
 
     Returns:
@@ -66,7 +71,10 @@ def states(model: str, text: str, rows: int, device: str) -> tuple[str, Tensor]:
     with without_reports():
         loaded = AutoModel.from_pretrained(model).to(device)
         tokenizer = AutoTokenizer.from_pretrained(model)
-    context = getattr(loaded.config.get_text_config(), "max_position_embeddings", None) or _SEQUENCE_LENGTH
+    context = (
+        getattr(loaded.config.get_text_config(), "max_position_embeddings", None)
+        or _SEQUENCE_LENGTH
+    )
     corpus = load_corpus(text)
     probe = Probe.from_texts(
         [corpus.data.decode(errors="replace")],

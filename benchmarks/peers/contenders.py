@@ -1,4 +1,6 @@
-"""The implementations of the two quantities, with the call that is timed, and their float64 references."""
+"""The implementations of the two quantities, with the call that is timed, and their float64
+references.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,13 @@ import torch
 from torch import Tensor
 
 Call: TypeAlias = Callable[[Any, Tensor], Any]
-"""``call(module, x)`` on points x (n, dim) returns the quantity, or the distances r1, r2 as (n, 2)."""
+"""``call(module, x)`` on points x (n, dim) returns the quantity, or the distances r1, r2 as (n, 2).
+"""
 
 _EVERY_ROW = 1e11
-"""Number of coordinate differences (rows * rows * columns) up to which the reference uses every row."""
+"""Number of coordinate differences (rows * rows * columns) up to which the reference uses every
+row.
+"""
 _SOME_ROWS = 256
 _DISCARDED = 0.1
 
@@ -36,7 +41,9 @@ class Contender:
     on_gpu: bool = False
     """Whether it runs on the device of the points; others are left out on a GPU."""
     distances: Call | None = None
-    """How an implementation of TwoNN that returns only the dimension gets r1 and r2; checked, not timed."""
+    """How an implementation of TwoNN that returns only the dimension gets r1 and r2; checked, not
+    timed.
+    """
     discarded: float = _DISCARDED
     """Share of the ratios that its dimension leaves out."""
     largest: float = np.inf
@@ -47,7 +54,8 @@ class Contender:
 
         Raises:
             ModuleNotFoundError: its package is not installed.
-            Exception: whatever a package raises that is installed and does not fit its dependencies.
+            Exception: whatever a package raises that is installed and does not fit its
+                dependencies.
         """
         return import_module(self.module)
 
@@ -105,15 +113,21 @@ class Quantity:
     reference: Callable[[Tensor], Reference]
 
 
-def errors_of(found: Any, reference: Reference, contender: Contender, distances: Any = None) -> Errors:
-    """Compute the errors of a result and of its distances; NaN if undefined, for instance with distances of 0."""
+def errors_of(
+    found: Any, reference: Reference, contender: Contender, distances: Any = None
+) -> Errors:
+    """Compute the errors of a result and of its distances; NaN if undefined, for instance with
+    distances of 0.
+    """
     value, pairs = _float64(found), None if distances is None else _float64(distances)
     if value.ndim == 2:
         value, pairs = np.float64(dimension(value)), value
     expected = reference.value_for(contender)
     return Errors(
         None if expected is None else float(abs(value / expected - 1)),
-        None if pairs is None else float(np.abs(pairs[reference.rows] / reference.distances - 1).max()),
+        None
+        if pairs is None
+        else float(np.abs(pairs[reference.rows] / reference.distances - 1).max()),
     )
 
 
@@ -122,7 +136,8 @@ def _float64(found: Any) -> np.ndarray:
 
 
 def dimension(distances: np.ndarray, discarded: float = _DISCARDED) -> float:
-    """Compute TwoNN from r1 and r2, (n, 2): slope through the origin of -log(1 - F) on log(r2 / r1).
+    """Compute TwoNN from r1 and r2, (n, 2): slope through the origin of -log(1 - F) on log(r2 /
+    r1).
 
     Ratios that are not finite count as the largest.
     """
@@ -134,7 +149,9 @@ def dimension(distances: np.ndarray, discarded: float = _DISCARDED) -> float:
 
 
 def two_nearest(x: Tensor, rows: Tensor) -> Tensor:
-    """Compute the distances from some rows to their two nearest neighbours, (len(rows), 2), by float64 differences."""
+    """Compute the distances from some rows to their two nearest neighbours, (len(rows), 2), by
+    float64 differences.
+    """
     points = x.double()
     found = []
     for some in rows.split(64):
@@ -248,13 +265,18 @@ TWO_NN = Quantity(
         Contender(
             "scikit-learn",
             lambda neighbors, x: (
-                neighbors.NearestNeighbors(n_neighbors=2, algorithm="brute").fit(x.numpy()).kneighbors()[0]
+                neighbors.NearestNeighbors(n_neighbors=2, algorithm="brute")
+                .fit(x.numpy())
+                .kneighbors()[0]
             ),
-            'NearestNeighbors(n_neighbors=2, algorithm="brute").fit(X).kneighbors(), distances alone',
+            'NearestNeighbors(n_neighbors=2, algorithm="brute").fit(X).kneighbors(), distances '
+            "alone",
             "scikit-learn",
             "sklearn.neighbors",
         ),
-        Contender("faiss", _faiss, "IndexFlatL2.search(X, 3), distances alone", "faiss-cpu", "faiss"),
+        Contender(
+            "faiss", _faiss, "IndexFlatL2.search(X, 3), distances alone", "faiss-cpu", "faiss"
+        ),
         Contender(
             "torch.cdist",
             lambda torch, x: torch.cdist(x, x).topk(3, largest=False).values[:, 1:],
@@ -274,7 +296,12 @@ ANISOTROPY = Quantity(
     "X.T @ X",
     (
         Contender(
-            "repdyn", lambda kernels, x: kernels.anisotropy(x), "anisotropy(X)", "repdyn", "repdyn.kernels", on_gpu=True
+            "repdyn",
+            lambda kernels, x: kernels.anisotropy(x),
+            "anisotropy(X)",
+            "repdyn",
+            "repdyn.kernels",
+            on_gpu=True,
         ),
         Contender(
             "llm-microscope",
@@ -285,13 +312,37 @@ ANISOTROPY = Quantity(
             on_gpu=True,
         ),
         Contender("torch.svdvals", _svdvals, "linalg.svdvals(X)", "torch", "torch", on_gpu=True),
-        Contender("torch.gram", _gram, "linalg.eigvalsh(X.T @ X) in float32", "torch", "torch", on_gpu=True),
         Contender(
-            "torch.svd_lowrank", _svd_lowrank, "svd_lowrank(X) and the Frobenius norm", "torch", "torch", on_gpu=True
+            "torch.gram",
+            _gram,
+            "linalg.eigvalsh(X.T @ X) in float32",
+            "torch",
+            "torch",
+            on_gpu=True,
+        ),
+        Contender(
+            "torch.svd_lowrank",
+            _svd_lowrank,
+            "svd_lowrank(X) and the Frobenius norm",
+            "torch",
+            "torch",
+            on_gpu=True,
         ),
         Contender("numpy.svd", _numpy_svd, "linalg.svd(X, compute_uv=False)", "numpy", "numpy"),
-        Contender("scipy.svds", _svds, "svds(X, k=1) and the Frobenius norm", "scipy", "scipy.sparse.linalg"),
-        Contender("scikit-learn", _pca, "PCA(n_components=1).fit(X)", "scikit-learn", "sklearn.decomposition"),
+        Contender(
+            "scipy.svds",
+            _svds,
+            "svds(X, k=1) and the Frobenius norm",
+            "scipy",
+            "scipy.sparse.linalg",
+        ),
+        Contender(
+            "scikit-learn",
+            _pca,
+            "PCA(n_components=1).fit(X)",
+            "scikit-learn",
+            "sklearn.decomposition",
+        ),
     ),
     _anisotropy_reference,
 )

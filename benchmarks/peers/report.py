@@ -13,7 +13,15 @@ from machine import facts
 from peers.contenders import Contender, Quantity
 from peers.rounds import PRODUCT, Row, Timing, memory_method
 
-_COLUMNS = ("contender", "seconds", "time / product (range)", "error", "error of r1, r2", "extra memory, MiB", "note")
+_COLUMNS = (
+    "contender",
+    "seconds",
+    "time / product (range)",
+    "error",
+    "error of r1, r2",
+    "extra memory, MiB",
+    "note",
+)
 
 
 def header(
@@ -27,14 +35,18 @@ def header(
     text = facts(command) | {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "threads": ", ".join(map(str, threads)),
-        "time": f"median of {_count(repeats, 'round')} after two calls that do not count; a round is the bare product "
-        "and each contender once",
+        "time": (
+            f"median of {_count(repeats, 'round')} after two calls that do not count; "
+            "a round is the bare product and each contender once"
+        ),
         "error": "relative to float64: differences of coordinates, eigenvalues of the Gram matrix",
         "memory": f"{memory_method(device)} above what was held before the call",
     }
     for quantity, some in contenders.items():
         text[f"{quantity.name}, {PRODUCT}"] = f"{quantity.product_name} in float32"
-        text |= {f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some}
+        text |= {
+            f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some
+        }
     return text
 
 
@@ -45,19 +57,27 @@ def heading(row: Row) -> str:
 
 def table(title: str, rows: Sequence[Row]) -> str:
     """Return an aligned Markdown table under its heading, without empty columns."""
-    columns = [(name, *cells) for name, *cells in zip(_COLUMNS, *map(_cells, rows), strict=True) if any(cells)]
+    columns = [
+        (name, *cells)
+        for name, *cells in zip(_COLUMNS, *map(_cells, rows), strict=True)
+        if any(cells)
+    ]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     lines = ["| " + " | ".join(line) + " |" for line in zip(*padded, strict=True)]
     lines.insert(1, "|" + "|".join("-" * (len(column[0]) + 2) for column in padded) + "|")
     return "\n".join([f"### {title}: {heading(rows[0])}", "", *lines, ""])
 
 
-def write(folder: Path, facts: dict[str, str], tables: Sequence[str], rows: Sequence[Row]) -> list[Path]:
+def write(
+    folder: Path, facts: dict[str, str], tables: Sequence[str], rows: Sequence[Row]
+) -> list[Path]:
     """Write ``kernels.md`` and ``kernels.csv``; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     markdown, numbers = folder / "kernels.md", folder / "kernels.csv"
     listed = [f"- {name}: {fact}" for name, fact in facts.items()]
-    markdown.write_text("\n".join(["# Kernels compared with other packages", "", *listed, "", *tables]))
+    markdown.write_text(
+        "\n".join(["# Kernels compared with other packages", "", *listed, "", *tables])
+    )
     with numbers.open("w", newline="") as file:
         file.writelines(f"# {name}: {fact}\n" for name, fact in facts.items())
         flat = [_flat(row) for row in rows]
@@ -69,7 +89,9 @@ def write(folder: Path, facts: dict[str, str], tables: Sequence[str], rows: Sequ
 
 def _flat(row: Row) -> dict[str, object]:
     """Return one line of the CSV: the fields of the row and of its timing."""
-    timing = dict.fromkeys(Timing.__dataclass_fields__) if row.timing is None else asdict(row.timing)
+    timing = (
+        dict.fromkeys(Timing.__dataclass_fields__) if row.timing is None else asdict(row.timing)
+    )
     values = asdict(row)
     at = list(values).index("timing")
     return dict([*list(values.items())[:at], *timing.items(), *list(values.items())[at + 1 :]])
@@ -80,7 +102,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.contender,
         "" if timing is None else f"{timing.seconds:.3g}",
-        "" if timing is None else f"{_ratio(timing.ratio)} ({_ratio(timing.ratio_low)} to {_ratio(timing.ratio_high)})",
+        ""
+        if timing is None
+        else f"{_ratio(timing.ratio)} ({_ratio(timing.ratio_low)} to {_ratio(timing.ratio_high)})",
         _error(row.error),
         _error(row.error_distances),
         "" if row.extra_mib is None else f"{row.extra_mib:.0f}",

@@ -40,7 +40,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one contender on one cloud; values that were not measured are None, with the reason in ``note``."""
+    """The result of one contender on one cloud; values that were not measured are None, with the
+    reason in ``note``.
+    """
 
     quantity: str
     cloud: str
@@ -71,11 +73,23 @@ class Case:
 
     def row(self, contender: str) -> Row:
         rows, columns = self.x.shape
-        return Row(self.quantity.name, self.cloud, rows, columns, self.x.device.type, self.threads, contender)
+        return Row(
+            self.quantity.name,
+            self.cloud,
+            rows,
+            columns,
+            self.x.device.type,
+            self.threads,
+            contender,
+        )
 
 
 def compare(
-    case: Case, contenders: Sequence[Contender], repeats: int, limit: float, progress: Callable[[str], None]
+    case: Case,
+    contenders: Sequence[Contender],
+    repeats: int,
+    limit: float,
+    progress: Callable[[str], None],
 ) -> list[Row]:
     """Return one row for the product and one for each contender, in their order.
 
@@ -92,7 +106,11 @@ def compare(
     with _threads(case.threads):
         runs: dict[str, Callable[[], Any]] = {PRODUCT: partial(case.quantity.product, case.x)}
         _timed(runs[PRODUCT], case.x.device)
-        rows = {PRODUCT: replace(case.row(PRODUCT), extra_mib=extra_memory(runs[PRODUCT], case.x.device))}
+        rows = {
+            PRODUCT: replace(
+                case.row(PRODUCT), extra_mib=extra_memory(runs[PRODUCT], case.x.device)
+            )
+        }
         for contender in contenders:
             progress(contender.name)
             if absence := absences[contender.name]:
@@ -110,8 +128,12 @@ def compare(
     return [replace(row, timing=timings.get(name)) for name, row in rows.items()]
 
 
-def _first_calls(case: Case, contender: Contender, limit: float) -> tuple[Row, Callable[[], Any] | None]:
-    """Return errors from a first call and memory from a second; None instead of a call that cannot be timed."""
+def _first_calls(
+    case: Case, contender: Contender, limit: float
+) -> tuple[Row, Callable[[], Any] | None]:
+    """Return errors from a first call and memory from a second; None instead of a call that cannot
+    be timed.
+    """
     row, device = case.row(contender.name), case.x.device
     if device.type != "cpu" and not contender.on_gpu:
         return replace(row, note="computes on the CPU alone"), None
@@ -122,7 +144,9 @@ def _first_calls(case: Case, contender: Contender, limit: float) -> tuple[Row, C
     try:
         seconds, found = _timed(run, device)
         distances = None if contender.distances is None else contender.distances(module, case.x)
-    except Exception as error:  # one that gives up on a cloud is a finding, and hours of others depend on it
+    except (
+        Exception
+    ) as error:  # one that gives up on a cloud is a finding, and hours of others depend on it
         warnings.warn(f"{contender.name} failed on {case.cloud}: {error!r}", stacklevel=2)
         return replace(row, note=f"failed ({type(error).__name__})"), None
     errors = errors_of(found, case.reference, contender, distances)
@@ -164,7 +188,9 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def extra_memory(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the increase of the peak memory during a call, in MiB; NaN where the system does not tell."""
+    """Return the increase of the peak memory during a call, in MiB; NaN where the system does not
+    tell.
+    """
     if device.type == "cuda":
         _wait(device)
         torch.cuda.reset_peak_memory_stats(device)

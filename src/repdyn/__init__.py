@@ -68,7 +68,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for it."""
+    """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for
+    it.
+    """
     if name in {"kernels", "plots"}:
         return import_module(f"repdyn.{name}")
     if name in _HOMES:
@@ -84,7 +86,9 @@ def _picture(shown: Any) -> bytes | None:
 
 
 def _show_in_notebooks() -> None:
-    """Have IPython, where this runs in one, show the picture of a profile or a store on the last line of a cell."""
+    """Have IPython, where this runs in one, show the picture of a profile or a store on the last
+    line of a cell.
+    """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
         for name in ("Profile", "Store"):

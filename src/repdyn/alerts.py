@@ -1,7 +1,8 @@
-"""Rules on measured values, and their evaluation on the rows of a run: during a training and over a store alike.
+"""Rules on measured values, and their evaluation on the rows of a run: during a training and over a
+store alike.
 
-A condition depends on the current and earlier observations only, and holds at the step of a change, not for as long as
-the new state lasts.
+A condition depends on the current and earlier observations only, and holds at the step of a change,
+not for as long as the new state lasts.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ ALERT_COLUMNS = (
 )
 """Columns of a store that rules are evaluated on."""
 HISTORY = 8  # largest number of earlier changes with which a change of a profile is compared
-MIN_STDS = 2.0  # distance beyond which two values differ, in standard deviations of their difference
+MIN_STDS = (
+    2.0  # distance beyond which two values differ, in standard deviations of their difference
+)
 MIN_JUMP = 0.2  # smallest jump of a profile, as mean relative change over layers
 MIN_HISTORY = 4  # least number of earlier changes with which a change of a profile is compared
 UNUSUAL = 2.0
-"""How many times the largest of its last changes a scalar must change, on a logarithmic scale, to be said to fall or
-rise."""
+"""How many times the largest of its last changes a scalar must change, on a logarithmic scale, to
+be said to fall or rise."""
 _REMEMBERED = 200  # measurements that a live evaluation remembers
 _KEY, _CELL = ["metric", "subset", "stack"], ["step", "layer", "value", "std", "reason", "compares"]
 
@@ -75,13 +78,22 @@ class Alert:
     @property
     def message(self) -> str:
         """A line that describes the event, without the step."""
-        return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.event}: {self.detail}"
+        return (
+            f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} "
+            f"{self.event}: {self.detail}"
+        )
 
     @property
     def log_change(self) -> float:
-        """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0 or infinite."""
+        """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0
+        or infinite.
+        """
         sizes = abs(self.value), abs(self.previous_value)
-        return abs(math.log(sizes[0]) - math.log(sizes[1])) if all(0 < size < math.inf for size in sizes) else 0.0
+        return (
+            abs(math.log(sizes[0]) - math.log(sizes[1]))
+            if all(0 < size < math.inf for size in sizes)
+            else 0.0
+        )
 
     @property
     def subject(self) -> str:
@@ -95,26 +107,33 @@ Key: TypeAlias = tuple[str, str | None, str | None]
 
 
 def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
-    """Return the rows of each metric and scalar of a run on one probe, those of a scalar with the layer -1, without the
-    values of single heads.
+    """Return the rows of each metric and scalar of a run on one probe, those of a scalar with the
+    layer -1, without the values of single heads.
 
-    ``frame`` has columns as the fields of :class:`repdyn.store.schema.Row`. A value that is NaN has a reason.
+    ``frame`` has columns as the fields of :class:`repdyn.store.schema.Row`. A value that is NaN has
+    a reason.
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
-    rows = frame.loc[frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])]  # the others are many
+    rows = frame.loc[
+        frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])
+    ]  # the others are many
     layer, reason = rows["layer"].fillna(-1).astype(int), rows["reason"].astype(object).fillna("")
     reason = reason.mask(rows["value"].isna() & (reason == ""), "NaN")
     compares = rows["compared_to"].notna()
     rows = rows.assign(layer=layer, reason=reason, compares=compares)
     groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
-    named = (((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups)
+    named = (
+        ((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups
+    )
     return {(str(metric), subset, stack): cells for (metric, subset, stack), cells in named}
 
 
 class Course:
-    """The values of a metric for one subset and one stack, or those of a scalar of the run, by step and layer.
+    """The values of a metric for one subset and one stack, or those of a scalar of the run, by step
+    and layer.
 
-    Grids have the shape (n_steps, n_layers). A layer that the model lacks at a step has neither value nor reason there.
+    Grids have the shape (n_steps, n_layers). A layer that the model lacks at a step has neither
+    value nor reason there.
     """
 
     def __init__(self, key: Key, cells: pd.DataFrame) -> None:
@@ -139,7 +158,9 @@ class Course:
         return np.vstack([np.full_like(places[:1], -1), np.maximum.accumulate(places, axis=0)[:-1]])
 
     def _at_previous(self, grid: np.ndarray) -> np.ndarray:
-        return np.where(self.before < 0, np.nan, np.take_along_axis(grid, self.before.clip(0), axis=0))
+        return np.where(
+            self.before < 0, np.nan, np.take_along_axis(grid, self.before.clip(0), axis=0)
+        )
 
     @cached_property
     def previous(self) -> np.ndarray:
@@ -154,27 +175,33 @@ class Course:
 
     @cached_property
     def exceeds_noise(self) -> np.ndarray:
-        """Return whether a value differs from the previous one by more than both vary over batches."""
+        """Return whether a value differs from the previous one by more than both vary over
+        batches.
+        """
         return self.difference > MIN_STDS * np.nan_to_num(
             np.hypot(self.stds, self._at_previous(self.stds)), posinf=np.inf
         )
 
     @cached_property
     def relative(self) -> np.ndarray:
-        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not exceed its noise."""
+        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not
+        exceed its noise.
+        """
         larger = np.fmax(np.abs(self.values), np.abs(self.previous))
         counts = np.isfinite(self.difference) & self.exceeds_noise
         return np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """(n_steps,) the mean of the relative changes over layers; NaN if no layer has both values."""
+        """(n_steps,) the mean of the relative changes over layers; NaN if no layer has
+        both values.
+        """
         with np.errstate(invalid="ignore"):  # 0 / 0
             return self.relative.sum(axis=1) / np.isfinite(self.difference).sum(axis=1)
 
     def usual_change(self, statistic: str, least: int) -> np.ndarray:
-        """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`; NaN where there are
-        fewer than ``least``."""
+        """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`;
+        NaN where there are fewer than ``least``."""
         import pandas as pd  # which no import of a tracker waits for
 
         changes = pd.Series(self.changes)
@@ -182,13 +209,19 @@ class Course:
         return recent.reindex(changes.index).ffill().shift().to_numpy(float)
 
     def holds(self, when: str, bound: float) -> np.ndarray:
-        """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
+        """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a
+        whole profile.
+        """
         if when == "undefined":
-            # missing although the previous observation had a value, or at first because of NaN or inf
+            # missing although the previous observation had a value, or at first because of NaN or
+            # inf
             missing = np.isnan(self.values)
             found = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
-            found[0] = missing[0] & [not {"NaN", "inf"}.isdisjoint(why.split()) for why in self.reasons[0]]
-            # metrics that compare checkpoints have no value if the earlier checkpoint is not available
+            found[0] = missing[0] & [
+                not {"NaN", "inf"}.isdisjoint(why.split()) for why in self.reasons[0]
+            ]
+            # metrics that compare checkpoints have no value if the earlier checkpoint is not
+            # available
             found[np.logical_or.accumulate(self.compares)] = False
             return found
         if when == "above":
@@ -196,15 +229,24 @@ class Course:
         if when == "below":
             return (self.values < bound) & ~(self.previous < bound)
         if when == "jumps":
-            # steps without a change are ignored: the first ones, at a low learning rate, are not representative
-            return (self.changes > np.maximum(MIN_JUMP, bound * self.usual_change("median", MIN_HISTORY)))[:, None]
-        reached = self.values <= bound * self.previous if when == "falls" else self.values >= bound * self.previous
+            # steps without a change are ignored: the first ones, at a low learning rate, are not
+            # representative
+            return (
+                self.changes
+                > np.maximum(MIN_JUMP, bound * self.usual_change("median", MIN_HISTORY))
+            )[:, None]
+        reached = (
+            self.values <= bound * self.previous
+            if when == "falls"
+            else self.values >= bound * self.previous
+        )
         found = reached & (self.previous > 0) & self.exceeds_noise
         if self.layers[0] >= 0 or not found.any():
             return found
-        # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound training with small
-        # batches has an alert every few steps; a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm
-        # is -log(1 - c), and the first change has nothing to be compared with
+        # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound
+        # training with small batches has an alert every few steps; a relative change c = 1 - 1 /
+        # ratio is that of a ratio whose logarithm is -log(1 - c), and the first change has nothing
+        # to be compared with
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = -np.log1p(-np.minimum(self.usual_change("max", 1), 1.0))
             change = np.abs(np.log(self.values / self.previous))
@@ -220,8 +262,9 @@ CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
     "below": ("fell below {bound:g}", _ANY),
     "jumps": ("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf)),
 }
-"""By the name used in rules: the event, formatted with the bound, and the exclusive limits of the bound, None for a
-condition without one. A whole profile jumps, the others concern single layers; :meth:`Course.holds` has their terms."""
+"""By the name used in rules: the event, formatted with the bound, and the exclusive limits of the
+bound, None for a condition without one. A whole profile jumps, the others concern single layers;
+:meth:`Course.holds` has their terms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,12 +273,14 @@ class Rule:
 
     Args:
         name: name of the rule, reported in alerts.
-        when: the condition: a value is "undefined" (NaN, after a measurement with a value), "falls" or "rises" (to a
-            fraction or multiple of the previous value, by more than twice the standard deviation of their difference),
-            is "above" or "below" a bound (which the previous value was not), or its profile over depth "jumps" (changes
-            by a multiple of its usual change between two measurements).
-        metrics: patterns of the names of metrics, or of scalars such as "train/loss". A name without settings matches
-            the metric without settings; "two_nn[discard=0.8]" matches it with this setting.
+        when: the condition: a value is "undefined" (NaN, after a measurement with a value), "falls"
+            or "rises" (to a fraction or multiple of the previous value, by more than twice the
+            standard deviation of their difference), is "above" or "below" a bound (which the
+            previous value was not), or its profile over depth "jumps" (changes by a multiple of its
+            usual change between two measurements).
+        metrics: patterns of the names of metrics, or of scalars such as "train/loss". A name
+            without settings matches the metric without settings; "two_nn[discard=0.8]" matches it
+            with this setting.
         bound: the fraction, multiple or bound; None for "undefined".
         subsets: subsets of tokens; all that are measured if empty.
         stop: whether an alert stops the training.
@@ -255,23 +300,36 @@ class Rule:
         for name in ("metrics", "subsets"):
             given = getattr(self, name)
             names = [given] if isinstance(given, str) else given
-            if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
-                raise ValueError(f"expected {name} of the rule {self.name!r} to be a list of names, got {given!r}")
+            if not isinstance(names, list | tuple) or not all(
+                isinstance(each, str) for each in names
+            ):
+                raise ValueError(
+                    f"expected {name} of the rule {self.name!r} to be a list of names, got "
+                    f"{given!r}"
+                )
             object.__setattr__(self, name, tuple(names))
         _, limits = CONDITIONS.get(str(self.when), ("", None))
         low, high = limits or _ANY
         is_number = isinstance(self.bound, int | float) and not isinstance(self.bound, bool)
-        is_bound = self.bound is None if limits is None else is_number and low < (self.bound or 0) < high
+        is_bound = (
+            self.bound is None if limits is None else is_number and low < (self.bound or 0) < high
+        )
         bounds = f"a bound between {low:g} and {high:g}" if limits else "no bound"
         for is_valid, field, expected in (
-            (isinstance(self.name, str) and self.name.isprintable() and self.name, "name", "a name of printable text"),
+            (
+                isinstance(self.name, str) and self.name.isprintable() and self.name,
+                "name",
+                "a name of printable text",
+            ),
             (str(self.when) in CONDITIONS, "when", f"when: {' | '.join(CONDITIONS)}"),
             (self.metrics, "metrics", "metrics"),
             (is_bound, "bound", f"{bounds} with when: {self.when}"),
             (isinstance(self.stop, bool), "stop", "stop: true or false"),
         ):
             if not is_valid:
-                raise ValueError(f"expected {expected} in the rule {self.name!r}, got {getattr(self, field)!r}")
+                raise ValueError(
+                    f"expected {expected} in the rule {self.name!r}, got {getattr(self, field)!r}"
+                )
 
 
 RULES: tuple[Rule, ...] = (
@@ -282,8 +340,15 @@ RULES: tuple[Rule, ...] = (
         bound=0.5,
         metrics=("two_nn", "gride_*", "levina_bickel", "effective_rank", "participation_ratio"),
     ),
-    Rule(name="one direction", when="above", bound=0.9, metrics=("anisotropy",), subsets=("no_sink",)),
-    Rule(name="profile jumps", when="jumps", bound=5.0, metrics=("two_nn", "anisotropy", "effective_rank")),
+    Rule(
+        name="one direction", when="above", bound=0.9, metrics=("anisotropy",), subsets=("no_sink",)
+    ),
+    Rule(
+        name="profile jumps",
+        when="jumps",
+        bound=5.0,
+        metrics=("two_nn", "anisotropy", "effective_rank"),
+    ),
     Rule(name="loss rises", when="rises", bound=1.25, metrics=("train/loss",)),
 )
 """The default rules."""
@@ -314,14 +379,19 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     entries = read_yaml(path)
     if not isinstance(entries, list):
         raise ValueError(
-            f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- name: ...'"
+            f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- "
+            "name: ...'"
         )
     known = [field.name for field in fields(Rule)]
     for entry in entries:
-        if not isinstance(entry, dict) or set(entry) - {*known} or {"name", "when", "metrics"} - set(entry):
+        if (
+            not isinstance(entry, dict)
+            or set(entry) - {*known}
+            or {"name", "when", "metrics"} - set(entry)
+        ):
             raise ValueError(
-                f"{path}: expected each rule to be a mapping with name, when and metrics, and perhaps "
-                f"{', '.join(known[3:])}, got {entry!r}"
+                f"{path}: expected each rule to be a mapping with name, when and metrics, and "
+                f"perhaps {', '.join(known[3:])}, got {entry!r}"
             )
     try:
         return tuple(Rule(**entry) for entry in entries)
@@ -330,8 +400,8 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def stored_rules(path: Path) -> tuple[Rule, ...]:
-    """Read the rules of a run from the file in its store; the default ones if there is none or, with a warning, if it
-    cannot be read: no file of one run may take all others from a view."""
+    """Read the rules of a run from the file in its store; the default ones if there is none or,
+    with a warning, if it cannot be read: no file of one run may take all others from a view."""
     try:
         return read_rules(path) if path.is_file() else RULES
     except (ValueError, OSError) as error:
@@ -345,7 +415,12 @@ def as_yaml(rules: Iterable[Rule]) -> str:
     entries = []
     for rule in rules:
         given = {name: value for name, value in vars(rule).items() if value != defaults[name]}
-        entries.append({name: list(value) if isinstance(value, tuple) else value for name, value in given.items()})
+        entries.append(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in given.items()
+            }
+        )
     return yaml.safe_dump(entries, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -356,11 +431,15 @@ def write_rules(rules: Iterable[Rule], path: Path) -> None:
 
 
 def applies(rule: Rule, metric: str, subset: str | None) -> bool:
-    """Return whether a rule applies to a metric and subset; a rule on subsets applies to no scalar."""
+    """Return whether a rule applies to a metric and subset; a rule on subsets applies to
+    no scalar.
+    """
     if rule.subsets and subset not in rule.subsets:
         return False
     # brackets of settings, as in "two_nn[discard=*]", are literal
-    patterns = (each.replace("[", "[[]") if base_name(each) != each else each for each in rule.metrics)
+    patterns = (
+        each.replace("[", "[[]") if base_name(each) != each else each for each in rule.metrics
+    )
     return any(fnmatchcase(metric, pattern) for pattern in patterns)
 
 
@@ -372,20 +451,26 @@ class AlertEvaluator:
         self._cells: dict[Key, pd.DataFrame] = {}
 
     def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
-        """Evaluate the rules on further rows, or records, and return the alerts at their steps as :func:`find_alerts`.
+        """Evaluate the rules on further rows, or records, and return the alerts at their steps as
+        :func:`find_alerts`.
 
-        What is known from their first step on is discarded: the last step may be given again with additional rows.
+        What is known from their first step on is discarded: the last step may be given again with
+        additional rows.
         """
         import pandas as pd  # which no import of a tracker waits for
 
         if not isinstance(rows, pd.DataFrame):
-            rows = pd.DataFrame([{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows])
+            rows = pd.DataFrame(
+                [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
+            )
         found: list[tuple[int, int, Alert]] = []
         for key, cells in cells_by_key(rows).items():
             first = int(cells["step"].to_numpy(int).min())
             if (known := self._cells.get(key)) is not None:
                 step = known["step"].to_numpy(int)
-                cells = pd.concat([known.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells])
+                cells = pd.concat(
+                    [known.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells]
+                )
             self._cells[key] = cells
             course = Course(key, cells)
             n_earlier = int(np.searchsorted(course.steps, first))
@@ -407,7 +492,8 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
         rules: the rules to evaluate.
 
     Returns:
-        Alerts by step, then by rule, metric, subset and layer. Those of a step depend only on the rows up to it.
+        Alerts by step, then by rule, metric, subset and layer. Those of a step depend only on the
+        rows up to it.
     """
     return AlertEvaluator(rules).update(frame)
 
@@ -440,7 +526,9 @@ def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
         value=math.nan if of_profile else value,
         previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,
-        event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
+        event=f"{event} any more"
+        if rule.when == "undefined" and previous_step is not None
+        else event,
         detail=f"{most}{detail}",
         stop=rule.stop,
     )

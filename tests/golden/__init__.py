@@ -1,1 +1,3 @@
-"""Reference values that no change may alter unsaid: ``make`` writes them, ``tests/test_golden.py`` compares them."""
+"""Reference values that no change may alter unsaid: ``make`` writes them, ``tests/test_golden.py``
+compares them.
+"""

@@ -1,10 +1,13 @@
-"""Compute the golden values; ``cd tests && python -m golden.make`` writes them beside this file, in a minute.
+"""Compute the golden values; ``cd tests && python -m golden.make`` writes them beside this file, in
+a minute.
 
-Each part is a table from a key to a row of texts, numbers as ``float.hex``: equal texts are equal bits.
+Each part is a table from a key to a row of texts, numbers as ``float.hex``: equal texts are equal
+bits.
 
-- ``NAME.tsv`` for each of the tiny models: every metric on three sampling designs, and the loss on the probe. Where a
-  metric cannot be computed, ``reason`` says why.
-- ``logged.tsv``: what a logger receives from a training that is tracked, call by call, and what is stored.
+- ``NAME.tsv`` for each of the tiny models: every metric on three sampling designs, and the loss on
+  the probe. Where a metric cannot be computed, ``reason`` says why.
+- ``logged.tsv``: what a logger receives from a training that is tracked, call by call, and what is
+  stored.
 - ``tables.tsv``: ten committed runs as the views see them.
 - ``swept.tsv``: the outcome of a sweep of two local checkpoints and one that is damaged.
 - ``machine.json``: the processor and the versions that these were made with.
@@ -58,7 +61,9 @@ ON_SUBSETS = (
 """Measured beside every metric on its own subsets, under the default design."""
 COMPARED = ("anisotropy", "two_nn", "cka_previous", "mutual_knn_previous", "procrustes_previous")
 COMMITTED = {
-    "docs/experiment/rows": [f"seed2/{kind}.{which}" for kind in ("causal", "masked") for which in ("a", "b", "dense")],
+    "docs/experiment/rows": [
+        f"seed2/{kind}.{which}" for kind in ("causal", "masked") for which in ("a", "b", "dense")
+    ],
     "docs/runs/every_metric": ["all-MiniLM-L6-v2", "stories260K"],
     "docs/runs/decoder": ["decoder_wikipedia"],
     "docs/runs/topics": ["encoder"],
@@ -106,7 +111,11 @@ def stored(folder: Path) -> Table:
     rows = open_store(folder).to_pandas().astype(object)
     rows = rows.where(rows.notna() | rows.columns.isin(["value", "std"]), None)
     names = rows["metric"]
-    rows = rows[rows["layer"].notna() | rows["reason"].notna() | names.str.match("(train|val|validation|probe)/")]
+    rows = rows[
+        rows["layer"].notna()
+        | rows["reason"].notna()
+        | names.str.match("(train|val|validation|probe)/")
+    ]
     return {
         f"stored {row.run} step {row.step:02d} {row.revision or '-'} {cell_of(row)}": row_of(row)
         for row in rows.itertuples()
@@ -187,7 +196,9 @@ def logged() -> Table:
 
 
 def swept() -> Table:
-    """Sweep two checkpoints and a damaged one; return the exit status, what was reported, and the rows."""
+    """Sweep two checkpoints and a damaged one; return the exit status, what was reported, and the
+    rows.
+    """
     from analyze_checkpoints import main
 
     with tempfile.TemporaryDirectory() as place, handlers_restored():
@@ -197,7 +208,15 @@ def swept() -> Table:
                 model_of("gpt2", seed=step).save_pretrained(folder / f"step{step}")  # type: ignore[operator]
         (folder / "step16" / "model.safetensors").write_bytes(b"damaged")
         probe_of("independent", 48, 2).save(folder / "probe.safetensors")
-        given = [folder, "--probe", folder / "probe.safetensors", "--store", folder / "swept", "--name", "golden"]
+        given = [
+            folder,
+            "--probe",
+            folder / "probe.safetensors",
+            "--store",
+            folder / "swept",
+            "--name",
+            "golden",
+        ]
         options = ["--metrics", "anisotropy", "two_nn", "--downloads", folder / "downloads"]
         table: Table = {}
         for attempt in ("first", "second"):
@@ -214,7 +233,9 @@ def swept() -> Table:
 
 
 def tables() -> Table:
-    """Return what the views see of ten committed runs: each curve's shape and values, and the findings."""
+    """Return what the views see of ten committed runs: each curve's shape and values, and the
+    findings.
+    """
     from synthetic_runs import measured_runs
 
     from repdyn.tables.findings import findings
@@ -225,15 +246,24 @@ def tables() -> Table:
         frame = open_store(ROOT / store).to_pandas()
         for run in measured_runs(frame[frame["run"].isin(names)]):
             first = run.name if run.stack is None else f"{run.name} {run.stack}"
-            described = {"causal": run.causal, "parameters": run.parameters, "finished": run.finished}
+            described = {
+                "causal": run.causal,
+                "parameters": run.parameters,
+                "finished": run.finished,
+            }
             described |= {"failed": run.n_failed, "steps": len(run.steps), "label": run.label}
-            table[first] = {"value": ", ".join(f"{name} {value}" for name, value in described.items())}
+            table[first] = {
+                "value": ", ".join(f"{name} {value}" for name, value in described.items())
+            }
             for (metric, subset), series in run.series.items():
                 table[f"{first} {metric}@{subset}"] = {"value": curve(series.values)}
             if not run.finished:
                 for finding in findings(by_stack(frame[frame["run"] == run.name])[run.stack]):
                     # the sentence may be worded otherwise
-                    verdict = [str(finding.verdict), *re.findall(r"-?\d[\d.,]*%?", finding.evidence)]
+                    verdict = [
+                        str(finding.verdict),
+                        *re.findall(r"-?\d[\d.,]*%?", finding.evidence),
+                    ]
                     table[f"{first} {finding.name} {finding.subset}"] = {"value": " ".join(verdict)}
     return table
 
@@ -241,7 +271,9 @@ def tables() -> Table:
 def curve(cells: Any) -> str:
     """Return the shape of values by layer and step, those of the last step, and a digest of all."""
     last = " ".join(f"{value:.6g}" for value in cells[:, -1])
-    digest = hashlib.sha256(repr([float(value).hex() for value in cells.flat]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(
+        repr([float(value).hex() for value in cells.flat]).encode()
+    ).hexdigest()[:12]
     return f"{cells.shape[0]} layers x {cells.shape[1]} steps; at the end {last}; all {digest}"
 
 
@@ -282,8 +314,15 @@ PARTS: dict[str, Callable[[], Table]] = {
 def machine() -> dict[str, str]:
     """Return what the last bits of a value depend on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    known = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in reversed(lines))}
-    sets = {flag for flag in known.get("flags", "").split() if flag.startswith(("avx", "fma", "amx", "sse4"))}
+    known = {
+        name.strip(): text.strip()
+        for name, _, text in (line.partition(":") for line in reversed(lines))
+    }
+    sets = {
+        flag
+        for flag in known.get("flags", "").split()
+        if flag.startswith(("avx", "fma", "amx", "sse4"))
+    }
     packages = ("torch", "numpy", "scipy", "pandas", "transformers", "lightning")
     return {
         "processor": known.get("model name", platform.processor()),
@@ -301,13 +340,19 @@ def path_of(part: str) -> Path:
 def write(part: str, table: Table) -> None:
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
     lines = ["\t".join(["key", *columns])]
-    lines += ["\t".join([key, *(row.get(column, "") for column in columns)]) for key, row in sorted(table.items())]
+    lines += [
+        "\t".join([key, *(row.get(column, "") for column in columns)])
+        for key, row in sorted(table.items())
+    ]
     path_of(part).write_text("\n".join(lines) + "\n")
 
 
 def read(part: str) -> Table:
     (_, *columns), *rows = (line.split("\t") for line in path_of(part).read_text().splitlines())
-    return {key: {column: text for column, text in zip(columns, texts, strict=True) if text} for key, *texts in rows}
+    return {
+        key: {column: text for column, text in zip(columns, texts, strict=True) if text}
+        for key, *texts in rows
+    }
 
 
 def main() -> None:

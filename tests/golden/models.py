@@ -25,7 +25,12 @@ from repdyn import Probe
 VOCABULARY, LENGTH = 60, 16
 FIRST, LAST, MASK = 1, 2, 3
 """Ids of the special tokens; 0 is padding."""
-_SIZES = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 24, "intermediate_size": 40}
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "num_hidden_layers": 2,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+}
 
 
 class PlainBlock(nn.Module):
@@ -63,12 +68,20 @@ def _llama() -> nn.Module:
 
 
 def _gpt2() -> nn.Module:
-    sizes = {"vocab_size": VOCABULARY, "n_positions": LENGTH, "n_embd": 24, "n_layer": 2, "n_head": 3}
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "n_positions": LENGTH,
+        "n_embd": 24,
+        "n_layer": 2,
+        "n_head": 3,
+    }
     return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=FIRST, eos_token_id=LAST))
 
 
 def _bert() -> nn.Module:
-    return BertForMaskedLM(BertConfig(**_SIZES, num_attention_heads=2, max_position_embeddings=LENGTH))
+    return BertForMaskedLM(
+        BertConfig(**_SIZES, num_attention_heads=2, max_position_embeddings=LENGTH)
+    )
 
 
 def _t5() -> nn.Module:
@@ -79,7 +92,9 @@ def _t5() -> nn.Module:
 
 def _albert() -> nn.Module:
     return AlbertForMaskedLM(
-        AlbertConfig(**_SIZES, embedding_size=12, num_attention_heads=2, max_position_embeddings=LENGTH)
+        AlbertConfig(
+            **_SIZES, embedding_size=12, num_attention_heads=2, max_position_embeddings=LENGTH
+        )
     )
 
 
@@ -94,20 +109,26 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def model_of(name: str, seed: int = 0) -> nn.Module:
-    """Return a model whose weights depend on its shapes and the seed alone, not on a library's initialization."""
+    """Return a model whose weights depend on its shapes and the seed alone, not on a library's
+    initialization.
+    """
     model = MODELS[name]()
     rng = np.random.default_rng(seed)
     for name, weights in sorted(model.named_parameters()):
         drawn = rng.standard_normal(weights.shape)
         if weights.ndim < 2:
             drawn = 0.1 * drawn + (name.endswith("weight"))
-        elif not any(word in name for word in ("embed", "token", "position", "shared", "wte", "wpe")):
+        elif not any(
+            word in name for word in ("embed", "token", "position", "shared", "wte", "wpe")
+        ):
             drawn *= 1.2 / np.sqrt(max(weights.shape))
         weights.data.copy_(torch.from_numpy(drawn))
     return model.eval()
 
 
-def probe_of(design: str, n_windows: int, n_batches: int | None = None, *, padded: bool = True) -> Probe:
+def probe_of(
+    design: str, n_windows: int, n_batches: int | None = None, *, padded: bool = True
+) -> Probe:
     """Return a probe of windows whose tokens are distributed as words are, with a class and topics.
 
     Args:
@@ -123,7 +144,13 @@ def probe_of(design: str, n_windows: int, n_batches: int | None = None, *, padde
     mask = np.arange(LENGTH) < lengths[:, None]
     sizes = {} if n_batches is None else {"max_vectors": 64 * n_batches, "batch_vectors": 64}
     probe = Probe.from_tokens(
-        words * mask, mask, design=design, special_ids=(FIRST, LAST, MASK), mask_id=MASK, bytes_per_token=4.0, **sizes
+        words * mask,
+        mask,
+        design=design,
+        special_ids=(FIRST, LAST, MASK),
+        mask_id=MASK,
+        bytes_per_token=4.0,
+        **sizes,
     )
     probe = probe.with_classes({"rare": probe.tokens > 12})
     return probe.with_topics(torch.where(probe.tokens > MASK, probe.tokens % 3, -1))

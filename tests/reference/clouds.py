@@ -1,4 +1,6 @@
-"""Clouds that every version of every library builds alike: integers hashed to uniform numbers (splitmix64)."""
+"""Clouds that every version of every library builds alike: integers hashed to uniform numbers
+(splitmix64).
+"""
 
 import numpy as np
 
@@ -6,7 +8,9 @@ import numpy as np
 def uniform(n, dim, seed):
     """n points of the unit cube, shape (n, dim), float64."""
     with np.errstate(over="ignore"):
-        z = np.arange(1, n * dim + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+        z = np.arange(1, n * dim + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+            seed
+        )
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).reshape(n, dim) / 2.0**53
@@ -30,7 +34,9 @@ def _thick(n):
 REPEATING = {
     "no_copies": lambda: _thick(700),
     "copies_30_percent": lambda: np.concatenate([_thick(700), _thick(700)[:300]]),
-    "triples": lambda: np.concatenate([_thick(500), _thick(500)[100:200], _thick(500)[100:200], _thick(500)[150:160]]),
+    "triples": lambda: np.concatenate(
+        [_thick(500), _thick(500)[100:200], _thick(500)[100:200], _thick(500)[150:160]]
+    ),
     "near_copies_1e-10": lambda: np.concatenate([_thick(500), _thick(500)[:100] + 1e-10]),
     "near_copies_1e-6": lambda: np.concatenate([_thick(500), _thick(500)[:100] * (1 + 1e-6)]),
     "grid": lambda: np.floor(6 * uniform(600, 4, 14)),

@@ -1,7 +1,8 @@
-"""Writes llm_microscope.txt. In an environment with it: python make_llm_microscope.py > llm_microscope.txt
+"""Writes llm_microscope.txt. In an environment with it: python make_llm_microscope.py >
+llm_microscope.txt
 
-Run it on a processor by Intel: the package takes logarithms in float32, which torch rounds correctly there; elsewhere their
-last bit may differ, and the dimension by 1e-8 of it.
+Run it on a processor by Intel: the package takes logarithms in float32, which torch rounds
+correctly there; elsewhere their last bit may differ, and the dimension by 1e-8 of it.
 """
 
 from importlib.metadata import version

@@ -1,4 +1,6 @@
-"""Writes two_nn.txt. In an environment with dadapy (or scikit-dimension): python make_two_nn.py >> two_nn.txt"""
+"""Writes two_nn.txt. In an environment with dadapy (or scikit-dimension): python make_two_nn.py >>
+two_nn.txt
+"""
 
 from importlib.metadata import version
 

@@ -1,1 +1,3 @@
-"""Capture: run any model on a probe and record the hidden states of every layer, without changing the model."""
+"""Capture: run any model on a probe and record the hidden states of every layer, without changing
+the model.
+"""

@@ -1,8 +1,9 @@
 """Attention weights of every layer, on a part of the probe.
 
-Fused attention never has its weights in memory, so Hugging Face models are set to compute eagerly for these few
-forward passes. The weights are searched for in the outputs of the modules inside a block (an attention returns them,
-or the dropout applied to them), so that layers are numbered as in :mod:`repdyn.capture.capture`.
+Fused attention never has its weights in memory, so Hugging Face models are set to compute eagerly
+for these few forward passes. The weights are searched for in the outputs of the modules inside a
+block (an attention returns them, or the dropout applied to them), so that layers are numbered as in
+:mod:`repdyn.capture.capture`.
 """
 
 import inspect
@@ -27,7 +28,9 @@ from repdyn.utils.caller_state import plain_state
 TOKENS = 2048
 """How many tokens are examined by default, from the first sequence of the probe on."""
 LENGTH = 256
-"""Each sequence is cut to this many tokens: weights take the square of it in every head, all layers at once."""
+"""Each sequence is cut to this many tokens: weights take the square of it in every head, all layers
+at once.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,21 @@ class AttentionWeights:
     tokens: Sequence[np.ndarray]
     """For each sequence, the numbers of its tokens in the probe, (n,)."""
     layers: Mapping[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str]
-    """By stack and layer the weights of each sequence and where the model had them, or why there are none."""
+    """By stack and layer the weights of each sequence and where the model had them, or why there
+    are none.
+    """
     reason: str = ""
     """Why there are none at all."""
 
     def of(self, stack: str | None, layer: int) -> list[tuple[Tensor, np.ndarray]]:
-        """Return weights (heads, n, n), from each position to each, and numbers of the tokens (n,), by sequence.
+        """Return weights (heads, n, n), from each position to each, and numbers of the tokens (n,),
+        by sequence.
 
         Args:
             stack: name of the stack, None in a model that has one.
-            layer: as :func:`repdyn.capture.capture.capture` numbers them: layer l is the l-th block that runs. Of
-                several attentions in a block it is the first, a decoder's self-attention.
+            layer: as :func:`repdyn.capture.capture.capture` numbers them: layer l is the l-th block
+                that runs. Of several attentions in a block it is the first, a decoder's
+                self-attention.
 
         Returns:
             Weights on the device where the model had them, if it has float64.
@@ -55,21 +62,31 @@ class AttentionWeights:
         Raises:
             Undefined: the layer has no attention weights.
         """
-        found = self.layers.get((stack, layer), "no block ran as this layer" if layer else "it is no block's output")
+        found = self.layers.get(
+            (stack, layer), "no block ran as this layer" if layer else "it is no block's output"
+        )
         if self.reason or isinstance(found, str):
             raise Undefined(self.reason or str(found))
-        return [(weights.to(device), at) for (weights, device), at in zip(found, self.tokens, strict=True)]
+        return [
+            (weights.to(device), at)
+            for (weights, device), at in zip(found, self.tokens, strict=True)
+        ]
 
 
 @plain_state()
-def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS) -> AttentionWeights:
-    """Run the first sequences of the probe through the model, one by one, and keep every layer's attention weights.
+def attention_weights(
+    model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS
+) -> AttentionWeights:
+    """Run the first sequences of the probe through the model, one by one, and keep every layer's
+    attention weights.
 
-    The model and its configuration are left unchanged, as by :func:`repdyn.capture.capture.capture`.
+    The model and its configuration are left unchanged, as by
+    :func:`repdyn.capture.capture.capture`.
 
     Args:
-        model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or from any module built
-            of a list of blocks in which there is an ``nn.MultiheadAttention``, or another module that returns weights.
+        model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or
+            from any module built of a list of blocks in which there is an
+            ``nn.MultiheadAttention``, or another module that returns weights.
         probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
         n_tokens: total number of tokens, from the first sequence on.
 
@@ -86,7 +103,8 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
     def search(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if not running or running[-1] is not None:
             return
-        if type(module).forward is nn.MultiheadAttention.forward:  # which is asked for what its block does not want
+        # which is asked for what its block does not want
+        if type(module).forward is nn.MultiheadAttention.forward:
             call = inspect.signature(module.forward).bind(*args, **kwargs)
             call.arguments.update(need_weights=True, average_attn_weights=False)
             output = module.forward(*call.args, **call.kwargs)
@@ -98,7 +116,9 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
         layer = block.stack, n_calls[block.stack]
         kept = layers.setdefault(layer, [])
         if weights is None:
-            layers[layer] = f"nothing in {block.name!r} puts out attention weights, from each token to each"
+            layers[layer] = (
+                f"nothing in {block.name!r} puts out attention weights, from each token to each"
+            )
         elif not isinstance(kept, str):
             rows = weights.flatten(0, 1)
             copied = buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
@@ -122,7 +142,8 @@ def attention_weights(model: PreparedModel, probe: Probe, *, n_tokens: int = TOK
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
-    """Yield sequences one by one, so that none is padded and one sequence's weights at a time are in memory.
+    """Yield sequences one by one, so that none is padded and one sequence's weights at a time are
+    in memory.
 
     The last one is not cut to fit: a few positions show less than many, and would weigh as much.
     """
@@ -138,16 +159,21 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
 
 @contextmanager
 def eager_attention(model: nn.Module) -> Iterator[None]:
-    """Compute attention step by step in the Hugging Face models inside; restore their configurations on leaving.
+    """Compute attention step by step in the Hugging Face models inside; restore their
+    configurations on leaving.
 
-    It is what ``set_attn_implementation("eager")`` does, without its messages. Models that chose their attention when
-    they were built ignore it. ``output_attentions`` is set only for models that return weights on request alone: the
-    others would attach hooks because of it.
+    It is what ``set_attn_implementation("eager")`` does, without its messages. Models that chose
+    their attention when they were built ignore it. ``output_attentions`` is set only for models
+    that return weights on request alone: the others would attach hooks because of it.
     """
     models = [module for module in model.modules() if is_a(module, "transformers.PreTrainedModel")]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     found = [config for one in models for config in (one.config, *vars(one.config).values())]
-    configs = {id(config): config for config in found if is_a(config, "PreTrainedConfig", "PretrainedConfig")}
+    configs = {
+        id(config): config
+        for config in found
+        if is_a(config, "PreTrainedConfig", "PretrainedConfig")
+    }
     before = [(config, dict(vars(config))) for config in configs.values()]
     try:
         for config in configs.values():
@@ -166,7 +192,9 @@ _EXCESS = 0.02
 
 
 def find_weights(returned: Mapping[Slot, Any], n: int) -> Tensor | None:
-    """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares that sum to 1."""
+    """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares
+    that sum to 1.
+    """
     for part in returned.values():
         if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
             continue

@@ -1,7 +1,9 @@
-"""What a model is made of: its wrappers, the network inside, and its blocks, in one stack or several.
+"""What a model is made of: its wrappers, the network inside, and its blocks, in one stack or
+several.
 
-Classes of transformers, of DeepSpeed and of torch's sharding are recognised without importing them: an object exists
-only after the module of its class has been imported, and a training that uses none does not wait for it.
+Classes of transformers, of DeepSpeed and of torch's sharding are recognised without importing them:
+an object exists only after the module of its class has been imported, and a training that uses none
+does not wait for it.
 """
 
 from __future__ import annotations
@@ -43,44 +45,62 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
 
     Args:
         model: any module.
-        layers: name pattern, ``*`` standing for one part of a dotted name ("model.layers.*"), or several patterns: one
-            stack. Patterns by name of the stack, ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``:
-            several. None takes both stacks of a Hugging Face encoder-decoder, and in any other model the outermost list
-            of modules that holds most of the parameters.
+        layers: name pattern, ``*`` standing for one part of a dotted name ("model.layers.*"), or
+            several patterns: one stack. Patterns by name of the stack, ``{"encoder":
+            "encoder.layers.*", "decoder": "decoder.layers.*"}``: several. None takes both stacks of
+            a Hugging Face encoder-decoder, and in any other model the outermost list of modules
+            that holds most of the parameters.
 
     Raises:
-        ValueError: a pattern matches nothing, a block is in two stacks, no list of blocks exists, or two are about
-            equally large.
+        ValueError: a pattern matches nothing, a block is in two stacks, no list of blocks exists,
+            or two are about equally large.
     """
     if isinstance(layers, Mapping):
         if not layers or not all(isinstance(stack, str) and stack for stack in layers):
             raise ValueError(f"expected layers= to map names of stacks to patterns, got {layers!r}")
-        blocks = [block for stack, patterns in layers.items() for block in _matching(model, patterns, stack)]
+        blocks = [
+            block
+            for stack, patterns in layers.items()
+            for block in _matching(model, patterns, stack)
+        ]
         if twice := [name for name, n in Counter(block.name for block in blocks).items() if n > 1]:
             raise ValueError(
-                f"expected stacks that share no block, got {twice[0]!r} in two; narrow the patterns of layers="
+                f"expected stacks that share no block, got {twice[0]!r} in two; narrow the "
+                "patterns of layers="
             )
         return blocks
     if layers is not None:
         return _matching(model, layers)
-    return [block for stack, part in _parts_with_blocks(model).items() for block in _largest_list(model, part, stack)]
+    return [
+        block
+        for stack, part in _parts_with_blocks(model).items()
+        for block in _largest_list(model, part, stack)
+    ]
 
 
 def pattern_list(patterns: Patterns) -> list[str]:
     """Return one pattern or several as a list; raise ValueError for anything else."""
     found = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(found, Sequence) or not found or not all(isinstance(pattern, str) for pattern in found):
+    if (
+        not isinstance(found, Sequence)
+        or not found
+        or not all(isinstance(pattern, str) for pattern in found)
+    ):
         raise ValueError(
-            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a mapping from names '
+            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a '
+            "mapping from names "
             f"of stacks to patterns, got {patterns!r}"
         )
     return list(found)
 
 
 def list_candidates(model: nn.Module) -> str:
-    """Return the lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
+    """Return the lists of blocks in a model as patterns that :func:`find_blocks` takes, for
+    messages.
+    """
     listed = [
-        f'"{name}.*" ({len(list(blocks.children()))} of {type(unwrapped(next(blocks.children()))).__name__})'
+        f'"{name}.*" ({len(list(blocks.children()))} of '
+        f"{type(unwrapped(next(blocks.children()))).__name__})"
         for name, blocks in _candidates(model, model)
     ]
     return ", ".join(listed) or "none"
@@ -93,24 +113,30 @@ def silent_blocks(model: nn.Module, blocks: Blocks, called: Collection[str]) -> 
         return ""
     few = ", ".join(silent[:4]) + (", ..." if len(silent) > 4 else "")
     return (
-        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the forward pass does not go "
-        f"through them. Name the blocks it does go through with layers=; the model has {list_candidates(model)}"
+        f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {few}; the "
+        "forward pass does not go through them. Name the blocks it does go through with layers=; "
+        f"the model has {list_candidates(model)}"
     )
 
 
-# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
+# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they
+# wrap.
 WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside all wrappers: those of :data:`WRAPPINGS`, (Distributed)DataParallel and DeepSpeed."""
+    """Return the module inside all wrappers: those of :data:`WRAPPINGS`, (Distributed)DataParallel
+    and DeepSpeed.
+    """
     while True:
         named = (getattr(model, name, None) for name in WRAPPINGS)
         if isinstance(model, DistributedDataParallel | DataParallel):
             model = model.module
         elif is_a(model, "deepspeed.DeepSpeedEngine"):
             model = model.get_submodule("module")  # whose own forward pass prepares a backward one
-        elif (inner := next((each for each in named if isinstance(each, nn.Module)), None)) is not None:
+        elif (
+            inner := next((each for each in named if isinstance(each, nn.Module)), None)
+        ) is not None:
             model = inner
         else:
             return model
@@ -124,16 +150,20 @@ def find_network(model: nn.Module) -> nn.Module:
     network, path = model, ""
     while _lacks_forward(network):
         children = {f"{path}{name}": child for name, child in network.named_children()}
-        parts = {name: child for name, child in children.items() if any(_candidates(inner := unwrapped(child), inner))}
+        parts = {
+            name: child
+            for name, child in children.items()
+            if any(_candidates(inner := unwrapped(child), inner))
+        }
         names = list(parts or children)
         if len(names) != 1:
             blocks = not parts and isinstance(network, nn.ModuleList)  # none of which is a network
             choice = " or ".join(f'model="{name}"' for name in names)
             choice = f"choose with {choice} in a callback, or " if names and not blocks else ""
             raise ValueError(
-                f"expected {type(model).__name__} to have a forward, or a single network in it, got neither: {choice}"
-                "define forward(self, input_ids), or pass a function that runs it, "
-                "forward=lambda model, batch: model.states(batch.input_ids)"
+                f"expected {type(model).__name__} to have a forward, or a single network in it, "
+                f"got neither: {choice}define forward(self, input_ids), or pass a function that "
+                "runs it, forward=lambda model, batch: model.states(batch.input_ids)"
             )
         path, network = f"{names[0]}.", unwrapped(children[names[0]])
     return network
@@ -145,11 +175,15 @@ def _lacks_forward(model: nn.Module) -> bool:
     if own is None:  # of TorchScript, whose instances alone have one
         return False
     inherited = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
-    return (inherited or own.__module__ == "pytorch_lightning.core.module") and "forward" not in vars(model)
+    return (
+        inherited or own.__module__ == "pytorch_lightning.core.module"
+    ) and "forward" not in vars(model)
 
 
 def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
-    """Return the Hugging Face model that a module is, or wraps as the only one (an adapter, a LightningModule)."""
+    """Return the Hugging Face model that a module is, or wraps as the only one (an adapter, a
+    LightningModule).
+    """
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
@@ -161,14 +195,20 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
 
 
 def _without_averages(modules: list[Module], model: nn.Module) -> list[Module]:
-    """Return those modules that are not of an average which a model keeps of its own weights; all, if all are."""
-    averages = [each for each in model.modules() if isinstance(each, AveragedModel) and each is not model]
+    """Return those modules that are not of an average which a model keeps of its own weights; all,
+    if all are.
+    """
+    averages = [
+        each for each in model.modules() if isinstance(each, AveragedModel) and each is not model
+    ]
     inside = {module for each in averages for module in each.modules()}
     return [module for module in modules if module not in inside] or modules
 
 
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
+    """Return every module by its name without the wrappers' parts; of a wrapper and what it wraps,
+    the latter.
+    """
     return {
         ".".join(part for part in name.split(".") if part not in WRAPPINGS): module
         for name, module in model.named_modules()
@@ -176,11 +216,16 @@ def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
-    """Return the halves of a Hugging Face encoder-decoder by name, the decoder of one with a text part, or all."""
+    """Return the halves of a Hugging Face encoder-decoder by name, the decoder of one with a text
+    part, or all.
+    """
     whole: Any = hugging_face_model(model)
     config = getattr(whole, "config", None)
     if getattr(config, "is_encoder_decoder", False):
-        halves: dict[str | None, nn.Module] = {"encoder": whole.get_encoder(), "decoder": whole.get_decoder()}
+        halves: dict[str | None, nn.Module] = {
+            "encoder": whole.get_encoder(),
+            "decoder": whole.get_decoder(),
+        }
         apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
         if apart and all(any(_candidates(half, half)) for half in halves.values()):
             return halves
@@ -191,7 +236,9 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
 def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
     names = {blocks: name for name, blocks in _candidates(model, part)}
     lists = _without_averages(list(names), model)
-    size = {(names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists}
+    size = {
+        (names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists
+    }
     candidates = sorted(size, key=lambda found: size[found], reverse=True)
     if not candidates:
         lists = [
@@ -199,18 +246,22 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             for name, each in model.named_modules()
             if name and isinstance(each, nn.ModuleList | nn.ModuleDict)
         ]
-        parts = (name for name, each in model.named_children() if not isinstance(each, nn.Embedding))
+        parts = (
+            name for name, each in model.named_children() if not isinstance(each, nn.Embedding)
+        )
         example = [*lists, *parts, "blocks.*"][0]
         raise ValueError(
-            f"expected a model built of a list of blocks that have parts (nn.ModuleList), found none in "
+            "expected a model built of a list of blocks that have parts (nn.ModuleList), found "
+            "none in "
             f'{type(model).__name__}; name the modules to measure, for example layers="{example}"'
         )
     rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
     if len(rivals) > 1:
         raise ValueError(
-            f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
-            f"layers= one of: {list_candidates(model)}; or measure several, each as a stack of its own, with layers="
-            f"{ {name: f'{name}.*' for name, _ in rivals} }"
+            "expected one stack of blocks, found several of similar size in "
+            f"{type(model).__name__}; choose with layers= one of: {list_candidates(model)}; or "
+            "measure several, each as a stack of its own, with "
+            f"layers={ {name: f'{name}.*' for name, _ in rivals} }"
         )
     name, blocks = candidates[0]
     found = list(_blocks_of(name, blocks, stack))
@@ -230,26 +281,38 @@ def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Bloc
 
 
 def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the lists of composite modules in a part of the model that are not inside another such list."""
+    """Yield the lists of composite modules in a part of the model that are not inside another such
+    list.
+    """
     outer: list[str] = []
     inside = set(part.modules())
     if not is_a(part, "transformers.PreTrainedModel") or _reads_text(part):
         # but models inside another one that take images or sounds and no text
-        others = [m for m in part.modules() if is_a(m, "transformers.PreTrainedModel") and not _reads_text(m)]
+        others = [
+            m
+            for m in part.modules()
+            if is_a(m, "transformers.PreTrainedModel") and not _reads_text(m)
+        ]
         inside -= {module for other in others for module in other.modules()}
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
             continue
         children = [unwrapped(child) for child in module.children()]
-        composite = bool(children) and all(next(child.children(), None) is not None for child in children)
+        composite = bool(children) and all(
+            next(child.children(), None) is not None for child in children
+        )
         alike = len({type(child) for child in children}) == 1 and len(children) > 1
-        if composite and (isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)):
+        if composite and (
+            isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)
+        ):
             outer.append(name)
             yield name, module
 
 
 def _reads_text(model: PreTrainedModel) -> bool:
-    """Return whether a Hugging Face model takes text; before version 5 transformers told its main input alone."""
+    """Return whether a Hugging Face model takes text; before version 5 transformers told its main
+    input alone.
+    """
     modalities = getattr(model, "input_modalities", None)
     return model.main_input_name == "input_ids" if modalities is None else "text" in modalities
 
@@ -259,13 +322,16 @@ def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) ->
     prefix = getattr(hugging_face_model(model), "base_model_prefix", "")
     found: set[str] = set()
     for pattern in pattern_list(patterns):
-        # a checkpoint is loaded with its head or without, and the names of its modules begin accordingly
+        # a checkpoint is loaded with its head or without, and the names of its modules begin
+        # accordingly
         spellings = (pattern, f"{prefix}.{pattern}", pattern.removeprefix(f"{prefix}."))
-        matches = next(filter(None, (_names_matching(spelling, modules) for spelling in spellings)), None)
+        matches = next(
+            filter(None, (_names_matching(spelling, modules) for spelling in spellings)), None
+        )
         if not matches:
             raise ValueError(
-                f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} matches none; "
-                f"lists of blocks in it: {list_candidates(model)}"
+                f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} "
+                f"matches none; lists of blocks in it: {list_candidates(model)}"
             )
         found |= matches
     return [Block(name, module, stack) for name, module in modules.items() if name in found]
@@ -275,42 +341,57 @@ def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
     """Return the dotted names that a pattern matches part by part."""
     parts = pattern.split(".")
     split = ((name, name.split(".")) for name in names)
-    return {name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))}
+    return {
+        name for name, own in split if len(own) == len(parts) and all(map(fnmatchcase, own, parts))
+    }
 
 
 def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
-    """Raise ValueError where the modules of a list are parts of blocks in turn: attention, feed-forward, attention, ...
+    """Raise ValueError where the modules of a list are parts of blocks in turn: attention,
+    feed-forward, attention, ...
 
-    They are taken for such parts where modules of several structures take turns and no two of these have a part in
-    common, as blocks with local and with global attention have their feed-forward part.
+    They are taken for such parts where modules of several structures take turns and no two of these
+    have a part in common, as blocks with local and with global attention have their feed-forward
+    part.
     """
     parts = [_parts(block.module) for block in found]
     period = next((n for n in range(1, len(parts) // 2 + 1) if parts[n:] == parts[:-n]), 1)
-    if period == 1 or any(name for one, other in combinations(parts[:period], 2) for name, _ in one & other):
+    if period == 1 or any(
+        name for one, other in combinations(parts[:period], 2) for name, _ in one & other
+    ):
         return
     kinds = ", ".join(dict.fromkeys(type(block.module).__name__ for block in found[:period]))
     ends = ", ".join(f'"{block.name}"' for block in found[period - 1 :: period])
     raise ValueError(
-        f"expected a list of whole blocks, but {period} modules that have no part in common take turns in {name!r} of "
-        f"{type(model).__name__} ({kinds}), as parts of blocks do; choose those whose outputs are the layers, such as "
-        f"the last of each block with layers=[{ends}]"
+        f"expected a list of whole blocks, but {period} modules that have no part in common take "
+        f"turns in {name!r} of {type(model).__name__} ({kinds}), as parts of blocks do; choose "
+        f"those whose outputs are the layers, such as the last of each block with layers=[{ends}]"
     )
 
 
 def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
-    """Return a module and its composite parts by name, each with the types of what has weights in it."""
-    # modules without weights differ between blocks of one kind: the first may lack the dropout of the others
+    """Return a module and its composite parts by name, each with the types of what has weights in
+    it.
+    """
+    # modules without weights differ between blocks of one kind: the first may lack the dropout of
+    # the others
     has_weights = {each for each in module.modules() if next(each.parameters(), None) is not None}
     return {
-        (name, tuple((inner, type(each)) for inner, each in part.named_modules() if each in has_weights))
+        (
+            name,
+            tuple(
+                (inner, type(each)) for inner, each in part.named_modules() if each in has_weights
+            ),
+        )
         for name, part in module.named_modules()
         if not name or (part in has_weights and next(part.children(), None) is not None)
     }
 
 
 def is_a(candidate: object, *names: str) -> TypeGuard[Any]:
-    """Return whether something is of a class that may not have been imported, by one of its names: with the package,
-    such as "torch.DTensor", or, of whichever of Lightning's two packages, without."""
+    """Return whether something is of a class that may not have been imported, by one of its names:
+    with the package, such as "torch.DTensor", or, of whichever of Lightning's two packages,
+    without."""
     return not _class_names(type(candidate)).isdisjoint(names)
 
 
@@ -321,29 +402,42 @@ def _class_names(kind: type) -> frozenset[str]:
 
 
 def is_fsdp(candidate: object) -> bool:
-    """Return whether something is a module whose weights FSDP shards, of its first or its second version."""
+    """Return whether something is a module whose weights FSDP shards, of its first or its second
+    version.
+    """
     return is_a(candidate, "torch.FullyShardedDataParallel", "torch.FSDPModule")
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
+    """Return whether a rank holds only a part of the weights, so that each forward pass needs all
+    ranks.
+    """
     by_fsdp = any(map(is_fsdp, model.modules()))
-    return by_fsdp or any(is_a(p, "torch.DTensor") or hasattr(p, "ds_id") for p in model.parameters())
+    return by_fsdp or any(
+        is_a(p, "torch.DTensor") or hasattr(p, "ds_id") for p in model.parameters()
+    )
 
 
 def check_no_tensor_parallelism(root_module: nn.Module) -> None:
-    """Raise ValueError for models whose ranks must run the same tokens together, as shares of a probe are not."""
+    """Raise ValueError for models whose ranks must run the same tokens together, as shares of a
+    probe are not.
+    """
     by_fsdp = any(is_a(module, "torch.FSDPModule") for module in root_module.modules())
     for name, parameter in root_module.named_parameters():
         placements = parameter.placements if is_a(parameter, "torch.DTensor") else ()
         if sum(place.is_shard() for place in placements) > by_fsdp or hasattr(parameter, "ds_id"):
-            kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
+            kind = (
+                "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
+            )
             raise ValueError(
-                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save checkpoints during "
-                "training and measure them afterwards with analyze_checkpoints.py"
+                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save "
+                "checkpoints during training and measure them afterwards with "
+                "analyze_checkpoints.py"
             )
 
 
 def class_name(model: nn.Module) -> str:
-    """Return the name of a model's original class: ``fully_shard`` replaces it with one of its own."""
+    """Return the name of a model's original class: ``fully_shard`` replaces it with one of
+    its own.
+    """
     return type(model).__mro__[2 if is_a(model, "torch.FSDPModule") else 0].__name__

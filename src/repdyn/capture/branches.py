@@ -1,9 +1,11 @@
-"""Branches: where each block's attention is added to the residual stream, learned from one pass of one sequence.
+"""Branches: where each block's attention is added to the residual stream, learned from one pass of
+one sequence.
 
-A block's post-attention state is its input plus its attention's output. No name identifies reliably which module's
-output that is, so it is inferred from the tensors that pass through: some module of the block takes exactly the sum
-(the norm of the feed-forward part, or the one after the attention), or the block returns exactly the sum and one other
-module's output (blocks that add both parts at once). What nothing confirms is rejected, with a reason.
+A block's post-attention state is its input plus its attention's output. No name identifies reliably
+which module's output that is, so it is inferred from the tensors that pass through: some module of
+the block takes exactly the sum (the norm of the feed-forward part, or the one after the attention),
+or the block returns exactly the sum and one other module's output (blocks that add both parts at
+once). What nothing confirms is rejected, with a reason.
 """
 
 from __future__ import annotations
@@ -50,15 +52,21 @@ class _ModuleTensor:
     """Which of the module's calls within the block."""
     is_input: bool
     of_attention: bool = False
-    """Whether it was returned inside the block's attention, or by a module that received that unchanged."""
+    """Whether it was returned inside the block's attention, or by a module that received that
+    unchanged.
+    """
 
 
 def find_branches(run: Run, batch: ProbeBatch) -> Branches:
-    """Learn from one forward pass, of one sequence, where each block adds its attention's output to its input."""
+    """Learn from one forward pass, of one sequence, where each block adds its attention's output to
+    its input.
+    """
     blocks = run.model.blocks
     modules = {block.module for block in blocks}
     stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
-    inside = [Block("", module, stack) for module, stack in stack_of.items() if module not in modules]
+    inside = [
+        Block("", module, stack) for module, stack in stack_of.items() if module not in modules
+    ]
     attention = {module: _attention_of(module) for module in modules}
     attentive = set().union(*attention.values())
     recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
@@ -76,24 +84,33 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
 
     def keep(part: Block, parts: Mapping[Slot, Any], *, of_attention: bool | None = None) -> None:
         _, module, stack = part
-        # rows without an axis of sequences confirm a sum here, where there is one sequence, and are no branch
+        # rows without an axis of sequences confirm a sum here, where there is one sequence, and are
+        # no branch
         for slot, rows in rows_by_slot(parts, flat=not of_attention).items():
             if rows.shape[1] in dims:
                 first, is_input = rows[:_TOKENS].clone(), of_attention is None
-                tensor = _ModuleTensor(first, module, slot, calls[module], is_input, bool(of_attention))
+                tensor = _ModuleTensor(
+                    first, module, slot, calls[module], is_input, bool(of_attention)
+                )
                 tensors[stack, n_entered[stack]].append(tensor)
 
     def leave(part: Block, returned: Mapping[Slot, Any]) -> None:
         _, module, stack = part
         seen, call = tensors[stack, n_entered[stack]], calls[module]
-        received = [one.rows for one in seen if one.is_input and one.module is module and one.call == call]
-        passed_on = any(one.of_attention and any(are_equal(rows, one.rows) for rows in received) for one in seen)
+        received = [
+            one.rows for one in seen if one.is_input and one.module is module and one.call == call
+        ]
+        passed_on = any(
+            one.of_attention and any(are_equal(rows, one.rows) for rows in received) for one in seen
+        )
         keep(part, returned, of_attention=module in attentive or passed_on)
         calls[module] += 1
 
     with watched(blocks, enter), watched(inside, keep, leave), recorder.recording(batch):
         run(batch)
-    layers = {(layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers}
+    layers = {
+        (layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers
+    }
     keys = [key for key in layers if key[1] > 0]
     if any(modules & set(module.modules()) - {module} for module in modules):
         return dict.fromkeys(keys, NESTED)
@@ -106,7 +123,9 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
 
 
 def _attention_of(block: nn.Module) -> set[nn.Module]:
-    """Return the modules inside those named attention. A norm may be named after it, and has no parts."""
+    """Return the modules inside those named attention. A norm may be named after it, and has no
+    parts.
+    """
     named = [
         module
         for name, module in block.named_modules()
@@ -117,10 +136,16 @@ def _attention_of(block: nn.Module) -> set[nn.Module]:
 
 
 def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Branch | str:
-    """Return the branch of the block that leads from one layer to the next, or why there is none."""
+    """Return the branch of the block that leads from one layer to the next, or why there
+    is none.
+    """
     fits = [one for one in tensors if one.rows.shape == entered.shape]
-    branches = [(place, one) for place, one in enumerate(fits) if one.of_attention and not one.is_input]
-    sums = [(place, one.rows) for place, one in enumerate(fits) if one.is_input] + [(len(fits), left)]
+    branches = [
+        (place, one) for place, one in enumerate(fits) if one.of_attention and not one.is_input
+    ]
+    sums = [(place, one.rows) for place, one in enumerate(fits) if one.is_input] + [
+        (len(fits), left)
+    ]
     for scale_of in (_unscaled, _scale):
         for place, total in sums:
             for earlier, one in branches:
@@ -128,13 +153,17 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
                     return _as_branch(one, entered, scale)
     others = [one.rows for one in fits if not one.is_input]
     for _, one in branches:
-        if any(other is not one.rows and _adds_up(entered, one.rows, other, left) for other in others):
+        if any(
+            other is not one.rows and _adds_up(entered, one.rows, other, left) for other in others
+        ):
             return _as_branch(one, entered, 1.0)
     return NOT_ADDED
 
 
 def _as_branch(one: _ModuleTensor, entered: Tensor, scale: float) -> Branch:
-    return Branch(one.module, one.slot, one.call, torch.promote_types(one.rows.dtype, entered.dtype), scale)
+    return Branch(
+        one.module, one.slot, one.call, torch.promote_types(one.rows.dtype, entered.dtype), scale
+    )
 
 
 def _unscaled(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:

@@ -1,10 +1,11 @@
 """Capture: each layer's states of any model, at the sampled tokens and nowhere else.
 
-Layer 0 is what enters the first block (the embedding output); layer l is the output of block l. The last layer of
-every family is therefore the last block's output *before* a final normalisation, the same residual stream as the
-layers below it. To measure the normalised output too, name its module in ``layers``. Where a block carries several
-vectors for each token (the streams of hyper-connections), a layer's vector is their concatenation; where it returns
-its branch and the residual stream separately, for the next block to add, it is the first part alone. Each stack of an
+Layer 0 is what enters the first block (the embedding output); layer l is the output of block l. The
+last layer of every family is therefore the last block's output *before* a final normalisation, the
+same residual stream as the layers below it. To measure the normalised output too, name its module
+in ``layers``. Where a block carries several vectors for each token (the streams of
+hyper-connections), a layer's vector is their concatenation; where it returns its branch and the
+residual stream separately, for the next block to add, it is the first part alone. Each stack of an
 encoder-decoder has its own layers, from 0 on.
 """
 
@@ -30,7 +31,9 @@ from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 
 _SHORT = 64
-"""Tokens of a trial: more cost more and show no more. Models that need a certain length get the probe's."""
+"""Tokens of a trial: more cost more and show no more. Models that need a certain length get the
+probe's.
+"""
 
 
 def no_progress(*_: object) -> None:
@@ -51,28 +54,31 @@ def capture(
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
-    A window without sampled tokens is not read, and one of a causal model not past its last sampled token.
-    The model is left unchanged: training flags module by module, hooks, gradients, RNG state, and whatever it
-    changes in itself when it runs.
+    A window without sampled tokens is not read, and one of a causal model not past its last sampled
+    token. The model is left unchanged: training flags module by module, hooks, gradients, RNG
+    state, and whatever it changes in itself when it runs.
 
     Args:
         model: made by :func:`repdyn.capture.prepared_model.prepare`.
         probe: the tokens.
-        subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric batches are thereby
-            slices; tokens that only the others sample follow, then those of ``probe.whole_windows`` if captured.
-        captures: what to capture in addition to each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
-        tokens_per_forward: bounds the size of one forward pass; None for 2,048 tokens on a CPU, whose cache has room
-            for their states, and 8,192 elsewhere.
-        states_bytes: how much memory the states may take, all layers together, on the model's device; further layers
-            are kept in the system's temporary folder (TMPDIR).
+        subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric
+            batches are thereby slices; tokens that only the others sample follow, then those of
+            ``probe.whole_windows`` if captured.
+        captures: what to capture in addition to each layer's own states, of
+            :data:`repdyn.capture.states.CaptureKind`.
+        tokens_per_forward: bounds the size of one forward pass; None for 2,048 tokens on a CPU,
+            whose cache has room for their states, and 8,192 elsewhere.
+        states_bytes: how much memory the states may take, all layers together, on the model's
+            device; further layers are kept in the system's temporary folder (TMPDIR).
         progress: called after each forward pass with the share of the probe that has run.
-        ranks: processes that hold the same model, or shards of it, and share the work: each runs its share of the
-            probe, in the batches that one process would run, and gets the whole of every size-th layer.
+        ranks: processes that hold the same model, or shards of it, and share the work: each runs
+            its share of the probe, in the batches that one process would run, and gets the whole of
+            every size-th layer.
 
     Raises:
         ValueError: the model's states depend on the content of the padding.
-        RuntimeError: a block did not run, its output is not one vector for each token, blocks that were found do not
-            pass states from one to the next; or another rank failed.
+        RuntimeError: a block did not run, its output is not one vector for each token, blocks that
+            were found do not pass states from one to the next; or another rank failed.
         OSError: the temporary folder has too little space.
     """
     model = model.on(probe)
@@ -86,13 +92,22 @@ def capture(
         with ranks.sync_errors():
             if model.forward is None and not model.causal:
                 check_padding(model, probe)
-        needed = probe.tokens_needed(np.array(sampled), model.is_causal is True and model.any_length)
+        needed = probe.tokens_needed(
+            np.array(sampled), model.is_causal is True and model.any_length
+        )
     # those of a probe of inputs are given
     n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
-    batches = list(probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed))
+    batches = list(
+        probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed)
+    )
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
-        firsts = [batch.tokens[batch.positions % batch.input_ids.shape[1] == 0] for batch in batches]
-        batches = [replace(batch, means=probe.index_of_mean(at)) for batch, at in zip(batches, firsts, strict=True)]
+        firsts = [
+            batch.tokens[batch.positions % batch.input_ids.shape[1] == 0] for batch in batches
+        ]
+        batches = [
+            replace(batch, means=probe.index_of_mean(at))
+            for batch, at in zip(batches, firsts, strict=True)
+        ]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)
@@ -100,16 +115,23 @@ def capture(
     own = np.full_like(rows, -1)
     own[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.sync_errors():
-        # A sharded model needs all ranks for every forward pass: a rank without a batch left runs one for the others.
+        # A sharded model needs all ranks for every forward pass: a rank without a batch left runs
+        # one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = record(model, share, own, states_bytes, captures, first, progress=progress)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
 def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
-    """Return the rows of the states that come from the tokens, or from means, of these batches, ascending."""
+    """Return the rows of the states that come from the tokens, or from means, of these batches,
+    ascending.
+    """
     none = np.array([], dtype=int)
-    parts = [part for batch in batches for part in (batch.tokens, none if batch.means is None else batch.means)]
+    parts = [
+        part
+        for batch in batches
+        for part in (batch.tokens, none if batch.means is None else batch.means)
+    ]
     found = rows[np.concatenate([none, *parts])]
     return np.sort(found[found >= 0])
 
@@ -122,7 +144,8 @@ def exchange_layers(
     buffers: Buffers,
     ranks: Ranks,
 ) -> States:
-    """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is compared with.
+    """Turn every rank's rows of all layers into all rows of every size-th layer, and of those it is
+    compared with.
 
     ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
     """
@@ -138,7 +161,9 @@ def exchange_layers(
             for piece, of_rank in zip(pieces, places, strict=True):
                 states[torch.from_numpy(of_rank)] = piece[: len(of_rank)].to(states.device)
             return states
-        except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
+        except (
+            Exception
+        ) as error:  # too little memory or disk here: the others still wait for what this rank has
             failure = error
 
     for number in range(len(parts.layers)):
@@ -149,7 +174,8 @@ def exchange_layers(
         after = gather(after, owner) if isinstance(after, Tensor) else after
         if states is not None:
             whole.layers.append(replace(part, states=states, after_attention=after))
-        # the ranks besides its owner that compare layers of their own with it: all, or that of the layer before
+        # the ranks besides its owner that compare layers of their own with it: all, or that of the
+        # layer before
         comparing = set(range(ranks.size)) if "last" in captures and part.is_last else set()
         if "following" in captures and part.index > 0:
             comparing.add((owner - 1) % ranks.size)
@@ -167,10 +193,11 @@ def exchange_layers(
 def causality(model: PreparedModel, probe: Probe) -> dict[str | None, bool | None]:
     """Return for each stack whether no position sees a later one; None where it is undecidable.
 
-    The second part of a sequence is changed, and the states of its first part are compared. Each of several stacks is
-    tried separately while the outputs of the others are frozen: the decoder of an encoder-decoder sees the change in
-    its own input alone. A decoder whose positions see all of a prefix, later ones too, counts as causal where that
-    prefix is shorter than half of the probe's longest sequence, or than 31 tokens. A probe of inputs states it.
+    The second part of a sequence is changed, and the states of its first part are compared. Each of
+    several stacks is tried separately while the outputs of the others are frozen: the decoder of an
+    encoder-decoder sees the change in its own input alone. A decoder whose positions see all of a
+    prefix, later ones too, counts as causal where that prefix is shorter than half of the probe's
+    longest sequence, or than 31 tokens. A probe of inputs states it.
     """
     model = model.on(probe)
     if probe.inputs is not None:
@@ -179,9 +206,14 @@ def causality(model: PreparedModel, probe: Probe) -> dict[str | None, bool | Non
     tokens, vocabulary = tokens[: _SHORT if model.any_length else None], probe.tokens.unique()
     if len(vocabulary) == 1 or len(tokens) < 2:
         return dict.fromkeys(model.stacks)
-    split = (len(tokens) // 2 - 1) | 1  # odd: windows, chunks and blocks of attention do not end there
+    split = (
+        len(tokens) // 2 - 1
+    ) | 1  # odd: windows, chunks and blocks of attention do not end there
     others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
-    changed = [torch.cat([tokens[:split], others[split:]]), torch.cat([others[:split], tokens[split:]])]
+    changed = [
+        torch.cat([tokens[:split], others[split:]]),
+        torch.cat([others[:split], tokens[split:]]),
+    ]
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
         states = _try(model, tokens, changed, torch.ones_like(tokens), of_stack=stack)[stack]
@@ -193,8 +225,8 @@ def is_causal(states: Tensor, split: int) -> bool | None:
     """Return whether no position sees a later one; None if undecidable.
 
     Args:
-        states: (2, n_sequences, length, dim), the last layer's of a trial of two changes: of the tokens from a position
-            on, and of those before it.
+        states: (2, n_sequences, length, dim), the last layer's of a trial of two changes: of the
+            tokens from a position on, and of those before it.
         split: that position.
     """
     if not bool(states.isfinite().all()):
@@ -210,7 +242,9 @@ def is_causal(states: Tensor, split: int) -> bool | None:
 
 
 def check_padding(model: PreparedModel, probe: Probe) -> None:
-    """Raise ValueError where the states of a padded sequence, the shortest, change with the tokens in its padding."""
+    """Raise ValueError where the states of a padded sequence, the shortest, change with the tokens
+    in its padding.
+    """
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
     padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)
     padding, others = padding[: _SHORT if model.any_length else None], probe.tokens.unique()
@@ -224,8 +258,9 @@ def check_padding(model: PreparedModel, probe: Probe) -> None:
         if _has_moved(moved[1], states, rounding):
             raise ValueError(
                 "expected states that do not depend on the tokens in the padding, but those of "
-                f"{class_name(model.module)} do: something in its forward pass ignores attention_mask (nonzero at "
-                "tokens); use sequences of one length, or run the model with forward=lambda model, batch: ..."
+                f"{class_name(model.module)} do: something in its forward pass ignores "
+                "attention_mask (nonzero at tokens); use sequences of one length, or run the model "
+                "with forward=lambda model, batch: ..."
             )
 
 
@@ -237,11 +272,13 @@ def _try(
     *,
     of_stack: str | None = None,
 ) -> dict[str | None, Tensor]:
-    """Return the last states of each stack, (2, n_sequences, n_tokens, dim), for a sequence and changed ones.
+    """Return the last states of each stack, (2, n_sequences, n_tokens, dim), for a sequence and
+    changed ones.
 
-    They are those of two batches of one shape, so that equal inputs go through the same arithmetic. In the second, all
-    sequences but the first and the last are changed. Where these are rounded differently all the same, they show by how
-    much. Other stacks than ``of_stack`` give the same states for both, if it is not None.
+    They are those of two batches of one shape, so that equal inputs go through the same arithmetic.
+    In the second, all sequences but the first and the last are changed. Where these are rounded
+    differently all the same, they show by how much. Other stacks than ``of_stack`` give the same
+    states for both, if it is not None.
     """
     n = len(changed) + 2
     controls = [now] * (2 if n == len(now) else 1)  # no batch is square
@@ -249,24 +286,32 @@ def _try(
     positions = np.flatnonzero(masks.numpy())
     rows = np.arange(2 * len(positions)).reshape(2, -1)
     sequences = [torch.stack([now, *each, *controls]) for each in ([now] * len(changed), changed)]
-    trial = [ProbeBatch(ids, masks, positions, numbers) for ids, numbers in zip(sequences, rows, strict=True)]
+    trial = [
+        ProbeBatch(ids, masks, positions, numbers)
+        for ids, numbers in zip(sequences, rows, strict=True)
+    ]
     states = record(model, trial, rows.ravel(), only_changing=of_stack)
     last = {layer.stack: layer.states for layer in states.layers}
-    return {stack: found.double().unflatten(0, (2, len(masks), -1)) for stack, found in last.items()}
+    return {
+        stack: found.double().unflatten(0, (2, len(masks), -1)) for stack, found in last.items()
+    }
 
 
 def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding alone.
+    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding
+    alone.
 
-    Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
-    few go to another expert.
+    Tokens that are sorted into batches of their own, as experts do, are rounded differently when
+    others change, and a few go to another expert.
     """
     moved = (states[1] - states[0]).abs().amax(dim=-1)
     return moved, 4 * moved[[0, -1]].mean(dim=1).max()
 
 
 def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
-    """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
+    """Return whether vectors moved: any one of them, or half of them where one alone may be an
+    accident.
+    """
     least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
     return bool((moved.median() if rounding > 0 else moved.max()) > least)
 
@@ -286,10 +331,13 @@ def record(
 
     Args:
         rows: (n_tokens,) the row of each token in the states, -1 where it is not sampled.
-        first: one sequence, on which to learn where each block adds its attention's output, if that is captured.
-        only_changing: the stack whose states may change from the first batch to the second; None for all.
+        first: one sequence, on which to learn where each block adds its attention's output, if that
+            is captured.
+        only_changing: the stack whose states may change from the first batch to the second; None
+            for all.
     """
-    frozen: deque[Any] = deque()  # what the blocks of other stacks put out for the first batch, and again for the next
+    # what the blocks of other stacks put out for the first batch, and again for the next
+    frozen: deque[Any] = deque()
     number = 0
 
     def freeze(_module: nn.Module, _args: Any, output: Any) -> Any:
@@ -298,7 +346,11 @@ def record(
     with model.evaluating() as run, ExitStack() as hooks:
         branches = None if first is None else find_branches(run, first)
         recorder = Recorder(run.model, rows, Buffers(states_bytes), branches)
-        search = EmbeddingSearch(run.model.module, len(model.stacks)) if "embeddings" in captures else None
+        search = (
+            EmbeddingSearch(run.model.module, len(model.stacks))
+            if "embeddings" in captures
+            else None
+        )
         for block in run.model.blocks if only_changing is not None else ():
             if block.stack != only_changing:
                 hooks.enter_context(block.module.register_forward_hook(freeze))
@@ -314,7 +366,9 @@ def record(
 
 @plain_state()
 def try_model(model: PreparedModel, probe: Probe) -> None:
-    """Run a model on up to three windows of a probe that ask most of it; errors as for :func:`capture`."""
+    """Run a model on up to three windows of a probe that ask most of it; errors as for
+    :func:`capture`.
+    """
     if probe.inputs is not None:
         batch = next(probe.batches(1))
     else:  # the longest, that of the largest id, and the shortest

@@ -1,4 +1,6 @@
-"""Forward passes that leave a model unchanged: how it is called, and the settings of PyTorch that it runs under."""
+"""Forward passes that leave a model unchanged: how it is called, and the settings of PyTorch that
+it runs under.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,24 @@ Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
 
 def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
+    """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it
+    takes them.
 
-    The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and, where it takes one,
-    ``decoder_attention_mask``. Without ``logits``, it computes those of the last position alone, where it can.
+    The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and,
+    where it takes one, ``decoder_attention_mask``. Without ``logits``, it computes those of the
+    last position alone, where it can.
     """
     parameters = parameters_of(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if not takes_any and "attention_mask" not in parameters and bool((batch.attention_mask == 0).any()):
+    if (
+        not takes_any
+        and "attention_mask" not in parameters
+        and bool((batch.attention_mask == 0).any())
+    ):
         raise ValueError(
-            f"expected a probe without padding, because {type(model).__name__}.forward takes no attention_mask; "
-            "use sequences of one length, or run the model with forward=lambda model, batch: ..."
+            f"expected a probe without padding, because {type(model).__name__}.forward takes no "
+            "attention_mask; use sequences of one length, or run the model with forward=lambda "
+            "model, batch: ..."
         )
     ids, mask = batch.input_ids, batch.attention_mask
     arguments = {"attention_mask": mask, "use_cache": False}
@@ -45,19 +54,30 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
         offered["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
     if "decoder_input_ids" in parameters:
         offered |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-    arguments = {name: value for name, value in arguments.items() if takes_any or name in parameters}
+    arguments = {
+        name: value for name, value in arguments.items() if takes_any or name in parameters
+    }
     arguments |= {name: value for name, value in offered.items() if name in parameters}
     first = next(iter(parameters.values()))
     if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return model(ids, **arguments)
-    name = first.name if "input_ids" not in parameters and first.kind is first.KEYWORD_ONLY else "input_ids"
+    name = (
+        first.name
+        if "input_ids" not in parameters and first.kind is first.KEYWORD_ONLY
+        else "input_ids"
+    )
     return model(**{name: ids}, **arguments)
 
 
 def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with the token ids alone, which say everything where the batch has no padding."""
+    """Call a model with the token ids alone, which say everything where the batch has no
+    padding.
+    """
     if bool((batch.attention_mask == 0).any()):
-        raise ValueError("expected a batch without padding, since the model gets no attention_mask, got one with it")
+        raise ValueError(
+            "expected a batch without padding, since the model gets no attention_mask, got one "
+            "with it"
+        )
     return model(batch.input_ids)
 
 
@@ -67,7 +87,9 @@ def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) 
 
 
 def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with the inputs of a batch: in their order, or those by name that its forward takes."""
+    """Call a model with the inputs of a batch: in their order, or those by name that its forward
+    takes.
+    """
     inputs = batch.inputs
     if not isinstance(inputs, Mapping):
         return model(*(inputs or ()))
@@ -76,19 +98,25 @@ def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     taken = {name: value for name, value in inputs.items() if takes_any or name in parameters}
     if not taken:
         raise ValueError(
-            f"expected inputs that {type(model).__name__}.forward({', '.join(parameters)}) takes, got "
-            f"{', '.join(inputs)}; name them as the forward does, give them as a tuple in its order, or run the model "
-            "with forward=lambda model, batch: model(batch.inputs)"
+            f"expected inputs that {type(model).__name__}.forward({', '.join(parameters)}) takes, "
+            f"got {', '.join(inputs)}; name them as the forward does, give them as a tuple in its "
+            "order, or run the model with forward=lambda model, batch: model(batch.inputs)"
         )
     return model(**taken)
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a model's forward; of the model inside where it passes everything on, as wrappers do."""
+    """Return the parameters of a model's forward; of the model inside where it passes everything
+    on, as wrappers do.
+    """
     parameters = inspect.signature(model.forward).parameters
     passes_on = all(p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL} for p in parameters.values())
     inner = hugging_face_model(model) if passes_on else None
-    return parameters if inner is None or inner is model else inspect.signature(inner.forward).parameters
+    return (
+        parameters
+        if inner is None or inner is model
+        else inspect.signature(inner.forward).parameters
+    )
 
 
 @contextmanager
@@ -99,7 +127,8 @@ def evaluating(
     parameters: Mapping[str, Tensor] | None = None,
     onlookers: set[int] | None = None,
 ) -> Iterator[tuple[Shadow, Watch]]:
-    """Yield a shadow of a model in evaluation mode, and run what is inside without gradients and in full precision.
+    """Yield a shadow of a model in evaluation mode, and run what is inside without gradients and in
+    full precision.
 
     Raises:
         repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
@@ -116,22 +145,29 @@ def evaluating(
 
 @contextmanager
 def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
-    """Run a model that has no shadow in evaluation mode, and restore on leaving what it changes in itself.
+    """Run a model that has no shadow in evaluation mode, and restore on leaving what it changes in
+    itself.
 
-    These are its flags, submodules, weights and buffers, and attributes without a leading underscore, with what is in
-    these lists, dictionaries, generators and objects; a new attribute persists. A weight that is replaced by another
-    one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate loads them.
+    These are its flags, submodules, weights and buffers, and attributes without a leading
+    underscore, with what is in these lists, dictionaries, generators and objects; a new attribute
+    persists. A weight that is replaced by another one, or whose ``data`` is, stays replaced: FSDP
+    gathers weights in that way and accelerate loads them.
 
     Raises:
-        RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
+        RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot
+            be restored.
     """
     modules = []
     for module in model.modules():
         # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
         public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-        attributes = {name: value for name, value in public.items() if not isinstance(value, Tensor)}
+        attributes = {
+            name: value for name, value in public.items() if not isinstance(value, Tensor)
+        }
         modules.append((module, module.training, attributes))
-    held = [part for each, _, own in modules for part in (*own.values(), each._modules, each._buffers)]
+    held = [
+        part for each, _, own in modules for part in (*own.values(), each._modules, each._buffers)
+    ]
     try:
         with (
             plain_state(),
@@ -139,7 +175,9 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
             variables_restored(model, held) as (tensors, _),
             Watch(device, model, [*model.parameters(), *model.buffers(), *tensors]) as watch,
         ):
-            if {"_original_forward", "forward"} <= vars(model).keys():  # accelerate has wrapped it in autocast
+            if {"_original_forward", "forward"} <= vars(
+                model
+            ).keys():  # accelerate has wrapped it in autocast
                 vars(model).update(forward=vars(model)["_original_forward"])
             model.eval()
             yield watch
@@ -152,12 +190,16 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
 
 @contextmanager
 def settings(device: torch.device) -> Iterator[None]:
-    """Set full precision and no fused paths, and restore all of it and the global generators on leaving."""
+    """Set full precision and no fused paths, and restore all of it and the global generators on
+    leaving.
+    """
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
+    # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not
+    # call them at all.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        # a seed, so that noise that a model adds even in evaluation is the same in a training and in a sweep
+        # a seed, so that noise that a model adds even in evaluation is the same in a training and
+        # in a sweep
         with isolated_rng(seed=0), full_precision(device), torch.compiler.set_stance("force_eager"):
             yield
     finally:
@@ -165,7 +207,9 @@ def settings(device: torch.device) -> Iterator[None]:
 
 
 class Watch(TorchFunctionMode):
-    """A mode that copies tensors before they are overwritten, and notes autocast that a model enters itself."""
+    """A mode that copies tensors before they are overwritten, and notes autocast that a model
+    enters itself.
+    """
 
     def __init__(self, device: torch.device, model: nn.Module, tensors: Iterable[Tensor]) -> None:
         super().__init__()
@@ -196,13 +240,17 @@ class Watch(TorchFunctionMode):
             for part in value if isinstance(value, list | tuple) else [value]:
                 found = address(part) if isinstance(part, Tensor) else None
                 if found in self._by_address and found not in self._saved:
-                    self._saved[found] = [tensor.detach().clone() for tensor in self._by_address[found]]
+                    self._saved[found] = [
+                        tensor.detach().clone() for tensor in self._by_address[found]
+                    ]
         return func(*args, **kwargs)
 
     def rest_after_first_pass(self, body: nn.Module) -> None:
-        """See no more operations, each of which costs a call of Python, where all code is of torch and transformers.
+        """See no more operations, each of which costs a call of Python, where all code is of torch
+        and transformers.
 
-        Their modules overwrite no weight in a later pass that they left alone in the first; a user's own may.
+        Their modules overwrite no weight in a later pass that they left alone in the first; a
+        user's own may.
         """
         is_plain = not self._is_resting and all(
             type(each).__module__.startswith(_PACKAGES)
@@ -214,54 +262,75 @@ class Watch(TorchFunctionMode):
             self._is_resting = True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Restore what was overwritten; raise RuntimeError where something was that was not seen."""
+        """Restore what was overwritten; raise RuntimeError where something was that was
+        not seen.
+        """
         if not self._is_resting:
             super().__exit__(kind, error, trace)
         with torch.no_grad():
             for found, copies in self._saved.items():
                 for tensor, before in zip(self._by_address[found], copies, strict=True):
                     tensor.copy_(before)
-        written = {address(t) for t, version in self._versions if t._version != version} - self._saved.keys()
+        written = {
+            address(t) for t, version in self._versions if t._version != version
+        } - self._saved.keys()
         if written and kind is None:
             named = [*self._model.named_parameters(), *self._model.named_buffers()]
             lost = next((name for name, tensor in named if address(tensor) in written), "a tensor")
             raise RuntimeError(
-                f"expected a forward pass that does not change the weights, but it overwrote {lost!r}, which cannot be "
-                "restored; measure a copy of the model, copy.deepcopy(model)"
+                "expected a forward pass that does not change the weights, but it overwrote "
+                f"{lost!r}, which cannot be restored; measure a copy of the model, "
+                "copy.deepcopy(model)"
             )
 
 
 _PACKAGES = ("torch.nn.", "transformers.")
 _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
-"""Operations that write to their first argument, beside those whose names end with an underscore."""
+"""Operations that write to their first argument, beside those whose names end with an underscore.
+"""
 _UPDATING = {
     "batch_norm": "training",
     "instance_norm": "use_input_stats",
     "embedding": "max_norm",
     "embedding_bag": "max_norm",
 }
-"""Operations that update some of their arguments internally, invisibly to a mode, and the argument that says so."""
+"""Operations that update some of their arguments internally, invisibly to a mode, and the argument
+that says so.
+"""
 
 
 @contextmanager
-def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callable[[Callable[[], T]], T]]:
-    """Yield a function that calls another one inside the outermost sharded module, with the weights gathered.
+def inside_fsdp_root(
+    root_module: nn.Module, body: nn.Module
+) -> Iterator[Callable[[Callable[[], T]], T]]:
+    """Yield a function that calls another one inside the outermost sharded module, with the weights
+    gathered.
 
-    FSDP needs each forward pass to begin there: the module called first becomes the root that gathers the weights.
-    Where nothing is sharded it is a plain call.
+    FSDP needs each forward pass to begin there: the module called first becomes the root that
+    gathers the weights. Where nothing is sharded it is a plain call.
     """
-    outer = next((m for m in root_module.modules() if is_fsdp(m) and any(body is inner for inner in m.modules())), None)
+    outer = next(
+        (
+            m
+            for m in root_module.modules()
+            if is_fsdp(m) and any(body is inner for inner in m.modules())
+        ),
+        None,
+    )
     try:
         if outer is None or outer is body:
             yield lambda function: function()
         else:
             yield partial(_inside, outer)
     finally:
-        # A root would wait for the backward pass, which never comes. A forward pass that failed leaves a module in the
-        # state of running it, where it would not reshard, and the next training step would run on stale weights.
+        # A root would wait for the backward pass, which never comes. A forward pass that failed
+        # leaves a module in the state of running it, where it would not reshard, and the next
+        # training step would run on stale weights.
         for module in [each for each in root_module.modules() if is_a(each, "torch.FSDPModule")]:
             state: Any = module._get_fsdp_state()
-            groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+            groups = getattr(state, "_fsdp_param_groups", None) or [
+                getattr(state, "_fsdp_param_group", None)
+            ]
             for part in filter(None, (state, *groups)):
                 part._training_state = type(part._training_state).IDLE
             module.reshard()
@@ -269,12 +338,15 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
     wrapped = outer.module if is_a(outer, "torch.FullyShardedDataParallel") else outer
-    own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
+    own = {
+        name: value for name, value in vars(wrapped).items() if name == "forward"
+    }  # accelerate's, under autocast
     outcome: list[T] = []
 
     def forward() -> None:
         restore()  # the function may call this very module
-        outcome.append(function())  # its result bypasses the wrapper, which would search it for tensors
+        # its result bypasses the wrapper, which would search it for tensors
+        outcome.append(function())
 
     def restore() -> None:
         vars(wrapped).pop("forward", None)

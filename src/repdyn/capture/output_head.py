@@ -1,8 +1,9 @@
 """The output head of any language model: the modules between its last block and its logits.
 
-They are found by what flows through them: in a forward pass, each takes what the one before returned, from the states
-that the last block puts out to the logits. A head is only returned where these modules, run by themselves on the same
-states in another order, give the model's own logits up to rounding.
+They are found by what flows through them: in a forward pass, each takes what the one before
+returned, from the states that the last block puts out to the logits. A head is only returned where
+these modules, run by themselves on the same states in another order, give the model's own logits up
+to rounding.
 """
 
 from collections import deque
@@ -25,16 +26,23 @@ SHARDED = "the weights of the output head are sharded over processes"
 SEVERAL_STACKS = "the model has several stacks of blocks"
 NO_NORM = "the model has no norm after its last block"
 NO_LAST_STATE = "the model returns no last_hidden_state"
-NOT_A_CHAIN = "no modules lead from the states of the last block to the logits, each taking what the one before returns"
+NOT_A_CHAIN = (
+    "no modules lead from the states of the last block to the logits, each taking what the one "
+    "before returns"
+)
 NOT_FINITE = "the model's logits are not finite"
-NOT_REPRODUCED = "the modules after the last block do not reproduce the model's logits by themselves"
+NOT_REPRODUCED = (
+    "the modules after the last block do not reproduce the model's logits by themselves"
+)
 
 # rounding errors of the largest logit
 _TOLERANCE = 32
 
 
 class OutputScale(NamedTuple):
-    """A factor and a soft cap that a model applies to the output of its last module, in this order."""
+    """A factor and a soft cap that a model applies to the output of its last module, in
+    this order.
+    """
 
     factor: float = 1.0
     cap: float | None = None
@@ -56,8 +64,12 @@ class OutputHead:
     """Whether the modules are a shadow's, or the model's own, which are restored."""
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the logits (n, vocabulary) of states (n, dim), on the device of the states and without gradients."""
-        with settings(self.device) if self.way == "shadow" else restoring(self.modules, self.device):
+        """Return the logits (n, vocabulary) of states (n, dim), on the device of the states and
+        without gradients.
+        """
+        with (
+            settings(self.device) if self.way == "shadow" else restoring(self.modules, self.device)
+        ):
             values = states.to(self.device).unsqueeze(0)
             for module in self.modules:
                 values = module(values)
@@ -71,24 +83,33 @@ class _Call(NamedTuple):
 
 
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
-    """Return the modules between a model's last block and its unembedding, or the reason why they are not known.
+    """Return the modules between a model's last block and its unembedding, or the reason why they
+    are not known.
 
-    In a Hugging Face model, with a head or without, these modules compute ``last_hidden_state``; in any other they are
-    all modules of its output head except the last one. Usually there is one, the final norm.
+    In a Hugging Face model, with a head or without, these modules compute ``last_hidden_state``; in
+    any other they are all modules of its output head except the last one. Usually there is one, the
+    final norm.
     """
     if model.whole is not None:
         return find_output_head(model, input_ids, to_last_state=True)
     head = find_output_head(model, input_ids)
     if isinstance(head, str):
         return head
-    return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
+    return (
+        replace(head, modules=head.modules[:-1], scale=OutputScale())
+        if len(head.modules) > 1
+        else NO_NORM
+    )
 
 
-def find_output_head(model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False) -> OutputHead | str:
+def find_output_head(
+    model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False
+) -> OutputHead | str:
     """Return the output head of a model, or the reason why it has none.
 
     Args:
-        model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or ``AutoModelForMaskedLM``.
+        model: prepared with its head, as an instance of ``AutoModelForCausalLM`` or
+            ``AutoModelForMaskedLM``.
         input_ids: (n_sequences, length) tokens that it is tried on.
         to_last_state: return the modules that lead to ``last_hidden_state`` instead.
     """
@@ -114,11 +135,21 @@ def find_output_head(model: PreparedModel, input_ids: Tensor, *, to_last_state: 
             calls.append(_Call(module, taken[0], returned[0]))
 
     with model.on(batch).evaluating() as run:
-        module, whole, blocks = run.model.module, run.model.whole, [block.module for block in run.model.blocks]
+        module, whole, blocks = (
+            run.model.module,
+            run.model.whole,
+            [block.module for block in run.model.blocks],
+        )
         inside = {module for block in blocks for module in block.modules()}
-        outside = [m for m in module.modules() if m not in inside and not set(blocks) & set(m.modules())]
+        outside = [
+            m for m in module.modules() if m not in inside and not set(blocks) & set(m.modules())
+        ]
         with watched([blocks[-1]], leave=keep_last), watched(outside, enter, leave):
-            output = run(batch, whole.base_model if whole is not None and to_last_state else None, logits=True)
+            output = run(
+                batch,
+                whole.base_model if whole is not None and to_last_state else None,
+                logits=True,
+            )
         if to_last_state:
             wanted, cap = getattr(output, "last_hidden_state", None), None
             if not isinstance(wanted, Tensor):
@@ -127,39 +158,56 @@ def find_output_head(model: PreparedModel, input_ids: Tensor, *, to_last_state: 
                 return NO_NORM
         else:
             wanted = _logits(output, module, {part.shape[-1] for part in last})
-            cap = None if whole is None else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
+            cap = (
+                None
+                if whole is None
+                else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
+            )
             if wanted is None:
                 return NO_LOGITS
         if not bool(wanted.isfinite().all()):
             return NOT_FINITE
         for start in last:
             if (found := _chain(start, calls, wanted, cap)) is not None:
-                head = OutputHead(nn.ModuleList(found[0]), found[1], run.model.device, run.model.way)
+                head = OutputHead(
+                    nn.ModuleList(found[0]), found[1], run.model.device, run.model.way
+                )
                 return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
         return NOT_A_CHAIN
 
 
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:
-    """Return the logits in a model's output: those so named, or a tensor as wide as a vocabulary, but not as states."""
+    """Return the logits in a model's output: those so named, or a tensor as wide as a vocabulary,
+    but not as states.
+    """
     named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding))
     vocabularies = {module.num_embeddings for module in embeddings} - {*dims}
     parts = output if isinstance(output, tuple | list) else [output]
-    return next((p for p in parts if isinstance(p, Tensor) and p.ndim == 3 and p.shape[-1] in vocabularies), None)
+    return next(
+        (p for p in parts if isinstance(p, Tensor) and p.ndim == 3 and p.shape[-1] in vocabularies),
+        None,
+    )
 
 
 def _states(parts: Any) -> list[Tensor]:
     """Return the floating-point tensors among arguments or outputs, as rows."""
     tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-    return [part.reshape(-1, part.shape[-1]) for part in tensors if part.is_floating_point() and part.ndim > 1]
+    return [
+        part.reshape(-1, part.shape[-1])
+        for part in tensors
+        if part.is_floating_point() and part.ndim > 1
+    ]
 
 
 def _chain(
     start: Tensor, calls: list[_Call], logits: Tensor, cap: float | None
 ) -> tuple[list[nn.Module], OutputScale] | None:
-    """Return the shortest chain of modules from the states to the logits, and the scale of the last one's output."""
+    """Return the shortest chain of modules from the states to the logits, and the scale of the last
+    one's output.
+    """
     wanted = logits.reshape(-1, logits.shape[-1])
     reached: deque[tuple[Tensor, list[nn.Module]]] = deque([(start, [])])
     left = list(calls)

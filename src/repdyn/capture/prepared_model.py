@@ -45,7 +45,14 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import NoShadow, own_names
-from repdyn.capture.token_states import EmbeddingSearch, InputStates, Slot, TokenStates, watched, widened
+from repdyn.capture.token_states import (
+    EmbeddingSearch,
+    InputStates,
+    Slot,
+    TokenStates,
+    watched,
+    widened,
+)
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
@@ -54,7 +61,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _SHORT = 63
-"""Tokens of the sequence on which a model shows how it is run; odd, and one that needs a certain length gets all."""
+"""Tokens of the sequence on which a model shows how it is run; odd, and one that needs a certain
+length gets all.
+"""
 _VALUES = {
     "attention_mask": "batch.attention_mask",
     "mask": "batch.attention_mask",
@@ -71,9 +80,12 @@ class PreparedModel:
     """A model and everything that is needed to run it on a probe; made by :func:`prepare`."""
 
     module: nn.Module
-    """The model without the wrappers of ``torch.compile``, DistributedDataParallel, DataParallel and FSDP."""
+    """The model without the wrappers of ``torch.compile``, DistributedDataParallel, DataParallel
+    and FSDP.
+    """
     root_module: nn.Module
-    """The module that the model is a part of where that is sharded as a whole, or the model itself."""
+    """The module that the model is a part of where that is sharded as a whole, or the model itself.
+    """
     blocks: Blocks
     """The modules whose outputs are layers, stack after stack."""
     blocks_named: bool
@@ -83,11 +95,15 @@ class PreparedModel:
     whole: PreTrainedModel | None
     """The Hugging Face model that it is, or wraps as the only one."""
     body: nn.Module
-    """What is called: the model without the head of a Hugging Face model, whose logits are not needed, where it can."""
+    """What is called: the model without the head of a Hugging Face model, whose logits are not
+    needed, where it can.
+    """
     needs_logits: bool
     """Whether a call without the logits could leave out a block."""
     pads_right: bool
-    """Whether that pads sequences on the right: Longformer and similar ones do, to whole windows, blocks or chunks."""
+    """Whether that pads sequences on the right: Longformer and similar ones do, to whole windows,
+    blocks or chunks.
+    """
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, what stands in for the model's own parameters."""
     unfound: str = ""
@@ -97,13 +113,21 @@ class PreparedModel:
     way: Way = "shadow"
     """Whether a shadow runs in the model's place, or the model itself, which is then restored."""
     call: Callable[..., Any] = call_with_tokens
-    """How the model is called where ``forward`` is None; :func:`call_with_inputs` on a probe of inputs."""
+    """How the model is called where ``forward`` is None; :func:`call_with_inputs` on a probe of
+    inputs.
+    """
     positions_first: bool = False
-    """Whether its states of inputs have the positions in the first dimension, and the inputs in the second."""
+    """Whether its states of inputs have the positions in the first dimension, and the inputs in the
+    second.
+    """
     reports_states: bool = False
-    """Whether the layers are the hidden states that a Hugging Face model reports, rather than outputs of blocks."""
+    """Whether the layers are the hidden states that a Hugging Face model reports, rather than
+    outputs of blocks.
+    """
     slots: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
-    """By stack, which part of what its blocks take and which of what they return the states are, where it is known."""
+    """By stack, which part of what its blocks take and which of what they return the states are,
+    where it is known.
+    """
     any_length: bool = False
     """Whether it runs on windows that are cut anywhere."""
     onlookers: set[int] | None = None
@@ -111,7 +135,9 @@ class PreparedModel:
     structure: Sequence[tuple] = ()
     """The modules, classes and hooks that all this was found for; see :meth:`fits`."""
     causal: Mapping[str | None, bool | None] = field(default_factory=dict)
-    """For each stack, whether no position sees a later one; filled in by whoever has tried it, and padding too."""
+    """For each stack, whether no position sees a later one; filled in by whoever has tried it, and
+    padding too.
+    """
 
     @property
     def stacks(self) -> list[str | None]:
@@ -120,7 +146,9 @@ class PreparedModel:
 
     @property
     def is_causal(self) -> bool | None:
-        """Tell whether no position sees a later one; None where that is unknown, or the stacks differ."""
+        """Tell whether no position sees a later one; None where that is unknown, or the stacks
+        differ.
+        """
         found = set(self.causal.values())
         return found.pop() if len(found) == 1 else None
 
@@ -129,8 +157,12 @@ class PreparedModel:
         """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
         # FSDP1 keeps parameters in flat pieces
-        is_known = not any(is_a(module, "torch.FullyShardedDataParallel") for module in self.root_module.modules())
-        n_parameters = sum(parameter.numel() for parameter in self.module.parameters() if not is_lazy(parameter))
+        is_known = not any(
+            is_a(module, "torch.FullyShardedDataParallel") for module in self.root_module.modules()
+        )
+        n_parameters = sum(
+            parameter.numel() for parameter in self.module.parameters() if not is_lazy(parameter)
+        )
         return {
             "causal": self.is_causal,
             "parameters": n_parameters if is_known else None,
@@ -139,22 +171,28 @@ class PreparedModel:
         }
 
     def token_states(self) -> TokenStates:
-        """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
+        """Return a search for the states of a batch's tokens, or of what is sampled of a batch of
+        inputs.
+        """
         if self.call is call_with_inputs:
             return InputStates(positions_first=self.positions_first)
         return TokenStates(pads_right=self.pads_right)
 
     def fits(self, root_module: nn.Module) -> bool:
-        """Return whether a model is still as it was when it was tried: of the same modules and hooks, on its device.
+        """Return whether a model is still as it was when it was tried: of the same modules and
+        hooks, on its device.
 
         Its weights may be others.
         """
-        is_same = root_module is self.root_module and device_of(self.module, root_module) == self.device
+        is_same = (
+            root_module is self.root_module and device_of(self.module, root_module) == self.device
+        )
         return is_same and self.structure == _structure_of(root_module)
 
     @contextmanager
     def evaluating(self) -> Iterator[Run]:
-        """Yield what runs the model on batches, in evaluation mode and with FSDP's weights gathered.
+        """Yield what runs the model on batches, in evaluation mode and with FSDP's weights
+        gathered.
 
         Raises:
             RuntimeError: the weights were overwritten by code invisible to PyTorch.
@@ -178,7 +216,9 @@ class PreparedModel:
                 module=shadow.module,
                 root_module=shadow.module,
                 body=of(self.body),
-                blocks=self.blocks if self.reports_states else [b._replace(module=of(b.module)) for b in self.blocks],
+                blocks=self.blocks
+                if self.reports_states
+                else [b._replace(module=of(b.module)) for b in self.blocks],
                 whole=None if self.whole is None else cast("PreTrainedModel", of(self.whole)),
             )
             yield Run(model, watch, shadow.onlookers)
@@ -187,14 +227,15 @@ class PreparedModel:
     def on(self, probe: Probe | ProbeBatch) -> PreparedModel:
         """Return the model as it is run on a probe, which one pass over one of its sequences shows.
 
-        It shows how the model is called where its signature leaves that open (with ``input_ids`` and what else the
-        forward names, with the ids alone, with one dictionary of both); whether the blocks pass states from one to the
-        next; which of its hooks only look on. Where a Hugging Face model has no blocks that pass states on, its layers
-        are the hidden states that it reports.
+        It shows how the model is called where its signature leaves that open (with ``input_ids``
+        and what else the forward names, with the ids alone, with one dictionary of both); whether
+        the blocks pass states from one to the next; which of its hooks only look on. Where a
+        Hugging Face model has no blocks that pass states on, its layers are the hidden states that
+        it reports.
 
         Raises:
-            ValueError: the forward pass fails, with the ``forward=`` to write; token ids that the model does not know;
-                or no blocks were found.
+            ValueError: the forward pass fails, with the ``forward=`` to write; token ids that the
+                model does not know; or no blocks were found.
             RuntimeError: the blocks that were found do not pass states from one to the next.
             OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
         """
@@ -205,8 +246,9 @@ class PreparedModel:
         except NoShadow as reason:
             if self.parameters:
                 raise ValueError(
-                    f"expected a model that parameters= can stand in for, got a {class_name(self.module)}: {reason}; "
-                    "measure a copy of the model that has them"
+                    "expected a model that parameters= can stand in for, got a "
+                    f"{class_name(self.module)}: {reason}; measure a copy of the model that has "
+                    "them"
                 ) from reason
             tried = replace(self, way="restored")._tried(probe)
         return replace(tried, structure=_structure_of(self.root_module))
@@ -219,7 +261,11 @@ class PreparedModel:
             largest = int(probe.tokens.max())
         else:
             tokens, largest = probe.input_ids[0].cpu(), int(probe.input_ids.max())
-        calls = (call_with_tokens, call_with_ids, call_with_dict) if self._leaves_open() else (call_with_tokens,)
+        calls = (
+            (call_with_tokens, call_with_ids, call_with_dict)
+            if self._leaves_open()
+            else (call_with_tokens,)
+        )
         failures: list[Exception] = []
         for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
             failures, ids = [], tokens[None, :length]
@@ -233,7 +279,10 @@ class PreparedModel:
                     raise
                 except ForwardFailed as error:
                     failures.append(error)
-                except (ValueError, RuntimeError) as error:  # it runs in this way, but not from block to block
+                except (
+                    ValueError,
+                    RuntimeError,
+                ) as error:  # it runs in this way, but not from block to block
                     failures = [error]
                     break
         raise failures[0]
@@ -245,7 +294,11 @@ class PreparedModel:
         shapes: list[torch.Size] = []
 
         def keep_shapes(_block: Block, returned: Mapping[Slot, Any]) -> None:
-            shapes.extend(part.shape for part in returned.values() if isinstance(part, Tensor) and part.ndim == 3)
+            shapes.extend(
+                part.shape
+                for part in returned.values()
+                if isinstance(part, Tensor) and part.ndim == 3
+            )
 
         with model.evaluating() as run, watched(run.model.blocks, leave=keep_shapes):
             run(batch)
@@ -253,7 +306,9 @@ class PreparedModel:
         return replace(model, positions_first=first, onlookers=run.onlookers)
 
     def _linked(self, batch: ProbeBatch, largest: int) -> PreparedModel:
-        """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
+        """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of
+        the probe.
+        """
         with self.evaluating() as run:
             slots, failure = _links(run, batch, largest)
         tried = replace(self, slots=slots, onlookers=run.onlookers)
@@ -262,39 +317,61 @@ class PreparedModel:
             return tried
         if self.forward is None and self.way == "shadow" and self.whole is not None:
             body, needs_logits = _body(self.module, self.whole, [])
-            model = replace(tried, reports_states=True, blocks=[], body=body, needs_logits=needs_logits)
+            model = replace(
+                tried, reports_states=True, blocks=[], body=body, needs_logits=needs_logits
+            )
             with model.evaluating() as run:
                 names = list(run.reported_states(run(batch), batch))[1:]
             if names:
-                return replace(model, blocks=[Block(name, _ReportedState()) for name in names], slots={})
+                return replace(
+                    model, blocks=[Block(name, _ReportedState()) for name in names], slots={}
+                )
         raise ValueError(reason) if self.unfound else RuntimeError(reason)
 
     def _leaves_open(self) -> bool:
-        """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
+        """Return whether a forward could take the tokens in several ways: any keywords, or one of
+        no known type.
+        """
         if self.forward is not None or is_a(self.module, "transformers.PreTrainedModel"):
             return False
         parameters = list(parameters_of(self.module).values())
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             return True
-        required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-        return len(required) == 1 and "Tensor" not in str(required[0].annotation) and required[0].name != "input_ids"
+        required = [
+            p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+        ]
+        return (
+            len(required) == 1
+            and "Tensor" not in str(required[0].annotation)
+            and required[0].name != "input_ids"
+        )
 
 
 def _structure_of(model: nn.Module) -> list[tuple]:
-    """Return the modules of a model by name, with the class, the hooks and any forward of its own of each."""
+    """Return the modules of a model by name, with the class, the hooks and any forward of its own
+    of each.
+    """
     own = [(name, module, vars(module)) for name, module in model.named_modules()]
     return [
-        (name, id(module), type(module), *(tuple(state.get(kind, ())) for kind in _HOOKS), id(state.get("forward")))
+        (
+            name,
+            id(module),
+            type(module),
+            *(tuple(state.get(kind, ())) for kind in _HOOKS),
+            id(state.get("forward")),
+        )
         for name, module, state in own
     ]
 
 
-def _links(run: Run, batch: ProbeBatch, largest: int) -> tuple[dict[str | None, tuple[Slot, Slot]], str]:
+def _links(
+    run: Run, batch: ProbeBatch, largest: int
+) -> tuple[dict[str | None, tuple[Slot, Slot]], str]:
     """Run one batch, and find whether each block takes what the one before returned.
 
     Returns:
-        By stack, which part of what blocks take and which of what they return the states are; and what is wrong with
-        the blocks, or "".
+        By stack, which part of what blocks take and which of what they return the states are; and
+        what is wrong with the blocks, or "".
     """
     model, states = run.model, run.model.token_states()
     states.batch = batch
@@ -317,16 +394,22 @@ def _links(run: Run, batch: ProbeBatch, largest: int) -> tuple[dict[str | None, 
         if not returned or failures:
             return
         into = entered[block.stack]
-        pairs = [(take, give) for give in returned for take in into if _are_same(returned[give], into[take])]
+        pairs = [
+            (take, give)
+            for give in returned
+            for take in into
+            if _are_same(returned[give], into[take])
+        ]
         # what a block only passes on, such as positions, is not its states
         pairs.sort(key=lambda pair: any(_are_same(one, returned[pair[1]]) for one in before))
         if pairs:
             slots.setdefault(block.stack, pairs[0])
             return
         failures.append(
-            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
-            f"of {name!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
-            f"or run the model once with forward=; the model has {list_candidates(model.module)}"
+            f"expected blocks that each take the output of the one before, but {block.name!r} does "
+            f"not take the output of {name!r}, so that these are not the layers of one stream; "
+            "name the blocks that are with layers=, or run the model once with forward=; the model "
+            f"has {list_candidates(model.module)}"
         )
 
     def leave(block: Block, returned: Mapping[Slot, Any]) -> None:
@@ -345,7 +428,9 @@ def _links(run: Run, batch: ProbeBatch, largest: int) -> tuple[dict[str | None, 
 
 
 def _are_same(states: Tensor, others: Tensor) -> bool:
-    """Return whether two tensors are the same states, up to device, precision and one scale factor."""
+    """Return whether two tensors are the same states, up to device, precision and one
+    scale factor.
+    """
     if states.shape != others.shape:
         return False
     states = states.to(others)
@@ -375,14 +460,20 @@ class Run:
     inside: Callable[[Callable[[], Any]], Any] = operator.call
     """Calls a function where the weights are gathered."""
 
-    def __call__(self, batch: ProbeBatch, module: nn.Module | None = None, *, logits: bool = False) -> Any:
-        """Return what the model returns for a batch, or ``module``, a part of it that is called in its place."""
+    def __call__(
+        self, batch: ProbeBatch, module: nn.Module | None = None, *, logits: bool = False
+    ) -> Any:
+        """Return what the model returns for a batch, or ``module``, a part of it that is called in
+        its place.
+        """
         model = self.model
         ids, mask = batch.input_ids.to(model.device), batch.attention_mask.to(model.device)
         inputs = batch.inputs
         if inputs is not None:  # in the precision of the first weights of floating type
             dtypes = (parameter.dtype for parameter in model.module.parameters())
-            dtype = next((d for d in dtypes if d in {torch.float32, torch.float16, torch.bfloat16}), None)
+            dtype = next(
+                (d for d in dtypes if d in {torch.float32, torch.float16, torch.bfloat16}), None
+            )
             inputs = moved(inputs, model.device, dtype)
         there = replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)
         if model.forward is not None and module is None:
@@ -406,7 +497,9 @@ class Run:
         return output
 
     def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
-        """Return the hidden states in a model's output that have one vector for each token, by name."""
+        """Return the hidden states in a model's output that have one vector for each token, by
+        name.
+        """
         reported = getattr(output, "hidden_states", None) or ()
         search = self.model.token_states()
         search.batch = batch
@@ -435,19 +528,19 @@ def prepare(
     """Resolve once what every pass over a probe needs to know of a model.
 
     Args:
-        model: a Hugging Face model or any module built of a list of blocks, wrapped or not; a module whose class has no
-            ``forward`` stands for the one network in it.
+        model: a Hugging Face model or any module built of a list of blocks, wrapped or not; a
+            module whose class has no ``forward`` stands for the one network in it.
         layers: names of the blocks, see :func:`repdyn.capture.blocks.find_blocks`.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it as
-            :func:`repdyn.capture.forward.call_with_tokens` does.
-        root_module: the module that the model is a part of, where that is sharded as a whole; None for the model
-            itself.
-        parameters: by their names in the model, what to take in place of its own parameters and buffers, such as
-            averages of them.
+        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`;
+            None calls it as :func:`repdyn.capture.forward.call_with_tokens` does.
+        root_module: the module that the model is a part of, where that is sharded as a whole; None
+            for the model itself.
+        parameters: by their names in the model, what to take in place of its own parameters and
+            buffers, such as averages of them.
 
     Raises:
-        ValueError: the blocks cannot be identified (the message lists the candidates), ``parameters`` have other
-            shapes, or ranks hold parts of one layer.
+        ValueError: the blocks cannot be identified (the message lists the candidates),
+            ``parameters`` have other shapes, or ranks hold parts of one layer.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
     check_no_tensor_parallelism(root_module)
@@ -478,15 +571,21 @@ def prepare(
 
 
 def _pads_right(module: nn.Module) -> bool:
-    """Return whether a Hugging Face model pads sequences on the right; ProphetNet adds predicting streams there."""
+    """Return whether a Hugging Face model pads sequences on the right; ProphetNet adds predicting
+    streams there.
+    """
     if not is_a(module, "transformers.PreTrainedModel"):
         return False
     kind = type(module)
-    return kind.__name__.startswith(("PegasusX", "ProphetNet")) or any(n.startswith("_pad_to_") for n in dir(kind))
+    return kind.__name__.startswith(("PegasusX", "ProphetNet")) or any(
+        n.startswith("_pad_to_") for n in dir(kind)
+    )
 
 
 def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.device:
-    """Return the device on which a model takes its input: that of its first parameter that has one."""
+    """Return the device on which a model takes its input: that of its first parameter that
+    has one.
+    """
     for module in (model, root_module):  # FSDP may have taken over all parameters of the model
         for parameter in module.parameters() if module is not None else ():
             if parameter.device.type != "meta":  # accelerate loads such ones as they are needed
@@ -494,30 +593,47 @@ def device_of(model: nn.Module, root_module: nn.Module | None = None) -> torch.d
     return torch.device("cpu")
 
 
-def _body(model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks) -> tuple[nn.Module, bool]:
-    """Return the module that is called, and whether all of its logits are needed for a measured block.
+def _body(
+    model: nn.Module, whole: PreTrainedModel | None, blocks: Blocks
+) -> tuple[nn.Module, bool]:
+    """Return the module that is called, and whether all of its logits are needed for a measured
+    block.
 
-    The model itself is called where a measured block is in the head, and where its forward pass is not the library's
+    The model itself is called where a measured block is in the head, and where its forward pass is
+    not the library's
     own: in a class of the user's, or in a function or hooks attached to it.
     """
     inside = set() if whole is None else set(whole.base_model.modules())
     if whole is None or not all(block.module in inside for block in blocks):
         return model, True
     hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
-    homes = (kind.__module__ for kind in type(model).__mro__)  # fully_shard replaces the class with one of its own
+    # fully_shard replaces the class with one of its own
+    homes = (kind.__module__ for kind in type(model).__mro__)
     has_library_forward = (
-        next(home for home in homes if not home.startswith("torch.distributed.")).startswith("transformers.")
-        # accelerate attaches its autocast and its loading of weights to an instance, which makes no difference here
-        and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
+        next(home for home in homes if not home.startswith("torch.distributed.")).startswith(
+            "transformers."
+        )
+        # accelerate attaches its autocast and its loading of weights to an instance, which makes no
+        # difference here
+        and (
+            "forward" not in vars(model)
+            or bool({"_original_forward", "_old_forward"} & set(vars(model)))
+        )
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
     )
     return whole.base_model if whole is model and has_library_forward else model, False
 
 
 def _is_own(error: Exception) -> bool:
-    """Return whether an error was raised by this package, whose messages say what to do, rather than by the model."""
+    """Return whether an error was raised by this package, whose messages say what to do, rather
+    than by the model.
+    """
     # operations of the model pass through a mode of this package
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.name != "__torch_function__"]
+    frames = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if each.name != "__torch_function__"
+    ]
     return Path(__file__).parent in Path(frames[-1].filename).resolve().parents if frames else False
 
 
@@ -526,43 +642,59 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
     name, shape = class_name(model.module), tuple(batch.input_ids.shape)
     failure = f"{type(error).__name__}: {error}"
     if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
-        return f"expected weights that have values, got a {name} on the meta device: {failure}; load them first"
+        return (
+            f"expected weights that have values, got a {name} on the meta device: {failure}; load "
+            "them first"
+        )
     signature = f"({', '.join(parameters_of(model.module))})"
     if batch.inputs is not None:
         how = "forward= to run" if model.forward is not None else "the inputs to run"
         return (
-            f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the forward does, "
-            "give them as a tuple in its order, or run the model with forward=lambda model, batch: model(batch.inputs)"
+            f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the "
+            "forward does, give them as a tuple in its order, or run the model with forward=lambda "
+            "model, batch: model(batch.inputs)"
         )
     if model.forward is not None:
         return f"expected forward= to run {name} on a ProbeBatch of shape {shape}, got {failure}"
     longest = (
-        None if model.whole is None else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
+        None
+        if model.whole is None
+        else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
     )
     if longest is None and isinstance(error, IndexError):  # positions that the model has learned
-        sizes = [each.num_embeddings for each in model.module.modules() if isinstance(each, nn.Embedding)]
+        sizes = [
+            each.num_embeddings for each in model.module.modules() if isinstance(each, nn.Embedding)
+        ]
         longest = max((size for size in sizes if size < shape[1]), default=None)
     if isinstance(longest, int) and 0 < longest < shape[1]:
         return (
-            f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} ({failure}); "
-            f"make the probe with sequence_length={longest}"
+            f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} "
+            f"({failure}); make the probe with sequence_length={longest}"
         )
     return (
-        f"expected {name}.forward{signature} to run on token ids up to {int(batch.input_ids.max())} of shape {shape}, "
-        f"got {failure}; where it takes something else, say how to run it: forward={_example(model, error)}"
+        f"expected {name}.forward{signature} to run on token ids up to "
+        f"{int(batch.input_ids.max())} of shape {shape}, got {failure}; where it takes something "
+        f"else, say how to run it: forward={_example(model, error)}"
     )
 
 
 def _example(model: PreparedModel, error: Exception) -> str:
-    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires, by its
-    signature or by the line that failed."""
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward
+    requires, by its signature or by the line that failed."""
     parameters = parameters_of(model.module)
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    required = [
+        p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD
+    ]
     first, *others = required or ["input_ids"]
     failed = re.findall(r"\w+", traceback.extract_tb(error.__traceback__)[-1].line or "")
-    others += [name for name in parameters if name in _VALUES and name in failed and name not in required]
+    others += [
+        name for name in parameters if name in _VALUES and name in failed and name not in required
+    ]
     if not others and first in {"batch", "inputs", "features", "sample"}:
-        return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
+        return (
+            'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": '
+            "batch.attention_mask})"
+        )
     is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY
     values = [
         f"{first}=batch.input_ids" if is_named else "batch.input_ids",

@@ -1,8 +1,8 @@
 """The states of the sampled tokens in all layers, recorded as the blocks of a model run.
 
-They are in memory up to a limit and in temporary files beyond it. A tensor in a file is read and written like any
-other; the system keeps as much of it in RAM as it can. The file has no name: its space is freed with the tensor's last
-view, or with the process, however it ends.
+They are in memory up to a limit and in temporary files beyond it. A tensor in a file is read and
+written like any other; the system keeps as much of it in RAM as it can. The file has no name: its
+space is freed with the tensor's last view, or with the process, however it ends.
 """
 
 import errno
@@ -41,10 +41,11 @@ CaptureKind: TypeAlias = Literal[
     "weights_before",
     "whole_windows",
 ]
-"""What can be captured in addition to a layer's own states: the next and the last layer's, the states between a block's
-attention and its feed-forward part, attention weights, the input embeddings, the output head; the states of the
-previous checkpoint; the weights of the blocks, at a step of a live training their gradients, and what they were before
-it; all tokens of some windows of the probe."""
+"""What can be captured in addition to a layer's own states: the next and the last layer's, the
+states between a block's attention and its feed-forward part, attention weights, the input
+embeddings, the output head; the states of the previous checkpoint; the weights of the blocks, at a
+step of a live training their gradients, and what they were before it; all tokens of some windows of
+the probe."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ class LayerStates:
     stack: str | None = None
     """Name of the stack it belongs to, in a model that has several."""
     after_attention: Tensor | str | None = None
-    """(n_sampled, dim) the block's input plus its attention's output, or why there is none; None where it was not
-    captured."""
+    """(n_sampled, dim) the block's input plus its attention's output, or why there is none; None
+    where it was not captured."""
     precision: str = ""
-    """The precision in which the states were computed, such as "float32", or "bfloat16 autocast" where the model's own
-    forward pass entered it."""
+    """The precision in which the states were computed, such as "float32", or "bfloat16 autocast"
+    where the model's own forward pass entered it."""
 
     @property
     def is_last(self) -> bool:
@@ -102,37 +103,51 @@ class States:
         return replace(layer, states=layer.states.to(layer.device))
 
     def following(self, layer: LayerStates) -> Tensor:
-        """Return the states of the layer after one that was taken, (n_sampled, dim), on any device."""
+        """Return the states of the layer after one that was taken, (n_sampled, dim), on
+        any device.
+        """
         return self._of(layer.stack, lambda other: other.index == layer.index + 1)
 
     def last(self, layer: LayerStates) -> Tensor:
-        """Return the states of the last layer in the stack of one that was taken, which must not be the last itself."""
+        """Return the states of the last layer in the stack of one that was taken, which must not be
+        the last itself.
+        """
         return self._of(layer.stack, lambda other: other.is_last)
 
     def _of(self, stack: str | None, wanted: Callable[[LayerStates], bool]) -> Tensor:
         return next(
-            other.states for other in (*self.layers, *self.references) if other.stack == stack and wanted(other)
+            other.states
+            for other in (*self.layers, *self.references)
+            if other.stack == stack and wanted(other)
         )
 
     def rows_of(self, tokens: np.ndarray) -> slice | Tensor:
-        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy) where possible."""
+        """Return the rows of the given tokens in each layer's states, as a slice (a view, no copy)
+        where possible.
+        """
         rows = self.rows[tokens]
         if (rows < 0).any():
             raise ValueError(
-                f"expected tokens that were sampled, got {(rows < 0).sum()} of {len(rows)} that were not; name their "
-                "subset in capture(..., subsets)"
+                f"expected tokens that were sampled, got {(rows < 0).sum()} of {len(rows)} that "
+                "were not; name their subset in capture(..., subsets)"
             )
-        return slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else torch.from_numpy(rows)
+        return (
+            slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else torch.from_numpy(rows)
+        )
 
 
 @dataclass
 class Buffers:
-    """An allocator of buffers: they take memory while bytes are ``left`` of it; further ones are in files."""
+    """An allocator of buffers: they take memory while bytes are ``left`` of it; further ones are in
+    files.
+    """
 
     left: int
 
     def new(self, n_rows: int, like: Tensor) -> Tensor:
-        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), in memory or in a file."""
+        """Return (n_rows, dim), uninitialised: dim and dtype of ``like`` (any, dim), in memory or
+        in a file.
+        """
         n_bytes = n_rows * like.shape[1] * like.itemsize
         if n_bytes <= self.left:
             self.left -= n_bytes
@@ -144,9 +159,10 @@ class Buffers:
                 file.truncate(0)  # frees what was reserved
                 free = shutil.disk_usage(gettempdir()).free
                 raise OSError(
-                    f"expected {n_bytes / 1e9:.1f} GB of free space in {gettempdir()} for the states of each layer "
-                    f"beyond states_bytes, got {free / 1e9:.1f} GB ({error.strerror}); set TMPDIR to a folder with "
-                    "more, take a probe of fewer vectors, or raise states_bytes"
+                    f"expected {n_bytes / 1e9:.1f} GB of free space in {gettempdir()} for the "
+                    f"states of each layer beyond states_bytes, got {free / 1e9:.1f} GB "
+                    f"({error.strerror}); set TMPDIR to a folder with more, take a probe of fewer "
+                    "vectors, or raise states_bytes"
                 ) from error
             mapped = mmap.mmap(file.fileno(), n_bytes)
         return torch.frombuffer(mapped, dtype=like.dtype).view(n_rows, like.shape[1])
@@ -187,28 +203,41 @@ Branches: TypeAlias = Mapping[LayerKey, Branch | str]
 
 
 class Recorder:
-    """Copies the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
+    """Copies the inputs of the first block and the outputs of every block, stack by stack, as the
+    blocks run.
 
-    Blocks may take and return more than the states. The states are what one block returns and the next takes, as the
-    model's first pass has shown; else the first part with one vector for each token.
+    Blocks may take and return more than the states. The states are what one block returns and the
+    next takes, as the model's first pass has shown; else the first part with one vector for each
+    token.
 
-    Sums of a block's input and its attention's branch are recorded beside them. A branch is written straight to its
-    rows of the buffer, and the block's input is added when the batch has passed: only then are the states of the
-    previous layer identified. So no whole batch is held in memory.
+    Sums of a block's input and its attention's branch are recorded beside them. A branch is written
+    straight to its rows of the buffer, and the block's input is added when the batch has passed:
+    only then are the states of the previous layer identified. So no whole batch is held in memory.
 
     Args:
-        rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled; with those of means
-            over sequences behind them, for batches that have ``means``.
+        rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled;
+            with those of means over sequences behind them, for batches that have ``means``.
         branches: of the layers whose states after the attention are recorded.
     """
 
     def __init__(
-        self, model: PreparedModel, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None
+        self,
+        model: PreparedModel,
+        rows: np.ndarray,
+        buffers: Buffers,
+        branches: Branches | None = None,
     ) -> None:
-        self._model, self._rows, self._n_rows, self._buffers = model, rows, int(rows.max()) + 1, buffers
+        self._model, self._rows, self._n_rows, self._buffers = (
+            model,
+            rows,
+            int(rows.max()) + 1,
+            buffers,
+        )
         self.token_states = model.token_states()
         self._stacks = {block.stack: _Stack() for block in model.blocks}
-        self._branches = {key: found for key, found in (branches or {}).items() if isinstance(found, Branch)}
+        self._branches = {
+            key: found for key, found in (branches or {}).items() if isinstance(found, Branch)
+        }
         self._after_attention: dict[LayerKey, Tensor | str] = {
             key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
         }
@@ -218,22 +247,34 @@ class Recorder:
         """Record a batch, which runs inside.
 
         Raises:
-            RuntimeError: a block did not run, or they ran in another order than for the first batch.
+            RuntimeError: a block did not run, or they ran in another order than for the first
+                batch.
         """
         rows = self._rows[batch.tokens]
-        mean_rows = np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
+        mean_rows = (
+            np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
+        )
         # the rows that the batch fills
-        self._target = torch.from_numpy(np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]]))
+        self._target = torch.from_numpy(
+            np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]])
+        )
         # all tokens of a batch without samples are compared, and none is kept
-        self._source = torch.from_numpy(batch.positions[rows >= 0] if len(self._target) else batch.positions)
+        self._source = torch.from_numpy(
+            batch.positions[rows >= 0] if len(self._target) else batch.positions
+        )
         self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
         self.token_states.batch = batch
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
         recorded = self._recorded = set[LayerKey]()
         self._calls = Counter[tuple[LayerKey, nn.Module]]()
-        branching = {Block("", branch.module, stack) for (stack, _), branch in self._branches.items()}
-        with watched(self._model.blocks, self._enter, self._leave), watched(branching, leave=self._keep_branch):
+        branching = {
+            Block("", branch.module, stack) for (stack, _), branch in self._branches.items()
+        }
+        with (
+            watched(self._model.blocks, self._enter, self._leave),
+            watched(branching, leave=self._keep_branch),
+        ):
             yield
         called = {name for stack in self._stacks.values() for name in stack.calls}
         if {block.name for block in self._model.blocks} - called:
@@ -241,25 +282,48 @@ class Recorder:
         for stack in self._stacks.values():
             stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
-                now, before = next(pair for pair in zip_longest(stack.calls, stack.order) if pair[0] != pair[1])
+                now, before = next(
+                    pair for pair in zip_longest(stack.calls, stack.order) if pair[0] != pair[1]
+                )
                 raise RuntimeError(
                     "expected the same blocks to run in the same order for every batch, got "
-                    f"{now!r} where the first batch had {before!r}; name the blocks that always run with layers="
+                    f"{now!r} where the first batch had {before!r}; name the blocks that always "
+                    "run with layers="
                 )
         for (name, layer), branch in self._branches.items():
             before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
             states = self._sums((name, layer), before)
             # NaN where the attention did not run: other ranks wait for a tensor from this one
-            states[self._target] = states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
+            states[self._target] = (
+                states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
+            )
 
     def states(self, autocast: torch.dtype | None = None) -> States:
-        """Return what was recorded; ``autocast`` is the precision that the model's own forward pass entered."""
+        """Return what was recorded; ``autocast`` is the precision that the model's own forward pass
+        entered.
+        """
         layers = []
         for name, stack in self._stacks.items():
             for index, (module, states, device) in stack.kept.items():
-                precision = f"{states.dtype}" if autocast in {None, states.dtype} else f"{autocast} autocast"
-                depth, after = index / (len(stack.kept) - 1), self._after_attention.get((name, index))
-                layer = LayerStates(index, depth, module, states, device, name, after, precision.removeprefix("torch."))
+                precision = (
+                    f"{states.dtype}"
+                    if autocast in {None, states.dtype}
+                    else f"{autocast} autocast"
+                )
+                depth, after = (
+                    index / (len(stack.kept) - 1),
+                    self._after_attention.get((name, index)),
+                )
+                layer = LayerStates(
+                    index,
+                    depth,
+                    module,
+                    states,
+                    device,
+                    name,
+                    after,
+                    precision.removeprefix("torch."),
+                )
                 layers.append(layer)
         return States(layers, self._rows)
 
@@ -278,7 +342,8 @@ class Recorder:
         """Keep a layer's states."""
         stack, self.token_states.stack = self._stacks[block.stack], block.stack
         is_known = layer in stack.kept
-        if not is_known and stack.order is not None:  # an extra call is an error when the batch has passed
+        # an extra call is an error when the batch has passed
+        if not is_known and stack.order is not None:
             return
         wanted = {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
         found = self.token_states.rows_by_slot(wanted)
@@ -289,7 +354,11 @@ class Recorder:
             stack.slots[layer] = linked if linked in found else next(iter(found))
         states = self._select(found[stack.slots[layer]])
         if not is_known:
-            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), exact_device(states.device)
+            stack.kept[layer] = (
+                block.name,
+                self._buffers.new(self._n_rows, states),
+                exact_device(states.device),
+            )
         buffer = stack.kept[layer][1]
         buffer[self._target] = states[: len(self._target)].to(buffer)
 
@@ -299,9 +368,15 @@ class Recorder:
         key = stack, self._stacks[stack].n_entered
         branch = self._branches.get(key)
         self._calls[key, module] += 1
-        if branch is None or branch.module is not module or branch.call != self._calls[key, module] - 1:
+        if (
+            branch is None
+            or branch.module is not module
+            or branch.call != self._calls[key, module] - 1
+        ):
             return
-        for rows in self.token_states.rows_by_slot({branch.slot: returned.get(branch.slot)}).values():
+        for rows in self.token_states.rows_by_slot(
+            {branch.slot: returned.get(branch.slot)}
+        ).values():
             sampled = self._select(rows)[: len(self._target)]
             sampled = sampled if branch.scale == 1 else sampled * branch.scale
             states = self._sums(key, sampled.to(branch.dtype))
@@ -315,7 +390,9 @@ class Recorder:
         return states
 
     def _select(self, rows: Tensor) -> Tensor:
-        """Return the sampled rows of (n_sequences * length, dim), then the means over sequences that are kept."""
+        """Return the sampled rows of (n_sequences * length, dim), then the means over sequences
+        that are kept.
+        """
         sampled = rows[self._source.to(rows.device)]
         if not len(self._averaged):
             return sampled

@@ -1,7 +1,9 @@
-"""Token states: which tensors in a forward pass hold one vector for each token of a batch, and the hooks that see them.
+"""Token states: which tensors in a forward pass hold one vector for each token of a batch, and the
+hooks that see them.
 
-Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more positions through
-their blocks than there are tokens: they are measured on a probe of inputs, which says what positions count.
+Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more
+positions through their blocks than there are tokens: they are measured on a probe of inputs, which
+says what positions count.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +18,9 @@ from repdyn.capture.blocks import Block, class_name, is_a
 from repdyn.probe import ProbeBatch
 
 Slot: TypeAlias = int | str | tuple
-"""Position or name of states among a block's arguments or outputs, or a pair of these inside one of them."""
+"""Position or name of states among a block's arguments or outputs, or a pair of these inside one of
+them.
+"""
 
 Watched = TypeVar("Watched", Block, nn.Module)
 
@@ -27,7 +31,8 @@ NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each 
 
 
 class TokenStates:
-    """A search for the states of a batch's tokens among the tensors of a forward pass, in any layout.
+    """A search for the states of a batch's tokens among the tensors of a forward pass, in any
+    layout.
 
     Args:
         pads_right: whether the model itself pads sequences on the right.
@@ -41,7 +46,8 @@ class TokenStates:
         """The batch that runs."""
 
     def rows_of(self, states: Tensor) -> Tensor | None:
-        """Return states as rows (n_sequences * length, dim), several streams of one token end to end.
+        """Return states as rows (n_sequences * length, dim), several streams of one token end to
+        end.
 
         None where they are not one or more vectors for each token.
         """
@@ -56,7 +62,9 @@ class TokenStates:
         return states.flatten(2).flatten(0, 1) if is_found else None
 
     def rows_by_slot(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
-        """Return the parts of a call that are states of the batch, as rows; if ``flat`` also those that already are."""
+        """Return the parts of a call that are states of the batch, as rows; if ``flat`` also those
+        that already are.
+        """
         found = {}
         for slot, part in parts.items():
             if not isinstance(part, Tensor) or not part.is_floating_point():
@@ -72,27 +80,41 @@ class TokenStates:
         return found
 
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
-        """Return an error text: that no part of a block's input or output is states, what came, and what to do."""
+        """Return an error text: that no part of a block's input or output is states, what came, and
+        what to do.
+        """
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
         shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
-        received = ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
+        received = (
+            ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
+        )
         n_sequences, length = self.batch.input_ids.shape
-        text = f"expected states of shape ({n_sequences}, {length}, dim) at {name!r}, got {received}"
-        candidates = [x.shape for x in tensors if x.is_floating_point() and x.ndim == 3 and n_sequences in x.shape[:2]]
-        n_more = max((shape[1 if shape[0] == n_sequences else 0] - length for shape in candidates), default=0)
+        text = (
+            f"expected states of shape ({n_sequences}, {length}, dim) at {name!r}, got {received}"
+        )
+        candidates = [
+            x.shape
+            for x in tensors
+            if x.is_floating_point() and x.ndim == 3 and n_sequences in x.shape[:2]
+        ]
+        n_more = max(
+            (shape[1 if shape[0] == n_sequences else 0] - length for shape in candidates), default=0
+        )
         learned = (
-            f"where the model puts {n_more} learned vectors before the {length} tokens, measure it without them, or on "
-            f"Probe.from_inputs(batches, positions=slice({n_more}, None)); else "
+            f"where the model puts {n_more} learned vectors before the {length} tokens, measure it "
+            f"without them, or on Probe.from_inputs(batches, positions=slice({n_more}, None)); "
+            "else "
         )
         advice = "name blocks that pass one vector for each token with layers="
         return f"{text}; {learned if n_more > 0 else ''}{advice}"
 
 
 class InputStates(TokenStates):
-    """A search for states with positions of their own, from which as many vectors are taken of each input.
+    """A search for states with positions of their own, from which as many vectors are taken of each
+    input.
 
-    States are (n_inputs, n_positions, dim), (n_inputs, height, width, dim), or (n_inputs, dim) where one vector of each
-    input is taken. Each stack may have a choice of positions of its own.
+    States are (n_inputs, n_positions, dim), (n_inputs, height, width, dim), or (n_inputs, dim)
+    where one vector of each input is taken. Each stack may have a choice of positions of its own.
 
     Args:
         positions_first: whether states are (n_positions, n_inputs, dim) instead.
@@ -112,20 +134,23 @@ class InputStates(TokenStates):
 
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-        found = [(each, by_input) for each in tensors if (by_input := self._by_input(each)) is not None]
+        found = [
+            (each, by_input) for each in tensors if (by_input := self._by_input(each)) is not None
+        ]
         n_inputs, wanted = self.batch.input_ids.shape
         if not found:
             got = ", ".join(str(tuple(each.shape)) for each in tensors) or "no tensor"
             return (
-                f"expected states of shape ({n_inputs}, n_positions, dim) at {name!r}, got {got}; name blocks that "
-                "pass such states with layers="
+                f"expected states of shape ({n_inputs}, n_positions, dim) at {name!r}, got {got}; "
+                "name blocks that pass such states with layers="
             )
         states, by_input = found[0]
         fewest = int(self._counting(by_input).sum(1).min())
         return (
-            f"expected at least {wanted} positions that count of each input at {name!r}, got {fewest} in states of "
-            f"shape {tuple(states.shape)}; make the probe with vectors_per_input={max(fewest, 1)} or of more inputs, "
-            "or leave this layer out with layers="
+            f"expected at least {wanted} positions that count of each input at {name!r}, got "
+            f"{fewest} in states of shape {tuple(states.shape)}; make the probe with "
+            f"vectors_per_input={max(fewest, 1)} or of more inputs, or leave this layer out with "
+            "layers="
         )
 
     def _by_input(self, states: Tensor) -> Tensor | None:
@@ -141,7 +166,9 @@ class InputStates(TokenStates):
         return states.transpose(0, 1) if self._positions_first else states
 
     def _positions_of(self, states: Tensor) -> Tensor | None:
-        """Return the positions that are taken, (n_inputs, vectors_per_input); None where too few count."""
+        """Return the positions that are taken, (n_inputs, vectors_per_input); None where too few
+        count.
+        """
         counting, draws = self._counting(states), self.batch.draws
         n_parts, n_counting = self.batch.input_ids.shape[1], counting.sum(1, keepdim=True)
         if int(n_counting.min()) < n_parts:
@@ -154,8 +181,9 @@ class InputStates(TokenStates):
     def _counting(self, states: Tensor) -> Tensor:
         """Return which positions count by the stack's rule, (n_inputs, n_positions) on the CPU.
 
-        A mask with more positions than the states (n_inputs, n_positions, dim), of samples where these are of frames,
-        is scaled to them: where it covers the first part of an input, as many frames count as are covered in full.
+        A mask with more positions than the states (n_inputs, n_positions, dim), of samples where
+        these are of frames, is scaled to them: where it covers the first part of an input, as many
+        frames count as are covered in full.
         """
         inputs, rule, shape = self.batch.inputs, self.batch.rule_of(self.stack), states.shape[:2]
         if rule is None or isinstance(rule, slice):
@@ -164,20 +192,31 @@ class InputStates(TokenStates):
             return counting
         if callable(rule):
             counting = rule(states, inputs)
-            if isinstance(counting, Tensor) and counting.dtype == torch.bool and counting.shape == shape:
+            if (
+                isinstance(counting, Tensor)
+                and counting.dtype == torch.bool
+                and counting.shape == shape
+            ):
                 return counting.cpu()
             is_tensor = isinstance(counting, Tensor)
-            came = f"{tuple(counting.shape)} of {counting.dtype}" if is_tensor else type(counting).__name__
+            came = (
+                f"{tuple(counting.shape)} of {counting.dtype}"
+                if is_tensor
+                else type(counting).__name__
+            )
             raise ValueError(
-                f"expected positions= to return a mask of shape {tuple(shape)} of torch.bool, got {came}; return True "
-                "for each position that counts"
+                f"expected positions= to return a mask of shape {tuple(shape)} of torch.bool, got "
+                f"{came}; return True for each position that counts"
             )
         mask = inputs.get(rule) if isinstance(inputs, Mapping) else None
         if not isinstance(mask, Tensor) or mask.ndim != 2:
-            names = ", ".join(inputs) if isinstance(inputs, Mapping) else f"{len(inputs)} without names"
+            names = (
+                ", ".join(inputs) if isinstance(inputs, Mapping) else f"{len(inputs)} without names"
+            )
             raise ValueError(
-                f"expected positions={rule!r} to name a mask (n_inputs, length) among the inputs, got {names}; give "
-                "the mask with the inputs, or a slice or a function as positions="
+                f"expected positions={rule!r} to name a mask (n_inputs, length) among the inputs, "
+                f"got {names}; give the mask with the inputs, or a slice or a function as "
+                "positions="
             )
         mask, length, n_positions = mask.cpu() != 0, mask.shape[1], shape[1]
         if length == n_positions:
@@ -185,22 +224,28 @@ class InputStates(TokenStates):
         covered = mask.sum(1, keepdim=True)
         if length < n_positions or not bool((mask == (torch.arange(length) < covered)).all()):
             raise ValueError(
-                f"expected the mask {rule!r} with one value for each of {n_positions} positions, or padding at the end "
-                f"of longer inputs, got length {length}; give a function as positions= that returns the mask of the "
-                "positions"
+                f"expected the mask {rule!r} with one value for each of {n_positions} positions, "
+                f"or padding at the end of longer inputs, got length {length}; give a function as "
+                "positions= that returns the mask of the positions"
             )
         return torch.arange(n_positions) < covered * n_positions // length
 
 
 def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
-    """Return a module's output by position or name, as its arguments; where no part is a tensor, what is in them."""
+    """Return a module's output by position or name, as its arguments; where no part is a tensor,
+    what is in them.
+    """
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = vars(value)
     elif not isinstance(value, Mapping):
         value = dict(enumerate(value if isinstance(value, tuple | list) else [value]))
     if not open_parts or any(isinstance(part, Tensor) for part in value.values()):
         return value
-    return {(slot, name): x for slot, part in value.items() for name, x in by_slot(part, open_parts=False).items()}
+    return {
+        (slot, name): x
+        for slot, part in value.items()
+        for name, x in by_slot(part, open_parts=False).items()
+    }
 
 
 @contextmanager
@@ -209,12 +254,16 @@ def watched(
     enter: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
     leave: Callable[[Watched, Mapping[Slot, Any]], None] | None = None,
 ) -> Iterator[None]:
-    """Call ``enter(module, taken)`` before and ``leave(module, returned)`` after each call of modules or of blocks."""
+    """Call ``enter(module, taken)`` before and ``leave(module, returned)`` after each call of
+    modules or of blocks.
+    """
     with ExitStack() as hooks:
         for each in modules:
             module = each.module if isinstance(each, Block) else each
             if enter:
-                taking = lambda _, args, kwargs, each=each: enter(each, by_slot(dict(enumerate(args)) | kwargs))  # noqa: E731
+                taking = lambda _, args, kwargs, each=each: enter(  # noqa: E731
+                    each, by_slot(dict(enumerate(args)) | kwargs)
+                )
                 hooks.enter_context(module.register_forward_pre_hook(taking, with_kwargs=True))
             if leave:
                 returning = lambda _module, _args, output, each=each: leave(each, by_slot(output))  # noqa: E731
@@ -223,14 +272,18 @@ def watched(
 
 
 class EmbeddingSearch:
-    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens of a batch.
+    """A search for the input embedding: the ``nn.Embedding`` that is called with exactly the tokens
+    of a batch.
 
-    Several stacks may have several. One that does not know the token id ``largest`` is an error before it runs.
+    Several stacks may have several. One that does not know the token id ``largest`` is an error
+    before it runs.
     """
 
     def __init__(self, model: nn.Module, n_stacks: int = 1, *, largest: int = -1) -> None:
         self._name, self._several_stacks, self._largest = class_name(model), n_stacks > 1, largest
-        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self._candidates = [
+            module for module in model.modules() if isinstance(module, nn.Embedding)
+        ]
         self._found: Any = None
         self._several = False
 
@@ -240,7 +293,8 @@ class EmbeddingSearch:
         return watched(self._candidates, self._enter)
 
     def table(self) -> Tensor | str:
-        """Return the rows, (vocabulary, dim), without gradient or copy, but from a GPU of Apple; or why there are none.
+        """Return the rows, (vocabulary, dim), without gradient or copy, but from a GPU of Apple; or
+        why there are none.
 
         Shards of FSDP2 are gathered, so all ranks must call.
         """
@@ -251,7 +305,9 @@ class EmbeddingSearch:
             weight = weight.full_tensor()
         # accelerate loads weights when they are needed, FSDP1 keeps flat pieces
         is_whole = weight.device.type != "meta" and weight.ndim > 1
-        is_whole = is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        is_whole = (
+            is_whole and weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+        )
         if weight.is_floating_point() and not is_whole:
             return NOT_IN_MEMORY
         is_table = weight.ndim == 2 and weight.is_floating_point()
@@ -270,8 +326,9 @@ class EmbeddingSearch:
         ):
             if self._largest >= module.num_embeddings and not is_of_positions:
                 raise ValueError(
-                    f"expected token ids below {module.num_embeddings}, the vocabulary of {self._name}, got a probe "
-                    f"whose ids go up to {self._largest}; make the probe with the model's own tokenizer"
+                    f"expected token ids below {module.num_embeddings}, the vocabulary of "
+                    f"{self._name}, got a probe whose ids go up to {self._largest}; make the probe "
+                    "with the model's own tokenizer"
                 )
             self._found = self._found or module
             self._several |= module.weight is not self._found.weight and not is_of_positions

@@ -1,1 +1,3 @@
-"""Checkpoints that were published or saved: where they come from, what is wrong with them, and their measurement."""
+"""Checkpoints that were published or saved: where they come from, what is wrong with them, and
+their measurement.
+"""

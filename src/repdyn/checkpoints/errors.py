@@ -20,15 +20,21 @@ from repdyn.utils.redaction import redacted
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be measured; the failure is stored, and the sweep continues with the next one."""
+    """A checkpoint that cannot be measured; the failure is stored, and the sweep continues with the
+    next one.
+    """
 
 
 class OutOfBoundsError(CheckpointError):
-    """A checkpoint that exceeds a limit of this sweep; not stored, since another sweep may have other limits."""
+    """A checkpoint that exceeds a limit of this sweep; not stored, since another sweep may have
+    other limits.
+    """
 
 
 class SweepStoppedError(Exception):
-    """Nothing more can be measured (no network, no disk space); the same command resumes the sweep later."""
+    """Nothing more can be measured (no network, no disk space); the same command resumes the sweep
+    later.
+    """
 
 
 class NoConnectionError(SweepStoppedError):
@@ -36,14 +42,17 @@ class NoConnectionError(SweepStoppedError):
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(
-            f"no connection to {endpoint} ({reason}); HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 measures what is "
-            "in the hub's cache, and a local folder of checkpoints needs no network"
+            f"no connection to {endpoint} ({reason}); HF_ENDPOINT names another hub, "
+            "HF_HUB_OFFLINE=1 measures what is in the hub's cache, and a local folder of "
+            "checkpoints needs no network"
         )
 
 
 @contextmanager
 def hub_errors(what: str, endpoint: str) -> Iterator[None]:
-    """Convert exceptions of the hub client on a repository, or repository@commit, into those of this package."""
+    """Convert exceptions of the hub client on a repository, or repository@commit, into those of
+    this package.
+    """
     try:
         yield
     except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
@@ -53,37 +62,50 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return why the hub did not answer, where its client says that a file is not in the cache either."""
+    """Return why the hub did not answer, where its client says that a file is not in the cache
+    either.
+    """
     while isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
-    """Return what an exception of the hub client means: the error of one checkpoint, or the end of the sweep."""
+    """Return what an exception of the hub client means: the error of one checkpoint, or the end of
+    the sweep.
+    """
     text = _in_one_line(cause)
     match cause:
         case OfflineModeIsEnabled():
             return SweepStoppedError(
-                f"HF_HUB_OFFLINE is set, and the hub's cache lacks some of {what}; unset it, or give a local folder"
+                f"HF_HUB_OFFLINE is set, and the hub's cache lacks some of {what}; unset it, or "
+                "give a local folder"
             )
         case LocalEntryNotFoundError() | httpx2.ConnectError() | httpx2.ConnectTimeout():
             return NoConnectionError(endpoint, text)
         case GatedRepoError():
-            reason = f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
+            reason = (
+                f"access to {what} is gated; accept its conditions on {endpoint}, then log in with "
+                "'hf auth login'"
+            )
         case RepositoryNotFoundError():
-            reason = f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
+            reason = (
+                f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth "
+                "login'"
+            )
         case HfHubHTTPError():
             reason = f"{what}: the hub answered {cause.response.status_code}: {text}"
         case httpx2.HTTPError():
             reason = f"the connection broke off while {what} was fetched: {_described(cause)}"
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return SweepStoppedError(
-                f"the disk is full ({cause.filename or what}); free some space, or choose another place with "
-                "--downloads FOLDER, then repeat the command"
+                f"the disk is full ({cause.filename or what}); free some space, or choose another "
+                "place with --downloads FOLDER, then repeat the command"
             )
         case TimeoutError():
-            reason = f"{what} took longer than the limit of time; --timeout SECONDS sets another one"
+            reason = (
+                f"{what} took longer than the limit of time; --timeout SECONDS sets another one"
+            )
         case OSError():
             reason = f"{what} could not be fetched: {text}"
         case _:  # a portal or proxy may answer instead of the hub
@@ -95,7 +117,8 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
 def model_errors(what: str) -> Iterator[None]:
     """Convert any exception while loading or measuring one model into a CheckpointError.
 
-    Where transformers names an argument of its own, it names the option that allows code of a repository.
+    Where transformers names an argument of its own, it names the option that allows code of a
+    repository.
     """
     import torch  # which whatever loads or measures a model has imported
 
@@ -104,25 +127,30 @@ def model_errors(what: str) -> Iterator[None]:
     except (CheckpointError, SweepStoppedError):
         raise
     except Exception as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        if isinstance(
+            error, MemoryError | torch.OutOfMemoryError
+        ) or "can't allocate memory" in str(error):
             raise CheckpointError(
-                f"out of memory: {_in_one_line(error)}; try --device-map auto (parts of the model wait in memory or on "
-                "disk), --dtype bfloat16, or a smaller --tokens-per-forward"
+                f"out of memory: {_in_one_line(error)}; try --device-map auto (parts of the model "
+                "wait in memory or on disk), --dtype bfloat16, or a smaller --tokens-per-forward"
             ) from error
         if "contains custom code" in str(error):
             raise CheckpointError(
-                f"{what}: it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
+                f"{what}: it needs Python code of its own repository; read that, then allow it "
+                "with --trust-remote-code"
             ) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
 
 
 def _described(error: BaseException) -> str:
-    if type(error).__name__ == "UnpicklingError":  # the message of torch recommends running the code
+    # the message of torch recommends running the code
+    if type(error).__name__ == "UnpicklingError":
         return "a file is damaged, or contains code that would run when it is read"
     return f"{type(error).__name__}: {_in_one_line(error)}"
 
 
 def _in_one_line(error: BaseException) -> str:
-    text = str(error).encode(errors="backslashreplace").decode()  # a file name may hold what is no character
+    # a file name may hold what is no character
+    text = str(error).encode(errors="backslashreplace").decode()
     # redacted before it is shortened, since half a token is not recognised as one
     return shorten(redacted(text), 400, placeholder=" ...") or type(error).__name__

@@ -1,4 +1,6 @@
-"""The Hugging Face Hub, through its own client: lists revisions and files, downloads weights; its cache offline."""
+"""The Hugging Face Hub, through its own client: lists revisions and files, downloads weights; its
+cache offline.
+"""
 
 import re
 import threading
@@ -86,7 +88,8 @@ def total_bytes(files: Files) -> int:
 class Hub:
     """A hub; see :func:`repdyn.checkpoints.errors.hub_errors` for the errors it raises.
 
-    Under HF_HUB_OFFLINE it answers from the client's cache: the revisions, commits and files that are there.
+    Under HF_HUB_OFFLINE it answers from the client's cache: the revisions, commits and files that
+    are there.
 
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
@@ -104,9 +107,13 @@ class Hub:
         return self._api.endpoint
 
     def refs(self, repository: str) -> dict[str, str]:
-        """Return the commit of each branch and tag; a branch takes precedence over a tag of the same name."""
+        """Return the commit of each branch and tag; a branch takes precedence over a tag of the
+        same name.
+        """
         if self.offline:
-            return {name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()}
+            return {
+                name: revision.commit_hash for name, revision in _in_cache(repository).refs.items()
+            }
         refs = self._ask(repository, lambda: self._api.list_repo_refs(repository))
         return {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
 
@@ -120,44 +127,67 @@ class Hub:
         return str(self._ask(f"{repository}@{revision}", asked).sha)
 
     def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
-        """List the commits of a branch, the newest first, with the first lines of their messages."""
-        listed = self._ask(f"{repository}@{branch}", lambda: self._api.list_repo_commits(repository, revision=branch))
+        """List the commits of a branch, the newest first, with the first lines of their
+        messages.
+        """
+        listed = self._ask(
+            f"{repository}@{branch}",
+            lambda: self._api.list_repo_commits(repository, revision=branch),
+        )
         return [(each.commit_id, each.title) for each in listed]
 
     def files(self, repository: str, commit: str) -> Files:
-        """List every file of a commit; a commit never changes, so that this hub is asked once for each."""
+        """List every file of a commit; a commit never changes, so that this hub is asked once for
+        each.
+        """
         key = (repository, commit)
         if key in self._listed:
             return self._listed[key]
         if self.offline:
             revision = _cached_revision(repository, commit)
-            cached = {file.file_path.relative_to(revision.snapshot_path).as_posix(): file for file in revision.files}
-            found = {path: RemoteFile(file.size_on_disk, file.blob_path.name) for path, file in cached.items()}
+            cached = {
+                file.file_path.relative_to(revision.snapshot_path).as_posix(): file
+                for file in revision.files
+            }
+            found = {
+                path: RemoteFile(file.size_on_disk, file.blob_path.name)
+                for path, file in cached.items()
+            }
         else:
             tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True)
-            listed = self._ask(f"{repository}@{commit}", lambda: [one for one in tree() if isinstance(one, RepoFile)])
+            listed = self._ask(
+                f"{repository}@{commit}",
+                lambda: [one for one in tree() if isinstance(one, RepoFile)],
+            )
             found = {
-                one.path: RemoteFile(max(0, int(one.size)), (one.lfs.sha256 if one.lfs else None) or one.blob_id)
+                one.path: RemoteFile(
+                    max(0, int(one.size)), (one.lfs.sha256 if one.lfs else None) or one.blob_id
+                )
                 for one in listed
             }
         self._listed[key] = found
         return found
 
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
-        """Return the folder of the local hub cache that has all of the files, or None if one is missing.
+        """Return the folder of the local hub cache that has all of the files, or None if one is
+        missing.
 
         Online, a branch or tag may have moved since, so that only a commit is looked for.
         """
         if not (_COMMIT.fullmatch(commit) or self.offline):
             return None
-        found = [(name, try_to_load_from_cache(repository, name, revision=commit)) for name in files]
+        found = [
+            (name, try_to_load_from_cache(repository, name, revision=commit)) for name in files
+        ]
         if not found or not all(isinstance(path, str) for _, path in found):
             return None
         name, path = found[0]
         return Path(str(path)).parents[name.count("/")]
 
     def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
-        """Return the folder with the chosen files of a revision, which stay in this package's cache, or the hub's."""
+        """Return the folder with the chosen files of a revision, which stay in this package's
+        cache, or the hub's.
+        """
         commit = self.commit(repository, revision)
         files = choose(self.files(repository, commit))
         if cached := self.cached(repository, commit, files):
@@ -175,16 +205,19 @@ class Hub:
         cancelled: Event | None = None,
         arrived: Callable[[int], None] = lambda n_bytes: None,
     ) -> None:
-        """Download files of a commit into a folder, under their own paths, and compare their checksums.
+        """Download files of a commit into a folder, under their own paths, and compare their
+        checksums.
 
-        What arrives damaged is downloaded a second time. The time and the size are bounded by what arrives, not by what
-        the hub announces. ``arrived`` is called a few times a second with the number of bytes on the disk; setting
-        ``cancelled`` ends the download with CancelledError.
+        What arrives damaged is downloaded a second time. The time and the size are bounded by what
+        arrives, not by what the hub announces. ``arrived`` is called a few times a second with the
+        number of bytes on the disk; setting ``cancelled`` ends the download with CancelledError.
         """
         stopped = Event()
 
         class Stoppable(tqdm):
-            """A progress bar that shows nothing, and ends the download of a file once it is given up."""
+            """A progress bar that shows nothing, and ends the download of a file once it is given
+            up.
+            """
 
             monitor_interval = 0  # any other starts a thread for each class, which never ends
 
@@ -204,16 +237,21 @@ class Hub:
             max_workers=4,
             tqdm_class=Stoppable,
         )
-        verify = partial(self._api.verify_repo_checksums, repository, revision=commit, local_dir=folder)
+        verify = partial(
+            self._api.verify_repo_checksums, repository, revision=commit, local_dir=folder
+        )
 
         def work() -> None:
             for again in (False, True):
                 try:
                     with_retries(partial(fetch, force_download=again))
                     wrong = with_retries(verify).mismatches
-                    what = ", ".join(f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in wrong)
+                    what = ", ".join(
+                        f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in wrong
+                    )
                 except OSError as error:
-                    if "Consistency check failed" not in str(error):  # the size is not the one that was announced
+                    # the size is not the one that was announced
+                    if "Consistency check failed" not in str(error):
                         raise
                     what = str(error)
                 if not what:
@@ -228,7 +266,8 @@ class Hub:
             n_bytes = _bytes_in(folder) - before
             if n_bytes > limit + _MARGIN_BYTES:
                 raise CheckpointError(
-                    f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of {limit:,}; nothing is kept"
+                    f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of "
+                    f"{limit:,}; nothing is kept"
                 )
             arrived(min(n_bytes, limit))
 
@@ -240,7 +279,9 @@ class Hub:
         arrived(limit)
 
     def _ask(self, what: str, request: Callable[[], T]) -> T:
-        """Return the answer to a request for metadata, asked again while the hub is busy, within the time limit."""
+        """Return the answer to a request for metadata, asked again while the hub is busy, within
+        the time limit.
+        """
         with hub_errors(what, self.endpoint):
             if not self.offline:
                 _reach(self.endpoint)
@@ -249,9 +290,13 @@ class Hub:
 
 @cache
 def _reach(endpoint: str) -> None:
-    """Raise an error unless a hub is connected to soon: the client itself waits as long as the system does."""
+    """Raise an error unless a hub is connected to soon: the client itself waits as long as the
+    system does.
+    """
     try:
-        TimeoutRunner(_CONNECT_SECONDS + 1)(ASKING, lambda: get_session().head(endpoint, timeout=_CONNECT_SECONDS))
+        TimeoutRunner(_CONNECT_SECONDS + 1)(
+            ASKING, lambda: get_session().head(endpoint, timeout=_CONNECT_SECONDS)
+        )
     except (httpx2.ConnectTimeout, TimeoutError) as error:
         raise NoConnectionError(endpoint, f"no answer in {_CONNECT_SECONDS} seconds") from error
     except httpx2.ReadTimeout:
@@ -265,8 +310,8 @@ def _in_cache(repository: str) -> CachedRepoInfo:
             if (cached.repo_id, cached.repo_type) == (repository, "model"):
                 return cached
     raise SweepStoppedError(
-        f"HF_HUB_OFFLINE is set, and the hub's cache in {constants.HF_HUB_CACHE} has nothing of {repository}, which "
-        "is no folder here; unset it, or give a local folder"
+        f"HF_HUB_OFFLINE is set, and the hub's cache in {constants.HF_HUB_CACHE} has nothing of "
+        f"{repository}, which is no folder here; unset it, or give a local folder"
     )
 
 
@@ -275,27 +320,42 @@ def _cached_revision(repository: str, name: str) -> CachedRevisionInfo:
     cached = _in_cache(repository)
     found = {one.commit_hash: one for one in cached.revisions} | cached.refs
     if name not in found:
-        raise CheckpointError(f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{name}")
+        raise CheckpointError(
+            f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{name}"
+        )
     return found[name]
 
 
 def with_retries(request: Callable[[], T]) -> T:
-    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some requests alone."""
+    """Repeat a request while the hub is busy, or its connection breaks; its client does so for some
+    requests alone.
+    """
     for seconds in _WAITS_SECONDS:
         try:
             return request()
-        except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.ReadError, httpx2.RemoteProtocolError) as error:
+        except (
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+            httpx2.ReadError,
+            httpx2.RemoteProtocolError,
+        ) as error:
             cause, named = cause_of(error), ""
             if isinstance(cause, HfHubHTTPError) and cause.response.status_code in _BUSY:
                 named = cause.response.headers.get("Retry-After", "").strip()
             elif isinstance(error, HfHubHTTPError | LocalEntryNotFoundError):
                 raise
-            time.sleep(min(float(named), _LONGEST_WAIT_SECONDS) if re.fullmatch(r"[0-9]+", named) else seconds)
+            time.sleep(
+                min(float(named), _LONGEST_WAIT_SECONDS)
+                if re.fullmatch(r"[0-9]+", named)
+                else seconds
+            )
     return request()
 
 
 def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
-    """Apply a function to each item in eight threads, and return the results in order; the first error ends it."""
+    """Apply a function to each item in eight threads, and return the results in order; the first
+    error ends it.
+    """
     pool = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix=ASKING)
     try:
         results = list(pool.map(look_up, items))
@@ -308,21 +368,28 @@ def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list
 
 def has_abandoned_threads() -> bool:
     """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
-    return any(thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)) for thread in threading.enumerate())
+    return any(
+        thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING))
+        for thread in threading.enumerate()
+    )
 
 
 _BY_CODE = "what code of yours can load is measured by repdyn.sweep([(step, load), ...], probe=...)"
 
 
 def choose_files(files: Files, *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the configuration."""
+    """Select the files of a checkpoint's folder to download: the weights in one format, and the
+    configuration.
+    """
     if not {"config.json", ADAPTER} & set(files):
         if quantised := sorted(name for name in files if name.endswith(GGUF)):
             raise CheckpointError(
-                f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir FOLDER, and sweep "
-                "that file"
+                f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} "
+                "--local-dir FOLDER, and sweep that file"
             )
-        raise CheckpointError(f"it has no config.json, so the model's architecture is not known; {_BY_CODE}")
+        raise CheckpointError(
+            f"it has no config.json, so the model's architecture is not known; {_BY_CODE}"
+        )
     for form in _FORMATS:
         weights = [name for name in files if form.fullmatch(name)]
         if any(not name.endswith(".json") for name in weights):
@@ -332,8 +399,9 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
             chosen = (whole or weights) + [name for name in _CONFIG_FILES if name in files] + code
             return {name: files[name] for name in chosen}
     raise CheckpointError(
-        "it has no weights that can be read, model.safetensors, pytorch_model.bin, shards of these or adapter_model.*; "
-        f"its files are {', '.join(sorted(name for name in files if '/' not in name))}; {_BY_CODE}"
+        "it has no weights that can be read, model.safetensors, pytorch_model.bin, shards of these "
+        "or adapter_model.*; its files are "
+        f"{', '.join(sorted(name for name in files if '/' not in name))}; {_BY_CODE}"
     )
 
 

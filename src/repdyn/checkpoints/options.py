@@ -1,4 +1,6 @@
-"""The options of a sweep, declared once: fields for Python, and options of ``repdyn sweep`` with their help."""
+"""The options of a sweep, declared once: fields for Python, and options of ``repdyn sweep`` with
+their help.
+"""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -42,7 +44,9 @@ _IN_PYTHON = Parameter(parse=False)
 
 
 def available_device(device: str) -> str:
-    """Return a device of this machine, the one that "auto" stands for; raise ValueError unless there is such a one."""
+    """Return a device of this machine, the one that "auto" stands for; raise ValueError unless
+    there is such a one.
+    """
     import torch
 
     if device == "auto":
@@ -51,7 +55,8 @@ def available_device(device: str) -> str:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
         raise ValueError(
-            f"expected an available device, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
+            f"expected an available device, such as cpu, cuda or cuda:1, got {device!r}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
     return device
 
@@ -95,13 +100,16 @@ class Loading:
     device: Annotated[str, _MODELS] = "cpu"
     """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
     dtype: Annotated[Dtype | None, _MODELS] = None
-    """Precision of the weights (default: float32 for published models, their own for local ones)."""
+    """Precision of the weights (default: float32 for published models, their own for local ones).
+    """
     device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
     """Distribute a large model over devices and disk."""
     trust_remote_code: Annotated[bool, _MODELS] = False
     """Run Python code that comes with a model."""
     attention: Annotated[str | None, _IN_PYTHON] = None
-    """Implementation of the attention, such as "eager"; None for the live run's, or that of the configuration."""
+    """Implementation of the attention, such as "eager"; None for the live run's, or that of the
+    configuration.
+    """
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,9 @@ class SweepOptions(SharedOptions):
     store: Place | None = None
     """Folder or URL of the results (default: FOLDER/sweep, or sweeps)."""
     like: Place | None = None
-    """Live run whose attention, precision, probe and metrics to use (default: the one whose folder it is)."""
+    """Live run whose attention, precision, probe and metrics to use (default: the one whose folder
+    it is).
+    """
     probe: Annotated[Any, _PROBE, converted(Path, "FILE")] = None
     """File of a probe (default: the live run's own, or one made of --text)."""
     design: Annotated[str | None, _PROBE, Parameter(choices=tuple(DESIGNS))] = None
@@ -163,11 +173,15 @@ class SweepOptions(SharedOptions):
     classes: Annotated[Sequence[str], _PROBE, Parameter(choices=CLASS_OPTIONS)] = ()
     """Word classes to measure as subsets, as in token_rank@rare."""
     metrics: Annotated[Sequence[MetricLike], _MEASUREMENT, Parameter(name="--metrics")] = ()
-    """Names, see repdyn metrics, or all; as 'two_nn[discard=0.8]@no_sink' (default: a live run's, or the usual two)."""
+    """Names, see repdyn metrics, or all; as 'two_nn[discard=0.8]@no_sink' (default: a live run's,
+    or the usual two).
+    """
     loss: Annotated[bool | None, _MEASUREMENT, Parameter(negative="--no-loss")] = None
     """Measure the loss on the probe too (default: where a model has its output head)."""
     layers: Annotated[Any, _MEASUREMENT, converted(layer_patterns, "PATTERN")] = None
-    """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default: detected)."""
+    """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default:
+    detected).
+    """
 
     @property
     def is_local(self) -> bool:
@@ -178,17 +192,28 @@ class SweepOptions(SharedOptions):
 
     @property
     def in_order(self) -> bool:
-        """Return whether one process measures all checkpoints in order, as metrics that compare checkpoints require."""
+        """Return whether one process measures all checkpoints in order, as metrics that compare
+        checkpoints require.
+        """
         return self.engine == "serial" and self.shard is None
 
     @property
     def has_probe_text(self) -> bool:
         """Return whether an option was given that determines how the probe is made."""
-        given = (self.text, self.tokenizer, self.sequence_length, self.max_vectors, self.batch_vectors, self.design)
+        given = (
+            self.text,
+            self.tokenizer,
+            self.sequence_length,
+            self.max_vectors,
+            self.batch_vectors,
+            self.design,
+        )
         return bool(class_names(self.classes)) or any(option is not None for option in given)
 
     def place(self) -> str | Path:
-        """Return the store: next to local checkpoints, or one for all published models, which can be compared there."""
+        """Return the store: next to local checkpoints, or one for all published models, which can
+        be compared there.
+        """
         if self.store is not None:
             return self.store
         if isinstance(self.source, str | Path) and self.is_local:

@@ -1,4 +1,6 @@
-"""The probe of published or local checkpoints: the same text for all models, with the tokenizer of each."""
+"""The probe of published or local checkpoints: the same text for all models, with the tokenizer of
+each.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
 from repdyn.checkpoints.hub import GGUF, Files, Hub
@@ -32,10 +40,11 @@ _MAX_TRIED = 3
 
 
 def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
-    """Return the probe of published checkpoints, of which the newest with a configuration determines the context.
+    """Return the probe of published checkpoints, of which the newest with a configuration
+    determines the context.
 
-    The tokenizer is the one the options or the suite name; otherwise that of the repository's main branch, or that of
-    one of the newest checkpoints.
+    The tokenizer is the one the options or the suite name; otherwise that of the repository's main
+    branch, or that of one of the newest checkpoints.
     """
     model, with_code = cast(PublishedModel, selection.model), options.trust_remote_code
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
@@ -55,12 +64,16 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
     """
     found = [target.path for target in reversed(targets) if target.path is not None]
-    paths = [path for path in found if path.is_file() or is_model(path)] or found  # others were not saved to their end
+    paths = [
+        path for path in found if path.is_file() or is_model(path)
+    ] or found  # others were not saved to their end
     with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
     if paths[0].suffix == LIGHTNING:
-        config = cast(PreTrainedModel, load_lightning(paths[0])).config  # names the way for a class of one's own
+        config = cast(
+            PreTrainedModel, load_lightning(paths[0])
+        ).config  # names the way for a class of one's own
     else:
         config = _config(paths[0], with_code)
     if options.tokenizer is not None:
@@ -69,39 +82,57 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
     if found is None:
         raise ValueError(
-            f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a probe "
-            "with --probe FILE, or a folder or hub repository with --tokenizer"
+            "expected a probe or a tokenizer to make one, got neither with the checkpoints in "
+            f"{folder}; give a probe with --probe FILE, or a folder or hub repository with "
+            "--tokenizer"
         )
     return text_probe(str(folder), found, config, options)
 
 
-def text_probe(name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions) -> Probe:
-    """Return the probe of the options' text for a model of this name, with the tokenizer in a folder."""
+def text_probe(
+    name: str, tokenizer: Path, config: PreTrainedConfig, options: SweepOptions
+) -> Probe:
+    """Return the probe of the options' text for a model of this name, with the tokenizer in a
+    folder.
+    """
     loaded = load_tokenizer(tokenizer, name, trust_remote_code=options.trust_remote_code)
     with model_errors(f"the tokenizer of {name} does not load"):
         context = context_length(config, loaded)
     design = options.design or INDEPENDENT.name
-    length = options.sequence_length or min(resolve_design(design).window_tokens or context, context)
+    length = options.sequence_length or min(
+        resolve_design(design).window_tokens or context, context
+    )
     if length > context:
         raise ValueError(
-            f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
-            "--sequence-length"
+            f"expected sequences no longer than the context of {name}, {context} tokens, got "
+            f"{length}; lower --sequence-length"
         )
-    settings: dict[str, Any] = {"sequence_length": length, "classes": class_names(options.classes), "design": design}
-    settings |= {"max_vectors": options.max_vectors or MAX_VECTORS, "batch_vectors": options.batch_vectors}
+    settings: dict[str, Any] = {
+        "sequence_length": length,
+        "classes": class_names(options.classes),
+        "design": design,
+    }
+    settings |= {
+        "max_vectors": options.max_vectors or MAX_VECTORS,
+        "batch_vectors": options.batch_vectors,
+    }
     text = options.text or DEFAULT_TEXT
     try:
         if text == "enwik8":
             return Probe.enwik8(loaded, **settings)
         corpus = load_corpus(text)
-        return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
+        return Probe.from_texts(
+            [corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings
+        )
     except ConnectionError as error:
         raise SweepStoppedError(str(error)) from error
 
 
 def holds_tokenizer(folder: Path) -> bool:
     """Return whether a folder has a tokenizer's vocabulary, or is a GGUF file, which has one."""
-    return folder.suffix == GGUF or (folder.is_dir() and _has_vocabulary(path.name for path in folder.iterdir()))
+    return folder.suffix == GGUF or (
+        folder.is_dir() and _has_vocabulary(path.name for path in folder.iterdir())
+    )
 
 
 def _main_of(repository: str) -> Target:
@@ -111,11 +142,17 @@ def _main_of(repository: str) -> Target:
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), without_reports():
         folder = base_of(folder, with_code=with_code) or folder
-        return AutoConfig.from_pretrained(**place_of(folder), local_files_only=True, trust_remote_code=with_code)
+        return AutoConfig.from_pretrained(
+            **place_of(folder), local_files_only=True, trust_remote_code=with_code
+        )
 
 
-def _first(places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T]) -> T:
-    """Return what loads from the chosen files of the first place that has any, or raise why none has."""
+def _first(
+    places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T]
+) -> T:
+    """Return what loads from the chosen files of the first place that has any, or raise why none
+    has.
+    """
     tried = []
     for place in places:
         try:
@@ -142,8 +179,12 @@ def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> 
     return {name: files[name] for name in [*names, *code]}
 
 
-def _tokenizer(model: str, name: str | None, places: Sequence[Target], hub: Hub, with_code: bool) -> Path:
-    """Return the local folder of the named tokenizer, or of that of the first place that has one, downloaded."""
+def _tokenizer(
+    model: str, name: str | None, places: Sequence[Target], hub: Hub, with_code: bool
+) -> Path:
+    """Return the local folder of the named tokenizer, or of that of the first place that has one,
+    downloaded.
+    """
     if name and Path(name).is_dir():
         return Path(name)
 
@@ -154,8 +195,8 @@ def _tokenizer(model: str, name: str | None, places: Sequence[Target], hub: Hub,
         return _first([_main_of(name)] if name else places, hub, choose, lambda folder: folder)
     except CheckpointError as error:
         raise CheckpointError(
-            f"expected a tokenizer for {model}, found none: {error}; name the repository that has it with --tokenizer, "
-            "or in its suite under tokenizer"
+            f"expected a tokenizer for {model}, found none: {error}; name the repository that has "
+            "it with --tokenizer, or in its suite under tokenizer"
         ) from error
 
 
@@ -168,7 +209,9 @@ def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreT
 
 
 def context_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens the model takes; 2**30 where neither configuration nor tokenizer sets a limit."""
+    """Return how many tokens the model takes; 2**30 where neither configuration nor tokenizer sets
+    a limit.
+    """
     of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
     limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
     # a tokenizer without a limit says 1e30

@@ -1,4 +1,6 @@
-"""Sweep with several workers, GPUs or machines: a Ray task for each checkpoint, coordinated by file names alone."""
+"""Sweep with several workers, GPUs or machines: a Ray task for each checkpoint, coordinated by file
+names alone.
+"""
 
 import os
 import signal
@@ -23,28 +25,36 @@ _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _CANCEL_SECONDS = 10
 
 
-def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub) -> Generator[Outcome]:
-    """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
+def sweep_with_ray(
+    tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub
+) -> Generator[Outcome]:
+    """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if
+    it is not set.
 
-    A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs; it may use the same
-    fraction of ``max_disk``. A task whose worker is lost is retried. All machines must reach the store.
+    A task requests a GPU if the device is one, and a fraction 1 / ``workers`` of a machine's CPUs;
+    it may use the same fraction of ``max_disk``. A task whose worker is lost is retried. All
+    machines must reach the store.
     """
     if options.device.startswith("cuda:"):
         raise ValueError(
-            f"expected --device cuda or cpu with --engine ray, which assigns the GPUs, got {options.device!r}; select "
-            "GPUs with CUDA_VISIBLE_DEVICES"
+            "expected --device cuda or cpu with --engine ray, which assigns the GPUs, got "
+            f"{options.device!r}; select GPUs with CUDA_VISIBLE_DEVICES"
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))
     try:
         import ray
     except ImportError as error:
-        raise ValueError("expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'") from error
+        raise ValueError(
+            "expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'"
+        ) from error
     if not tasks:
         return
     # a remote store by its URL, since each machine has a copy of its own
     place = store.location if is_url(store.location) else str(store.path.absolute())
-    of_task = replace(options, max_disk=options.max_disk and max(1, options.max_disk // options.workers))
+    of_task = replace(
+        options, max_disk=options.max_disk and max(1, options.max_disk // options.workers)
+    )
     with _cluster(ray, options):
         remote = ray.remote(max_retries=MAX_RETRIES, **_resources(ray, options))(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
@@ -66,21 +76,31 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, h
             Downloads(hub, options).purge()
 
 
-def _measure_in_worker(target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str) -> Outcome:
+def _measure_in_worker(
+    target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str
+) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
-    (outcome,) = measure_tasks([task], store, options, Downloads(Hub(endpoint, options.timeout), options))
+    (outcome,) = measure_tasks(
+        [task], store, options, Downloads(Hub(endpoint, options.timeout), options)
+    )
     problem = store.drain()
     return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 
 
 def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOptions) -> Outcome:
-    """Return the outcome of a call that ended, with this process's task in place of the worker's copy."""
+    """Return the outcome of a call that ended, with this process's task in place of the worker's
+    copy.
+    """
     try:
         return replace(ray.get(call), task=task)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
+    except (
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.OutOfMemoryError,
+        ray.exceptions.NodeDiedError,
+    ) as error:
         reason = (
             f"its worker was lost {1 + MAX_RETRIES} times, most likely out of memory "
             f"({type(error).__name__}); try fewer --workers"
@@ -96,7 +116,11 @@ def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
     address, own = os.environ.get("RAY_ADDRESS") or "local", {}
     if address == "local":  # starts a new cluster, even if one is running on this machine
         n_cpus = options.workers * max(1, torch.get_num_threads() // options.workers)
-        own = {"num_cpus": n_cpus, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        own = {
+            "num_cpus": n_cpus,
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
     try:
         ray.init(address, log_to_driver=False, logging_level="error", **own)
         if threading.current_thread() is threading.main_thread():
@@ -110,11 +134,13 @@ def _resources(ray: Any, options: SweepOptions) -> dict[str, Any]:
     """Return the resources that each task requests, and raise ValueError if no machine has them."""
     needed = ("CPU", "GPU") if options.device.startswith("cuda") else ("CPU",)
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    suitable = [machine for machine in machines if all(machine.get(name, 0) >= 1 for name in needed)]
+    suitable = [
+        machine for machine in machines if all(machine.get(name, 0) >= 1 for name in needed)
+    ]
     if not suitable:
         raise ValueError(
-            f"expected a Ray cluster with a machine that has {' and '.join(needed)}, got {len(machines)} without; add "
-            "one, or choose --device cpu"
+            f"expected a Ray cluster with a machine that has {' and '.join(needed)}, got "
+            f"{len(machines)} without; add one, or choose --device cpu"
         )
     n_cpus = int(min(machine["CPU"] for machine in suitable))
     return {"num_cpus": max(1, n_cpus // options.workers), "num_gpus": len(needed) - 1}

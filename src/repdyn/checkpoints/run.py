@@ -1,7 +1,7 @@
 """Measure checkpoints one after another: fetch the files, load the model, measure, store the rows.
 
-While one checkpoint is measured, the next one is downloaded, within a disk budget, into a folder of the process; its
-files are deleted after the measurement.
+While one checkpoint is measured, the next one is downloaded, within a disk budget, into a folder of
+the process; its files are deleted after the measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ import psutil
 import torch
 from tqdm import tqdm
 
-from repdyn.checkpoints.errors import CheckpointError, OutOfBoundsError, SweepStoppedError, model_errors
+from repdyn.checkpoints.errors import (
+    CheckpointError,
+    OutOfBoundsError,
+    SweepStoppedError,
+    model_errors,
+)
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task
@@ -73,7 +78,8 @@ def measure_tasks(
     downloads: Downloads,
     show: Show = lambda text: None,
 ) -> Generator[Outcome]:
-    """Measure checkpoints one after another, each while the next one is fetched, and yield the outcome of each.
+    """Measure checkpoints one after another, each while the next one is fetched, and yield the
+    outcome of each.
 
     It can be stopped at any time and repeated with the remaining ones.
     """
@@ -81,7 +87,9 @@ def measure_tasks(
         store.save_probe(probe)
 
     def fetch(task: Task) -> LocalFiles | CheckpointError | None:
-        """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
+        """Return the files of a checkpoint, or why they cannot be fetched; None if it has been
+        measured meanwhile.
+        """
         if task.key(options) in store:
             return None
         try:
@@ -100,7 +108,10 @@ def measure_tasks(
                 if files is None:
                     outcome = Outcome(task, "skipped, measured by another process", "skipped")
                 else:
-                    outcome = Outcome(task, measure_checkpoint(task, files, store, options, show, downloads.folder))
+                    outcome = Outcome(
+                        task,
+                        measure_checkpoint(task, files, store, options, show, downloads.folder),
+                    )
             except CheckpointError as error:
                 if not isinstance(error, OutOfBoundsError):
                     store_failure(task, store, options, str(error))
@@ -124,13 +135,15 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
             bar.update()
             if not quiet:
                 text = f"failed: {outcome.text}" if outcome.state == "failed" else outcome.text
-                print_above_bars(redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}"))
+                print_above_bars(
+                    redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}")
+                )
             reasons = [each.text for each in found if each.state == "failed"]
             is_one = len(reasons) == MAX_IDENTICAL_FAILURES and len(set(reasons)) == 1
             if is_one and not any(each.state == "measured" for each in found):
                 raise SweepStoppedError(
-                    f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons[0]}; fix it, "
-                    "then repeat the sweep with --retry-failed"
+                    f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: "
+                    f"{reasons[0]}; fix it, then repeat the sweep with --retry-failed"
                 )
     return found
 
@@ -138,7 +151,8 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
 def measure_checkpoint(
     task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Show, temporary: Path
 ) -> str:
-    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return these as a text.
+    """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return
+    these as a text.
 
     In the folder ``temporary`` a device map may put weights.
     """
@@ -166,8 +180,13 @@ def measure_checkpoint(
                 model = model.to(options.device, DTYPES.get(options.dtype or "auto")).eval()
         seconds = {"download": files.seconds, "load": time.perf_counter() - start}
         with model_errors("the model cannot be measured"):
-            prepared, how = prepare_for(model, probe, measurement), {"progress": progress, "state_cache": state_cache}
-            profile = measure_with(prepared, probe, measurement, checkpoint=target.checkpoint, **how)
+            prepared, how = (
+                prepare_for(model, probe, measurement),
+                {"progress": progress, "state_cache": state_cache},
+            )
+            profile = measure_with(
+                prepared, probe, measurement, checkpoint=target.checkpoint, **how
+            )
         del model, prepared
         gc.collect()
         if torch.cuda.is_available():
@@ -175,7 +194,10 @@ def measure_checkpoint(
     seconds |= {"forward": profile.forward_seconds, "kernels": profile.kernel_seconds}
     scalars = {f"seconds/{stage}": value for stage, value in seconds.items()}
     scalars["bytes/download"] = float(files.bytes_fetched)
-    rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in scalars.items()]
+    rows = [
+        scalar_row(profile.checkpoint, name, value, probe=probe.hash)
+        for name, value in scalars.items()
+    ]
     store.write(task.key(options), [*profile.rows, *profile.scalars, *rows])
     if state_cache is not None:
         state_cache.delete_before(target.step)
@@ -183,7 +205,9 @@ def measure_checkpoint(
     return f"{parts} ({seconds['kernels'] / sum(seconds.values()):.0%} of it in the kernels)"
 
 
-def store_failure(task: Task, store: Store, options: SweepOptions, reason: str, **marks: str) -> None:
+def store_failure(
+    task: Task, store: Store, options: SweepOptions, reason: str, **marks: str
+) -> None:
     """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
     names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, **marks)
@@ -201,12 +225,17 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
         for what, value, stored in (
             ("layers", task.measurement(options).choice, {row["layers"] for row in rows}),
             ("dtype", options.dtype, {row["dtype"] for row in rows}),
-            ("location", location, {_location(row["checkpoint"]) for row in rows if row["checkpoint"]}),
+            (
+                "location",
+                location,
+                {_location(row["checkpoint"]) for row in rows if row["checkpoint"]},
+            ),
         ):
             if value not in (None, "auto") and stored - {value}:
                 raise ValueError(
-                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} has it with "
-                    f"{', '.join(map(repr, sorted(stored)))}; give another --store, or another --name"
+                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} "
+                    f"has it with {', '.join(map(repr, sorted(stored)))}; give another --store, or "
+                    "another --name"
                 )
 
 
@@ -228,18 +257,23 @@ class LocalFiles:
 
 
 class Downloads:
-    """The downloads of a process, in a folder of its own, within a budget; Python files where code may run."""
+    """The downloads of a process, in a folder of its own, within a budget; Python files where code
+    may run.
+    """
 
     def __init__(self, hub: Hub, options: SweepOptions) -> None:
         self._hub, self._budget = hub, options.max_disk
-        self._root = (options.downloads or cache_directory() / "downloads").absolute() / "repdyn-downloads"
+        self._root = (
+            options.downloads or cache_directory() / "downloads"
+        ).absolute() / "repdyn-downloads"
         self._choose = partial(choose_files, with_code=options.trust_remote_code)
         self._held: dict[Path, int] = {}
         self._cancelled = Event()
 
     @contextmanager
     def opened(self) -> Iterator[ThreadPoolExecutor]:
-        """Open the folder for downloads, with a thread for them; on exit, a running one is cancelled, all are deleted.
+        """Open the folder for downloads, with a thread for them; on exit, a running one is
+        cancelled, all are deleted.
 
         The folders that killed processes left are deleted first.
         """
@@ -252,8 +286,8 @@ class Downloads:
             yield pool
         finally:
             self._cancelled.set()
-            # not waited for long, since a hub that does not respond would block until the timeout; but an abandoned
-            # download that is still running would create its folder again
+            # not waited for long, since a hub that does not respond would block until the timeout;
+            # but an abandoned download that is still running would create its folder again
             pool.shutdown(wait=False, cancel_futures=True)
             for thread in threading.enumerate():
                 if thread.name.startswith(PREFETCHING):
@@ -261,11 +295,15 @@ class Downloads:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def purge(self) -> None:
-        """Delete the folders that killed processes of this machine left; others may share the file system."""
+        """Delete the folders that killed processes of this machine left; others may share the file
+        system.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
         for folder in self._root.glob(f"{escape(node())}+*+*"):
             try:
-                is_over = psutil.Process(int(folder.name.split("+")[1])).status() == psutil.STATUS_ZOMBIE
+                is_over = (
+                    psutil.Process(int(folder.name.split("+")[1])).status() == psutil.STATUS_ZOMBIE
+                )
             except psutil.NoSuchProcess:
                 is_over = True
             if is_over:
@@ -286,7 +324,9 @@ class Downloads:
         folder, start = self._reserve(total), time.perf_counter()
         try:
             of, what = f"of {total / 1e9:.2f} GB", f"download of {target}:"
-            self._hub.download(*place, folder, self._cancelled, lambda n: show(f"{what} {n / 1e9:.2f} {of}"))
+            self._hub.download(
+                *place, folder, self._cancelled, lambda n: show(f"{what} {n / 1e9:.2f} {of}")
+            )
         except BaseException:
             self.release(LocalFiles(folder))
             raise
@@ -302,7 +342,8 @@ class Downloads:
         """Return the folder for so many bytes, as soon as there is room for them."""
         if self._budget is not None and n_bytes > self._budget:
             raise OutOfBoundsError(
-                f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget / 1e9:.3g} GB of --max-disk"
+                f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget / 1e9:.3g} GB "
+                "of --max-disk"
             )
         # space becomes free when the checkpoint that is being measured is deleted
         while self._held and not self._fits(n_bytes) and not self._cancelled.wait(_POLL_SECONDS):
@@ -311,14 +352,16 @@ class Downloads:
             raise CancelledError
         if n_bytes + _RESERVED_BYTES > (free := shutil.disk_usage(self._root).free):
             raise SweepStoppedError(
-                f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
-                f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
-                "then repeat the command"
+                f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} "
+                f"GB and {free / 1e9:.3g} GB are free; free some space, or choose another folder "
+                "with --downloads FOLDER, then repeat the command"
             )
         folder = self.folder / uuid4().hex[:12]
         self._held[folder] = n_bytes
         return folder
 
     def _fits(self, n_bytes: int) -> bool:
-        within_budget = self._budget is None or sum([*self._held.values()]) + n_bytes <= self._budget
+        within_budget = (
+            self._budget is None or sum([*self._held.values()]) + n_bytes <= self._budget
+        )
         return within_budget and n_bytes + _RESERVED_BYTES <= shutil.disk_usage(self._root).free

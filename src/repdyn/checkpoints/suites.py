@@ -1,4 +1,6 @@
-"""Suites: descriptions of published training runs in YAML, shipped or your own; see docs/suites.md."""
+"""Suites: descriptions of published training runs in YAML, shipped or your own; see
+docs/suites.md.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +38,9 @@ def whole_number(text: str, what: str) -> int:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
     value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
     if value is None or value.denominator != 1:
-        raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}")
+        raise ValueError(
+            f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}"
+        )
     return int(value)
 
 
@@ -50,7 +54,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     groups = list(compiled.groupindex)
     if "step" not in groups or not set(groups) <= set(_GROUPS):
         raise ValueError(
-            f"expected the named group step, and no others than tokens and stage, in {pattern!r}, got "
+            f"expected the named group step, and no others than tokens and stage, in {pattern!r}, "
+            "got "
             rf"{', '.join(groups) or 'none'}; write the step as (?P<step>\d+)"
         )
     return compiled
@@ -60,7 +65,9 @@ def require_distinct_steps(named: Iterable[tuple[int, str]], advice: str) -> Non
     """Check that checkpoints, given by step and name, have one step each."""
     for (step, one), (next_step, other) in pairwise(sorted(named)):
         if step == next_step:
-            raise ValueError(f"expected one checkpoint for each step, got {one} and {other} for {step}; {advice}")
+            raise ValueError(
+                f"expected one checkpoint for each step, got {one} and {other} for {step}; {advice}"
+            )
 
 
 def expand_ranges(items: Iterable[Any]) -> list[Any]:
@@ -70,7 +77,9 @@ def expand_ranges(items: Iterable[Any]) -> list[Any]:
         if match := _RANGE.fullmatch(str(item)):
             start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
             if step == 0 or start > stop or (stop - start) % step:
-                raise ValueError(f"expected a range first..last:step that reaches its last value, got {item!r}")
+                raise ValueError(
+                    f"expected a range first..last:step that reaches its last value, got {item!r}"
+                )
             values += range(start, stop + 1, step)
         else:
             values.append(item)
@@ -79,15 +88,21 @@ def expand_ranges(items: Iterable[Any]) -> list[Any]:
 
 Strict = with_config({"extra": "forbid", "allow_inf_nan": False})
 Address: TypeAlias = Annotated[str, Field(pattern="^https://")]
-_Number: TypeAlias = Annotated[int, BeforeValidator(lambda value: whole_number(str(value), "number"))]
+_Number: TypeAlias = Annotated[
+    int, BeforeValidator(lambda value: whole_number(str(value), "number"))
+]
 _Steps: TypeAlias = Annotated[
     tuple[int, ...],
-    BeforeValidator(lambda items: sorted({whole_number(str(item), "step") for item in expand_ranges(items)})),
+    BeforeValidator(
+        lambda items: sorted({whole_number(str(item), "step") for item in expand_ranges(items)})
+    ),
 ]
 _Value: TypeAlias = StrictInt | StrictStr
 _Values: TypeAlias = Annotated[list[_Value], AfterValidator(expand_ranges)]
 _Loops: TypeAlias = list[dict[str, _Value]] | dict[str, _Values]
-_Pattern: TypeAlias = Annotated[str | None, AfterValidator(lambda text: text and compile_pattern(text).pattern)]
+_Pattern: TypeAlias = Annotated[
+    str | None, AfterValidator(lambda text: text and compile_pattern(text).pattern)
+]
 
 
 @Strict
@@ -118,8 +133,8 @@ class KnownFault:
 class PublishedModel:
     """The published checkpoints of one training run of one model.
 
-    They are the branches and tags of ``repository`` whose names match ``revisions``, or the commits of ``branch`` whose
-    titles match ``commits``, or those listed in ``checkpoints``.
+    They are the branches and tags of ``repository`` whose names match ``revisions``, or the commits
+    of ``branch`` whose titles match ``commits``, or those listed in ``checkpoints``.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
@@ -140,7 +155,8 @@ class PublishedModel:
     """Repository of the tokenizer, if the checkpoints have none."""
     known_faults: tuple[KnownFault, ...] = ()
     checked_against: Address | None = None
-    """Address of the page on which names and steps were read, if that is not the card of the suite."""
+    """Address of the page on which names and steps were read, if that is not the card of the suite.
+    """
     unverified: str | None = None
     """What no page of the publisher states, such as "the steps"."""
 
@@ -184,8 +200,8 @@ def read_suite(path: str | Path) -> Suite:
         repeated = next((value for value in values if values.count(value) > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"expected a different {attribute} for each model in {path}, got {repeated!r} twice; set the key "
-                f"{attribute}"
+                f"expected a different {attribute} for each model in {path}, got {repeated!r} "
+                f"twice; set the key {attribute}"
             )
     for number, item in enumerate(file.known_faults, start=1):
         models = _with_fault(models, item, f"{path}, known fault {number}")
@@ -200,14 +216,20 @@ def shipped_suites() -> Mapping[str, Suite]:
 
 def models_of(repository: str) -> list[PublishedModel]:
     """Return the models of the shipped suites whose checkpoints are in a repository."""
-    return [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
+    return [
+        model
+        for suite in shipped_suites().values()
+        for model in suite.models
+        if model.repository == repository
+    ]
 
 
 def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
-    """Return the models of the given names, and those given themselves, without duplicates, in their order.
+    """Return the models of the given names, and those given themselves, without duplicates, in
+    their order.
 
-    A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
-    ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
+    A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the
+    models ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
     """
     suites = shipped_suites()
     models = [model for suite in suites.values() for model in suite.models]
@@ -219,57 +241,77 @@ def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
         if name.endswith((".yaml", ".yml")):
             chosen = list(read_suite(name).models)
         else:
-            chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]
+            chosen = [
+                model for model in models if name == model.suite or fnmatchcase(model.name, name)
+            ]
         if not chosen:
             hint = did_you_mean(name, [*suites, *(model.name for model in models)])
             raise ValueError(
-                f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or "
-                f"a file ending in .yaml, got {name!r}{hint}"
+                f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as "
+                f"pythia-*-deduped, or a file ending in .yaml, got {name!r}{hint}"
             )
         found |= dict.fromkeys(chosen)
     return list(found)
 
 
 def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:
-    listed = [each["repository"] for each in fields.get("checkpoints", ()) if isinstance(each.get("repository"), str)]
+    listed = [
+        each["repository"]
+        for each in fields.get("checkpoints", ())
+        if isinstance(each.get("repository"), str)
+    ]
     repositories = {*listed, fields.get("repository")} - {None}
     run = {"run": repositories.pop()} if len(repositories) == 1 else {}
     model = validated(PublishedModel, {**run, **fields, "suite": suite}, where)
     sources = [key for key in _SOURCES if getattr(model, key)]
     if len(sources) != 1:
         raise ValueError(
-            f"expected one of {', '.join(_SOURCES)} in {where}, got {', '.join(sources) or 'none'}; keep one"
+            f"expected one of {', '.join(_SOURCES)} in {where}, got "
+            f"{', '.join(sources) or 'none'}; keep one"
         )
     if bool(model.repository) == bool(model.checkpoints) or (model.checkpoints and model.expected):
         raise ValueError(
-            f"expected either the key repository, with expected, or checkpoints with repositories of their own in "
-            f"{where}, got both or neither"
+            "expected either the key repository, with expected, or checkpoints with repositories "
+            f"of their own in {where}, got both or neither"
         )
     checkpoints = sorted(model.checkpoints, key=lambda at: at.step)
     named = [(at.step, f"{at.repository}@{at.revision}") for at in checkpoints]
     require_distinct_steps(named, f"describe two models in {where}")
     if per_step := model.tokens_per_step:
-        checkpoints = [at if at.tokens is not None else replace(at, tokens=per_step * at.step) for at in checkpoints]
+        checkpoints = [
+            at if at.tokens is not None else replace(at, tokens=per_step * at.step)
+            for at in checkpoints
+        ]
     return replace(model, checkpoints=tuple(checkpoints))
 
 
-def _with_fault(models: Sequence[PublishedModel], fields: dict[str, Any], where: str) -> list[PublishedModel]:
+def _with_fault(
+    models: Sequence[PublishedModel], fields: dict[str, Any], where: str
+) -> list[PublishedModel]:
     """Return the models, those that an entry names with its known fault."""
     names = [str(name) for name in fields.pop("models", ())]
     fault = validated(KnownFault, fields, where)
     chosen = [model for model in models if any(fnmatchcase(model.name, name) for name in names)]
     unknown = [name for name in names if not any(fnmatchcase(model.name, name) for model in models)]
     if unknown or not chosen:
-        raise ValueError(f"expected models of this suite in {where}, got {', '.join(unknown) or 'none'}")
+        raise ValueError(
+            f"expected models of this suite in {where}, got {', '.join(unknown) or 'none'}"
+        )
     for model in chosen:
         known = {*model.expected, *(at.step for at in model.checkpoints)}
         if known and (others := set(fault.steps) - known):
             raise ValueError(f"expected steps of {model.name} in {where}, got {sorted(others)}")
-    return [replace(model, known_faults=(*model.known_faults, fault)) if model in chosen else model for model in models]
+    return [
+        replace(model, known_faults=(*model.known_faults, fault)) if model in chosen else model
+        for model in models
+    ]
 
 
-def _expanded(item: dict[str, Any], where: str, known: Mapping[str, _Value] | None = None) -> list[dict[str, Any]]:
-    """Return one mapping per combination of the values under ``for``, or per mapping of a list of combinations.
+def _expanded(
+    item: dict[str, Any], where: str, known: Mapping[str, _Value] | None = None
+) -> list[dict[str, Any]]:
+    """Return one mapping per combination of the values under ``for``, or per mapping of a list of
+    combinations.
 
     Placeholders for these and for the ``known`` values are replaced, as literal text in patterns.
     """
@@ -293,7 +335,9 @@ def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "") 
     def fill(placeholder: re.Match[str]) -> str:
         if (name := placeholder[1]) not in known:
             hint = did_you_mean(name, known)
-            raise ValueError(f"expected placeholders in {where} that are listed under for, got {name!r}{hint}")
+            raise ValueError(
+                f"expected placeholders in {where} that are listed under for, got {name!r}{hint}"
+            )
         return re.escape(str(known[name])) if key in _PATTERNS else str(known[name])
 
     return _PLACEHOLDER.sub(fill, value) if isinstance(value, str) else value
@@ -301,4 +345,6 @@ def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "") 
 
 def read_folder(folder: Path, read: Callable[[Path], Description]) -> dict[str, Description]:
     """Read every YAML file of a folder; return the descriptions by the names of their files."""
-    return {path.stem: read(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
+    return {
+        path.stem: read(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)
+    }

@@ -1,4 +1,6 @@
-"""A sweep from its options to its outcome: what is asked for, what of it remains, and how it is measured."""
+"""A sweep from its options to its outcome: what is asked for, what of it remains, and how it is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 """What may be the name of a hub repository."""
-_LOADS = "a folder, a repository, or pairs of a step and a function that returns the model of that step"
+_LOADS = (
+    "a folder, a repository, or pairs of a step and a function that returns the model of that step"
+)
 _FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
 """Names of folders in a run's folder that hold its checkpoints."""
 
@@ -93,7 +97,8 @@ class Sweep:
     failures: tuple[str, ...] = ()
     """What is not measured, each as "RUN REVISION: REASON"."""
     not_uploaded: str | None = None
-    """Why some measurements are not in a remote store yet, and what uploads them; None if all are."""
+    """Why some measurements are not in a remote store yet, and what uploads them; None if all are.
+    """
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of the swept runs, those of failures with their reasons included."""
@@ -104,30 +109,39 @@ class Sweep:
 
 
 def sweep(
-    source: str | Path | Loads | None = None, *, store: str | Path | None = None, quiet: bool = False, **options: Any
+    source: str | Path | Loads | None = None,
+    *,
+    store: str | Path | None = None,
+    quiet: bool = False,
+    **options: Any,
 ) -> Sweep:
-    """Measure checkpoints one after another into a store; what it has already is not measured again.
+    """Measure checkpoints one after another into a store; what it has already is not measured
+    again.
 
     >>> repdyn.sweep("EleutherAI/pythia-70m", revisions="log", store="sweeps")  # doctest: +SKIP
     >>> repdyn.sweep("runs/quickstart/TIME", metrics=["two_nn"])  # doctest: +SKIP
     >>> steps = {step: f"checkpoints/{step}.ckpt" for step in (100, 200)}
-    >>> loads = [(step, lambda path=path: Mine.load_from_checkpoint(path)) for step, path in steps.items()]
+    >>> loads = [(step, lambda path=path: Mine.load_from_checkpoint(path)) for step,
+    ...     path in steps.items()]
     >>> repdyn.sweep(loads, name="mine", probe=probe, store="sweeps").to_pandas()  # doctest: +SKIP
 
     Args:
-        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a GGUF file, a hub repository,
-            or pairs of a step and a function that returns the model of that step. None where ``suite`` is given.
+        source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a GGUF
+            file, a hub repository, or pairs of a step and a function that returns the model of that
+            step. None where ``suite`` is given.
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
-        **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of ``repdyn sweep``: suite,
-            revisions, name, like, probe, text, tokenizer, sequence_length, max_vectors, design, metrics, layers,
-            device, dtype, max_disk, timeout, retry_failed, engine and others.
+        **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of
+            ``repdyn sweep``: suite, revisions, name, like, probe, text, tokenizer, sequence_length,
+            max_vectors, design, metrics, layers, device, dtype, max_disk, timeout, retry_failed,
+            engine and others.
 
     Returns:
         The store, what was measured, and why some checkpoints were not.
 
     Raises:
-        ValueError: the options select nothing, something that does not exist, or contradict each other.
+        ValueError: the options select nothing, something that does not exist, or contradict each
+            other.
         SweepStoppedError: no connection, or no space on the disk; the same call goes on from there.
     """
     if isinstance(source, str | Path) and str(source).startswith("~"):
@@ -171,7 +185,8 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
 
 
 def completed(options: SweepOptions) -> SweepOptions:
-    """Return options with what the rows of a live run, or else a default, say about what was not given.
+    """Return options with what the rows of a live run, or else a default, say about what was not
+    given.
 
     The live run is the named one, or the one whose checkpoints these are.
     """
@@ -185,27 +200,42 @@ def completed(options: SweepOptions) -> SweepOptions:
     # the probe of a run or file may have other classes
     has_own_probe = options.probe is not None or is_local
     resolve(metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(options.classes)))
-    # Live runs are measured in the precision of their weights. Published weights are often stored in half precision
-    # to reduce their size; rounding the states as well would affect the estimated dimension.
-    return replace(options, metrics=metrics, dtype=options.dtype or ("auto" if is_local else "float32"))
+    # Live runs are measured in the precision of their weights. Published weights are often stored
+    # in half precision to reduce their size; rounding the states as well would affect the estimated
+    # dimension.
+    return replace(
+        options, metrics=metrics, dtype=options.dtype or ("auto" if is_local else "float32")
+    )
 
 
 def _like(options: SweepOptions, store: Store) -> SweepOptions:
-    rows = [row for run in store.runs() for row in store.distinct(run, ("attention", "dtype", "metric", "subset"))]
+    rows = [
+        row
+        for run in store.runs()
+        for row in store.distinct(run, ("attention", "dtype", "metric", "subset"))
+    ]
 
     def common(column: str) -> str | None:
         values = {row[column] for row in rows}
         return values.pop() if len(values) == 1 else None
 
     dtype, probe = options.dtype or common("dtype"), options.probe
-    metrics = [f"{row['metric']}@{row['subset']}" for row in rows if base_name(row["metric"]) in METRICS]
-    if not options.metrics and (own := sorted({base_name(row["metric"]) for row in rows} - {*METRICS})):
-        log.warning("not measured, as nothing registers them here: %s; see repdyn.register_metric", ", ".join(own))
+    metrics = [
+        f"{row['metric']}@{row['subset']}" for row in rows if base_name(row["metric"]) in METRICS
+    ]
+    if not options.metrics and (
+        own := sorted({base_name(row["metric"]) for row in rows} - {*METRICS})
+    ):
+        log.warning(
+            "not measured, as nothing registers them here: %s; see repdyn.register_metric",
+            ", ".join(own),
+        )
     if probe is None and not options.has_probe_text:
         stored = sorted((store.path / "probes").glob("*.safetensors"))
         if len(stored) > 1:
             raise ValueError(
-                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with --probe FILE"
+                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with "
+                "--probe FILE"
             )
         probe = next(iter(stored), None)
     return replace(
@@ -234,7 +264,9 @@ def find_selections(options: SweepOptions, hub: Hub) -> tuple[list[Selection], l
         return [], [f"{source}: {error}"]
     except NoConnectionError as error:
         hint = did_you_mean(str(source), [path.name for path in Path().glob("[!.]*/")])
-        raise NoConnectionError(hub.endpoint, f"and there is no local folder {str(source)!r}{hint}") from error
+        raise NoConnectionError(
+            hub.endpoint, f"and there is no local folder {str(source)!r}{hint}"
+        ) from error
 
 
 def check_contradictions(options: SweepOptions) -> None:
@@ -242,44 +274,64 @@ def check_contradictions(options: SweepOptions) -> None:
     if bool(options.source) == bool(options.suite):
         got = "both a source and a suite" if options.source else "neither"
         raise ValueError(
-            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
+            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or "
+            "--list-suites"
         )
     if options.pattern and options.suite:
-        raise ValueError("expected --pattern with a folder or a hub repository, since a suite defines its own; omit it")
+        raise ValueError(
+            "expected --pattern with a folder or a hub repository, since a suite defines its own; "
+            "omit it"
+        )
     if options.probe and options.has_probe_text:
         raise ValueError(
-            "expected either --probe or the options for making a probe (--text, --tokenizer, --sequence-length, "
-            "--max-vectors, --design, --classes), got both; omit one"
+            "expected either --probe or the options for making a probe (--text, --tokenizer, "
+            "--sequence-length, --max-vectors, --design, --classes), got both; omit one"
         )
 
 
 def _is_local(source: object) -> bool:
-    """Return whether a source is here rather than on the hub; raise ValueError if it can be neither."""
+    """Return whether a source is here rather than on the hub; raise ValueError if it can be
+    neither.
+    """
     if not isinstance(source, str | Path) or Path(source).exists():
         return True
     first, _, rest = str(source).partition("/")
-    if isinstance(source, Path) or not _REPOSITORY.fullmatch(source) or (rest and Path(first).is_dir()):
+    if (
+        isinstance(source, Path)
+        or not _REPOSITORY.fullmatch(source)
+        or (rest and Path(first).is_dir())
+    ):
         raise ValueError(
-            f"expected an existing folder or a hub repository, got {str(source)!r}: there is no such folder"
+            f"expected an existing folder or a hub repository, got {str(source)!r}: there is no "
+            "such folder"
         )
     return False
 
 
-def _of_models(models: Sequence[PublishedModel], options: SweepOptions, hub: Hub) -> tuple[list[Selection], list[str]]:
+def _of_models(
+    models: Sequence[PublishedModel], options: SweepOptions, hub: Hub
+) -> tuple[list[Selection], list[str]]:
     if options.name and len(models) > 1:
         raise ValueError(f"expected one model with --name, got {len(models)}; omit --name")
     named = [
-        replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
+        replace(
+            model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer
+        )
         for model in models
     ]
     runs = [model.run for model in named]
     if twice := next((run for run in runs if runs.count(run) > 1), None):
-        raise ValueError(f"expected a different run for each model, got {twice!r} twice; sweep them into two stores")
+        raise ValueError(
+            f"expected a different run for each model, got {twice!r} twice; sweep them into two "
+            "stores"
+        )
     return select_models(named, hub, options.revisions)
 
 
 def make_probe(options: SweepOptions, hub: Hub, selection: Selection) -> Probe:
-    """Return the probe that was given, or one made for the model of a selection or the checkpoints in a folder."""
+    """Return the probe that was given, or one made for the model of a selection or the checkpoints
+    in a folder.
+    """
     from repdyn.probe import Probe  # with torch and transformers, which plans do without
 
     if options.probe is not None:
@@ -292,7 +344,9 @@ def make_probe(options: SweepOptions, hub: Hub, selection: Selection) -> Probe:
 
 
 def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> PublishedModel:
-    """Return the model of a repository: from a suite, by the steps in its revisions, or as a finished model."""
+    """Return the model of a repository: from a suite, by the steps in its revisions, or as a
+    finished model.
+    """
     known = models_of(name)
     if len(known) == 1 and not options.pattern:
         # as with --suite, so that a run is always read in the same way
@@ -309,40 +363,62 @@ def _model_of_repository(name: str, options: SweepOptions, hub: Hub) -> Publishe
         if not isinstance(error.__cause__, RepositoryNotFoundError):
             raise
         # most likely a mistyped folder or repository
-        raise ValueError(f"expected an existing folder or a hub repository, got {name!r}: {error}") from error
+        raise ValueError(
+            f"expected an existing folder or a hub repository, got {name!r}: {error}"
+        ) from error
     model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
     if found or options.pattern:
         return model
-    return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),))
+    return replace(
+        model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),)
+    )
 
 
 def _of_folder(folder: Path, options: SweepOptions) -> Selection:
-    """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a file, as a run."""
+    """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a
+    file, as a run.
+    """
     found = find_checkpoints(folder, options.name, options.pattern)
     chosen, run = select_revisions(found.targets, options.revisions), f"{found.run} (averaged)"
-    averaged = [replace(each, run=run, weights_kind="averaged") for each in chosen if each.weights_kind == "raw"]
+    averaged = [
+        replace(each, run=run, weights_kind="averaged")
+        for each in chosen
+        if each.weights_kind == "raw"
+    ]
     return replace(found, targets=(*chosen, *averaged))
 
 
 def _of_loads(options: SweepOptions) -> Selection:
     """Return the checkpoints of pairs of a step and a function that loads the model."""
     if options.probe is None:
-        raise ValueError("expected a probe for models that are loaded by a function, got none; give probe=")
+        raise ValueError(
+            "expected a probe for models that are loaded by a function, got none; give probe="
+        )
     if options.engine == "ray":
-        raise ValueError("expected folders or repositories with the engine ray, got functions; leave out the engine")
+        raise ValueError(
+            "expected folders or repositories with the engine ray, got functions; leave out the "
+            "engine"
+        )
     run = options.name or "model"
     try:
         loads = [(index(step), load) for step, load in options.source]
     except (TypeError, ValueError) as error:
         raise ValueError(f"expected {_LOADS}, got {options.source!r:.200}: {error}") from error
-    if wrong := next((load for _, load in loads if not callable(load) or hasattr(load, "parameters")), None):
-        raise ValueError(f"expected {_LOADS}, got {type(wrong).__name__} in place of a function; pass lambda: model")
+    if wrong := next(
+        (load for _, load in loads if not callable(load) or hasattr(load, "parameters")), None
+    ):
+        raise ValueError(
+            f"expected {_LOADS}, got {type(wrong).__name__} in place of a function; pass lambda: "
+            "model"
+        )
     require_distinct_steps([(step, f"step{step}") for step, _ in loads], "leave one out")
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in loads]
     return Selection(run, tuple(select_revisions(targets, options.revisions)))
 
 
-def tasks_of(selections: Sequence[Selection], options: SweepOptions, hub: Hub) -> tuple[list[Task], list[str]]:
+def tasks_of(
+    selections: Sequence[Selection], options: SweepOptions, hub: Hub
+) -> tuple[list[Task], list[str]]:
     """Return the selected checkpoints with their probes, and why some have no probe."""
     tasks, problems = [], []
     for selection in selections:
@@ -358,7 +434,12 @@ def select_shard(selections: Sequence[Selection], part: int, n_parts: int) -> li
     """Return the checkpoints of a shard, which does not depend on those already measured."""
     numbers = count()
     of_shard = [
-        replace(selection, targets=tuple(each for each in selection.targets if next(numbers) % n_parts == part - 1))
+        replace(
+            selection,
+            targets=tuple(
+                each for each in selection.targets if next(numbers) % n_parts == part - 1
+            ),
+        )
         for selection in selections
     ]
     return [selection for selection in of_shard if selection.targets]
@@ -382,17 +463,27 @@ def measure_prepared(prepared: Prepared, *, quiet: bool = False) -> Sweep:
                 (name, owner), *_ = marks.items()
                 run.store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
         if listed.done and not quiet:
-            print_above_bars(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
+            print_above_bars(
+                f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already"
+            )
         # hidden where standard error is no terminal
-        bar = tqdm(total=len(listed.waiting), desc="checkpoints", disable=True if quiet else None, leave=False)
+        bar = tqdm(
+            total=len(listed.waiting),
+            desc="checkpoints",
+            disable=True if quiet else None,
+            leave=False,
+        )
 
         if options.engine == "ray":
             from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
 
             outcomes = sweep_with_ray(listed.waiting, store, options, hub)
         else:
-            outcomes = run.measure_tasks(listed.waiting, store, options, downloads, bar.set_postfix_str)
-        # remarks of transformers on a model that works, such as kernels that are not installed, look like errors
+            outcomes = run.measure_tasks(
+                listed.waiting, store, options, downloads, bar.set_postfix_str
+            )
+        # remarks of transformers on a model that works, such as kernels that are not installed,
+        # look like errors
         with without_reports():
             found = run.collect(outcomes, bar, quiet=quiet)
         seconds = UPLOAD_SECONDS
@@ -402,19 +493,28 @@ def measure_prepared(prepared: Prepared, *, quiet: bool = False) -> Sweep:
             print_above_bars(not_uploaded)
     failed = [f"{each.task.target}: {each.text}" for each in found if each.state == "failed"]
     problems = [*prepared.problems, *without_probe, *failed]
-    problems += [f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before]
-    runs = tuple(dict.fromkeys(target.run for each in prepared.selections for target in each.targets))
+    problems += [
+        f"{task.target}: failed before; --retry-failed retries it" for task in listed.failed_before
+    ]
+    runs = tuple(
+        dict.fromkeys(target.run for each in prepared.selections for target in each.targets)
+    )
     measured = tuple(str(each.task.target) for each in found if each.state == "measured")
     return Sweep(store, runs, measured, tuple(problems), not_uploaded)
 
 
 def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot be measured."""
+    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot
+    be measured.
+    """
     options, store, foreign = prepared.options, prepared.store, prepared.foreign
     plans, problems = [], [*prepared.problems]
     for selection in prepared.selections:
         targets = selection.targets
-        listed, waiting = TaskList([], [], []), [target for target in targets if target not in foreign]
+        listed, waiting = (
+            TaskList([], [], []),
+            [target for target in targets if target not in foreign],
+        )
         # where nothing is done, the probe is not needed, which may require a download
         if store.folder_of(selection.run).exists():
             try:
@@ -422,12 +522,18 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
             except SweepStoppedError as error:  # no text to make the probe of, say
                 tasks, without_probe = [], [f"{selection.run}: {error}; it is not planned"]
             problems += without_probe
-            listed = partition_tasks([task for task in tasks if task.target not in foreign], store, options)
+            listed = partition_tasks(
+                [task for task in tasks if task.target not in foreign], store, options
+            )
             waiting = [task.target for task in listed.waiting]
         found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
         sizes = [size for size in found if isinstance(size, int)]
         owners = {
-            mark: {target.revision: foreign[target][mark] for target in targets if mark in foreign.get(target, {})}
+            mark: {
+                target.revision: foreign[target][mark]
+                for target in targets
+                if mark in foreign.get(target, {})
+            }
             for mark in FOREIGN
         }
         plans.append(
@@ -449,10 +555,16 @@ def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _minutes(store: Store, listed: TaskList, options: SweepOptions) -> float | None:
-    """Return how long the waiting ones take at the pace of the one measured last, without their downloads."""
+    """Return how long the waiting ones take at the pace of the one measured last, without their
+    downloads.
+    """
     for key in (task.key(options) for task in reversed(listed.done)):
         rows = store.read(key) if key in store else []
-        parts = [row.value for row in rows if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}]
+        parts = [
+            row.value
+            for row in rows
+            if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}
+        ]
         if parts:
             return sum(parts) * len(listed.waiting) / 60
     return None
@@ -464,5 +576,7 @@ def _download_bytes(target: Target, hub: Hub) -> int | str:
         files = target.remote_files(hub)
     except CheckpointError as error:
         return f"{target}: {error}"
-    is_here = target.path is not None or hub.cached(target.repository, target.commit, files) is not None
+    is_here = (
+        target.path is not None or hub.cached(target.repository, target.commit, files) is not None
+    )
     return 0 if is_here else total_bytes(files)

@@ -1,4 +1,6 @@
-"""The checkpoints that a sweep measures, published or local: their steps and names, and which of them are selected."""
+"""The checkpoints that a sweep measures, published or local: their steps and names, and which of
+them are selected.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,21 @@ DEFAULT_PATTERN = (
     r"(?:(?P<stage>stage\d.*?)[-_](?=step))?"
     rf"(?:.*(?:step|checkpoint|ckpt|iter|iteration)s?[-_=]?|(?={_NUMBER}$))(?P<step>{_NUMBER}).*"
 )
-"""Default pattern: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number; tokens and stage if
-present. Any other number may be the size or version of the model."""
+"""Default pattern: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number;
+tokens and stage if present. Any other number may be the size or version of the model."""
 
-_FORMS = '"all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
+_FORMS = (
+    '"all", "log", "every:10", or names or steps separated by commas such as '
+    '"step0,step1000,143000"'
+)
 
 FOREIGN = {
     "same_as": "a copy: it has the weights of",
     "mixed_with": "a mixture: some of its files are those of",
 }
-"""Why a checkpoint with weights of another one is not measured, by the column of its rows that names the other one."""
+"""Why a checkpoint with weights of another one is not measured, by the column of its rows that
+names the other one.
+"""
 
 LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
@@ -70,14 +77,18 @@ class Target:
     run: str
     step: int
     revision: str
-    """Branch, tag or folder, the step of a commit ("step512"), or another name for rows and messages."""
+    """Branch, tag or folder, the step of a commit ("step512"), or another name for rows and
+    messages.
+    """
     tokens_seen: int | None = None
     stage: str | None = None
     path: Path | None = None
     """Local folder or file; None for a checkpoint on the hub, described by the following fields."""
     repository: str = ""
     commit: str = ""
-    """Full commit hash, or "" if the repository or revision does not exist; for a local path, a digest of its files."""
+    """Full commit hash, or "" if the repository or revision does not exist; for a local path, a
+    digest of its files.
+    """
     missing_reason: str | None = None
     """Why the checkpoint does not exist."""
     weights_kind: str | None = None
@@ -140,9 +151,14 @@ class Selection:
         notes = {
             "not verified, since no page of the publisher states it": unverified,
             "described, but not on the hub": [*map(str, self.missing_steps)],
-            "ignored, because they do not match the pattern, have no step in their names, or no model": self.unmatched,
+            (
+                "ignored, because they do not match the pattern, have no step in "
+                "their names, or no model"
+            ): self.unmatched,
         }
-        return [f"{self.run}: {what}: {shorten_list(which)}" for what, which in notes.items() if which]
+        return [
+            f"{self.run}: {what}: {shorten_list(which)}" for what, which in notes.items() if which
+        ]
 
 
 @dataclass(frozen=True)
@@ -155,11 +171,18 @@ class Task:
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
         identity = self.measurement(options).identity(self.probe, options.dtype or "auto")
-        return MeasurementKey(self.target.run, self.target.step, self.probe.hash, identity, self.target.commit)
+        return MeasurementKey(
+            self.target.run, self.target.step, self.probe.hash, identity, self.target.commit
+        )
 
     def measurement(self, options: SweepOptions) -> MeasurementOptions:
-        """Return what is measured, and how; not the loss on a probe of inputs other than tokens, which has none."""
-        from repdyn.measurement.measure import MeasurementOptions  # with torch, which plans do without
+        """Return what is measured, and how; not the loss on a probe of inputs other than tokens,
+        which has none.
+        """
+        # with torch, which plans do without
+        from repdyn.measurement.measure import (
+            MeasurementOptions,
+        )
 
         return MeasurementOptions(
             metrics=options.metrics,
@@ -169,7 +192,9 @@ class Task:
         )
 
     def stored_marks(self, store: Store, options: SweepOptions) -> dict[str, str]:
-        """Return the marks that are stored of the checkpoint, which tell whose weights it has; none for its own."""
+        """Return the marks that are stored of the checkpoint, which tell whose weights it has; none
+        for its own.
+        """
         key = self.key(options).failed
         row = store.read(key)[0] if key in store else None
         return {name: owner for name in FOREIGN if (owner := getattr(row, name, None))}
@@ -192,16 +217,23 @@ def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) 
         without_loss = options.loss is None and task.key(replace(options, loss=False)) in store
         if without_loss or task.key(options) in store:
             found.done.append(task)
-        elif options.retry_failed or task.key(options).failed not in store or task.stored_marks(store, options):
+        elif (
+            options.retry_failed
+            or task.key(options).failed not in store
+            or task.stored_marks(store, options)
+        ):
             found.waiting.append(task)
         else:
             found.failed_before.append(task)
     return found
 
 
-def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None) -> Target | None:
-    r"""Parse the name of a branch, tag or folder to a checkpoint of no run yet; None if the pattern, a regular
-    expression with the group ``step``, and optionally ``tokens`` and ``stage``, does not match all of it.
+def parse_revision(
+    name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None
+) -> Target | None:
+    r"""Parse the name of a branch, tag or folder to a checkpoint of no run yet; None if the
+    pattern, a regular expression with the group ``step``, and optionally ``tokens`` and ``stage``,
+    does not match all of it.
 
     >>> found = parse_revision("stage1-step1000-tokens5B")
     >>> found.revision, found.step, found.tokens_seen, found.stage
@@ -214,7 +246,11 @@ def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: i
     if groups.get("step") is None:
         return None
     step = whole_number(groups["step"], f"step of {name!r}")
-    tokens = None if tokens_per_step is None else whole_number(str(tokens_per_step * step), f"tokens of {name!r}")
+    tokens = (
+        None
+        if tokens_per_step is None
+        else whole_number(str(tokens_per_step * step), f"tokens of {name!r}")
+    )
     if groups.get("tokens") is not None:
         tokens = whole_number(groups["tokens"], f"tokens of {name!r}")
     return Target("", step, name, tokens, groups.get("stage"))
@@ -223,7 +259,9 @@ def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: i
 def match_revisions(
     names: Iterable[str], pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None
 ) -> tuple[list[Target], list[str]]:
-    """Split names into checkpoints, by ascending step, and others; arguments as for :func:`parse_revision`."""
+    """Split names into checkpoints, by ascending step, and others; arguments as for
+    :func:`parse_revision`.
+    """
     read = {name: parse_revision(name, pattern, tokens_per_step) for name in names}
     found = sorted(filter(None, read.values()), key=lambda place: (place.step, place.revision))
     require_distinct_steps(
@@ -244,9 +282,9 @@ def select_revisions(revisions: Sequence[Target], spec: str) -> list[Target]:
 
     Args:
         revisions: with distinct steps, as :func:`match_revisions` gives them.
-        spec: "all"; "log": the first, the last, and for each power of two the nearest step within a factor of
-            the square root of 2; "every:10": every tenth, the first and the last; or names or steps separated by
-            commas.
+        spec: "all"; "log": the first, the last, and for each power of two the nearest step within a
+            factor of the square root of 2; "every:10": every tenth, the first and the last; or
+            names or steps separated by commas.
     """
     ordered = sorted(revisions, key=lambda place: place.step)
     every = re.fullmatch(r"every:0*([1-9]\d*)", spec)
@@ -267,18 +305,26 @@ def select_revisions(revisions: Sequence[Target], spec: str) -> list[Target]:
 
 
 def _named(ordered: Sequence[Target], spec: str) -> set[Target]:
-    by_name = {str(place.step): place for place in ordered} | {place.revision: place for place in ordered}
+    by_name = {str(place.step): place for place in ordered} | {
+        place.revision: place for place in ordered
+    }
     wanted = [name.strip() for name in spec.split(",")]
     if not all(wanted) or (":" in spec and not set(wanted) <= set(by_name)):
         raise ValueError(f"expected {_FORMS}, got {spec!r}")
     if absent := {name: closest(name, by_name) for name in wanted if name not in by_name}:
-        listed = ", ".join(f"{name!r}" + (f" (closest: {near!r})" if near else "") for name, near in absent.items())
+        listed = ", ".join(
+            f"{name!r}" + (f" (closest: {near!r})" if near else "") for name, near in absent.items()
+        )
         raise ValueError(f"expected {_FORMS}; got names or steps that do not exist: {listed}")
     return {by_name[name] for name in wanted}
 
 
-def select_models(models: Iterable[PublishedModel], hub: Hub, revisions: str) -> tuple[list[Selection], list[str]]:
-    """Select checkpoints of several models, and return why some have none: what is wrong with one stops no other."""
+def select_models(
+    models: Iterable[PublishedModel], hub: Hub, revisions: str
+) -> tuple[list[Selection], list[str]]:
+    """Select checkpoints of several models, and return why some have none: what is wrong with one
+    stops no other.
+    """
     found, problems, invalid = [], [], []
     for model in models:
         try:
@@ -292,7 +338,9 @@ def select_models(models: Iterable[PublishedModel], hub: Hub, revisions: str) ->
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """Select the checkpoints of a published training run; ``revisions`` as for :func:`select_revisions`."""
+    """Select the checkpoints of a published training run; ``revisions`` as for
+    :func:`select_revisions`.
+    """
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
     repository = str(model.repository)
@@ -314,11 +362,16 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     last, main = found[-1], None
     if commits and "main" in unmatched:
         main = Target(model.run, last.step, "main", repository=repository, commit=commits["main"])
-    chosen, missing = select_revisions(found, revisions), sorted(set(model.expected) - {at.step for at in found})
+    chosen, missing = (
+        select_revisions(found, revisions),
+        sorted(set(model.expected) - {at.step for at in found}),
+    )
     return Selection(model.run, tuple(chosen), model, tuple(unmatched), tuple(missing), last, main)
 
 
-def _titled_commits(model: PublishedModel, pattern: str, hub: Hub) -> tuple[list[Target], list[str]]:
+def _titled_commits(
+    model: PublishedModel, pattern: str, hub: Hub
+) -> tuple[list[Target], list[str]]:
     """Return the checkpoints by step, of several commits of a step the newest, and other titles."""
     by_step: dict[int, Target] = {}
     unmatched: dict[str, None] = {}
@@ -335,7 +388,9 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
     by_step = {at.step: at.revision for at in model.checkpoints}
     is_in_one = len({at.repository for at in model.checkpoints}) == 1
     found = [
-        Target(model.run, at.step, _name(at, is_in_one), at.tokens, at.stage, repository=at.repository)
+        Target(
+            model.run, at.step, _name(at, is_in_one), at.tokens, at.stage, repository=at.repository
+        )
         for at in model.checkpoints
     ]
 
@@ -351,7 +406,9 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
 
 def _name(at: PublishedCheckpoint, is_in_one: bool) -> str:
-    """Return the name of a listed checkpoint, without the repository where all of them are in one."""
+    """Return the name of a listed checkpoint, without the repository where all of them are
+    in one.
+    """
     if is_in_one:
         return at.revision
     return at.repository if at.revision == "main" else f"{at.repository}/{at.revision}"
@@ -371,14 +428,18 @@ def is_model(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
 
-def find_checkpoints(folder: str | Path, run: str | None = None, pattern: str | None = None) -> Selection:
-    """Return the checkpoints in a folder, by ascending step, and the names of what is not used as one.
+def find_checkpoints(
+    folder: str | Path, run: str | None = None, pattern: str | None = None
+) -> Selection:
+    """Return the checkpoints in a folder, by ascending step, and the names of what is not used as
+    one.
 
-    A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name (``step512``,
-    ``checkpoint-512``). A folder with such a file but without such subfolders, or a single file, is one checkpoint;
-    without a step in its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
-    :class:`repdyn.models.LanguageModel` are used, which contain their step, or else GGUF files, of which each has a
-    step in its name or one is there alone. A step without a model beside them counts too, so that a sweep reports it.
+    A checkpoint is a subfolder with a ``config.json``, or an adapter's, and its step in the name
+    (``step512``, ``checkpoint-512``). A folder with such a file but without such subfolders, or a
+    single file, is one checkpoint; without a step in its name it is a finished model. Where there
+    is neither, Lightning files (``last.ckpt``) of :class:`repdyn.models.LanguageModel` are used,
+    which contain their step, or else GGUF files, of which each has a step in its name or one is
+    there alone. A step without a model beside them counts too, so that a sweep reports it.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
@@ -392,7 +453,8 @@ def find_checkpoints(folder: str | Path, run: str | None = None, pattern: str | 
         folder = folder.parent  # of a single file of weights
     inside = sorted(folder.glob("[!.]*"))  # others are unfinished
     links_first = sorted(filter(is_model, inside), key=lambda path: not path.is_symlink())
-    models = sorted({path.resolve(): path for path in links_first}.values())  # no links to others of them
+    # no links to others of them
+    models = sorted({path.resolve(): path for path in links_first}.values())
     lightning, quantised = ([path for path in inside if path.suffix == suffix] for suffix in _FILES)
     without_model = [path for path in inside if _STEP.fullmatch(path.name) and not is_model(path)]
     own = [folder] if is_model(folder) or folder.suffix in _FILES else []
@@ -406,33 +468,48 @@ def find_checkpoints(folder: str | Path, run: str | None = None, pattern: str | 
     )
     if not found and models:
         raise ValueError(
-            f"expected the steps of checkpoints in their names, got {shorten_list([path.name for path in models])} in "
-            f"{folder}; say where the number is, as in --pattern '.*?(?P<step>[0-9]+).*', or give one of the folders"
+            "expected the steps of checkpoints in their names, got "
+            f"{shorten_list([path.name for path in models])} in {folder}; say where the number is, "
+            "as in --pattern '.*?(?P<step>[0-9]+).*', or give one of the folders"
         )
-    if not found and (folder / "checkpoints").is_dir():  # of Lightning's version_0, of accelerate's project
+    # of Lightning's version_0, of accelerate's project
+    if not found and (folder / "checkpoints").is_dir():
         return find_checkpoints(folder / "checkpoints", run, pattern)
     if not found:
         raise ValueError(
-            "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) in "
-            f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints; "
-            "weights without a configuration are measured by repdyn.sweep([(step, load), ...], probe=...)"
+            "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf "
+            f"files) in {folder}, got none; give the folder that contains them, such as "
+            "runs/quickstart/TIME/hf_checkpoints; weights without a configuration are measured by "
+            "repdyn.sweep([(step, load), ...], probe=...)"
         )
     require_distinct_steps([(at.step, str(at.path)) for at in found], "sweep them separately")
     by_step = {at.step: at for at in [*with_steps(without_model), *found]}
     used = {at.path for at in by_step.values()}
     if used & {*lightning}:
         lightning = []  # last.ckpt may repeat one of them
-    unused = [path.name for path in [*own, *models, *lightning, *quantised, *without_model] if path not in used]
-    targets = [replace(at, run=run, commit=_fingerprint(Path(at.origin))) for _, at in sorted(by_step.items())]
+    unused = [
+        path.name
+        for path in [*own, *models, *lightning, *quantised, *without_model]
+        if path not in used
+    ]
+    targets = [
+        replace(at, run=run, commit=_fingerprint(Path(at.origin)))
+        for _, at in sorted(by_step.items())
+    ]
     return Selection(run, tuple(targets), unmatched=tuple(dict.fromkeys(unused)))
 
 
 def _finished(paths: Iterable[Path]) -> list[Target]:
-    return [Target("", 0, path.resolve().name, stage=FINISHED, path=path, weights_kind=_kind(path)) for path in paths]
+    return [
+        Target("", 0, path.resolve().name, stage=FINISHED, path=path, weights_kind=_kind(path))
+        for path in paths
+    ]
 
 
 def _with_steps(paths: Iterable[Path], *, pattern: str) -> list[Target]:
-    """Return the checkpoints that have a step in their names, or in the content of a Lightning file."""
+    """Return the checkpoints that have a step in their names, or in the content of a Lightning
+    file.
+    """
     found = []
     for path in paths:
         if path.suffix == LIGHTNING:
@@ -449,9 +526,12 @@ def _without_repetition(found: Sequence[Target]) -> list[Target]:
 
 
 def _lightning(path: Path) -> Target:
-    """Return the step in the content of a Lightning file, and whether it has raw weights beside averaged ones, as
-    Lightning's WeightAveraging saves it."""
-    from repdyn.checkpoints.weights import lightning_content  # with torch, which other folders do without
+    """Return the step in the content of a Lightning file, and whether it has raw weights beside
+    averaged ones, as Lightning's WeightAveraging saves it."""
+    # with torch, which other folders do without
+    from repdyn.checkpoints.weights import (
+        lightning_content,
+    )
 
     try:
         with model_errors(f"{path} does not load"):
@@ -460,34 +540,62 @@ def _lightning(path: Path) -> Target:
     except CheckpointError as error:
         if (by_name := parse_revision(path.resolve().name)) is None:
             raise ValueError(
-                f"expected Lightning checkpoints, got a damaged one without a step in its name: {error}; move it away"
+                "expected Lightning checkpoints, got a damaged one without a step in its name: "
+                f"{error}; move it away"
             ) from error
-        return replace(by_name, revision=path.name, path=path)  # measuring stores the failure for this step
-    return Target("", step, path.name, path=path, weights_kind="raw" if "current_model_state" in content else None)
+        # measuring stores the failure for this step
+        return replace(by_name, revision=path.name, path=path)
+    return Target(
+        "",
+        step,
+        path.name,
+        path=path,
+        weights_kind="raw" if "current_model_state" in content else None,
+    )
 
 
 def _kind(path: Path) -> str | None:
-    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does not say."""
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does
+    not say.
+    """
     if path.suffix != GGUF:
         return None
     try:
         from gguf import LlamaFileType
     except ImportError as error:
-        raise ValueError(f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'") from error
+        raise ValueError(
+            f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'"
+        ) from error
     key = b"general.file_type"
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             # of all its metadata this alone, since the strings of a vocabulary take seconds to read
             at = content.find(key, 0, _LONGEST_METADATA)
             _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
         return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
-    except (OSError, ValueError, struct.error):  # damaged, or newer than the package: measuring it says more
+    # damaged, or newer than the package: measuring it says more
+    except (
+        OSError,
+        ValueError,
+        struct.error,
+    ):
         return "GGUF"
 
 
 def _fingerprint(path: Path) -> str:
-    """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same name."""
-    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
-    stats = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # links may be broken
+    """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same
+    name.
+    """
+    files = (
+        [path]
+        if not path.is_dir()
+        else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    )
+    stats = [
+        (file.name, file.stat() if file.exists() else file.lstat()) for file in files
+    ]  # links may be broken
     stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]

@@ -1,4 +1,6 @@
-"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, a Lightning checkpoint, a GGUF file."""
+"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, a Lightning
+checkpoint, a GGUF file.
+"""
 
 import inspect
 import json
@@ -28,7 +30,15 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, GGUF, Hub, RemoteFile, choose_files, is_weight_file, total_bytes
+from repdyn.checkpoints.hub import (
+    ADAPTER,
+    GGUF,
+    Hub,
+    RemoteFile,
+    choose_files,
+    is_weight_file,
+    total_bytes,
+)
 from repdyn.checkpoints.options import Loading
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
@@ -36,7 +46,8 @@ from repdyn.utils.printing import without_reports
 # Modules after the last block, which the checkpoint of a model with a head may lack.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
-# Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens too.
+# Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens
+# too.
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
@@ -55,24 +66,30 @@ def load_model(
     """Load a model in evaluation mode, with every weight from the checkpoint.
 
     Args:
-        folder: the checkpoint, with configuration and weights, or a GGUF file, of which the weights are dequantised;
-            an adapter is merged onto its base model.
-        loading: device, precision, placement and attention; where the attention is not available, that of the
-            configuration is used, with a warning.
+        folder: the checkpoint, with configuration and weights, or a GGUF file, of which the weights
+            are dequantised; an adapter is merged onto its base model.
+        loading: device, precision, placement and attention; where the attention is not available,
+            that of the configuration is used, with a warning.
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
-        with_head: load the language-modelling head too, if there is one and the checkpoint holds its weights.
+        with_head: load the language-modelling head too, if there is one and the checkpoint holds
+            its weights.
     """
     with model_errors("the checkpoint does not load"), without_reports():
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
         n_bytes = _stored_bytes(folder)
-        own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": loading.trust_remote_code}
+        own: dict[str, Any] = {
+            "local_files_only": True,
+            "trust_remote_code": loading.trust_remote_code,
+        }
         config = AutoConfig.from_pretrained(**place_of(folder), **own)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         dtype, stored = DTYPES.get(loading.dtype or "auto"), getattr(config, "dtype", None)
         if loading.device_map is None:
-            grown = dtype.itemsize / stored.itemsize if dtype and isinstance(stored, torch.dtype) else 1
+            grown = (
+                dtype.itemsize / stored.itemsize if dtype and isinstance(stored, torch.dtype) else 1
+            )
             _require_free(n_bytes * grown)
         # "auto" is the precision in which a live run measures
         own |= {"config": config, "dtype": dtype or "auto", "output_loading_info": True}
@@ -103,24 +120,33 @@ def load_model(
 
 
 def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
-    """Return the folder of the model that an adapter changes, downloaded if necessary; None for anything else."""
+    """Return the folder of the model that an adapter changes, downloaded if necessary; None for
+    anything else.
+    """
     if not (folder / ADAPTER).is_file():
         return None
     adapter = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
     name = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     if not isinstance(name, str) or not name:
-        raise CheckpointError(f"it is an adapter ({ADAPTER}) that names no base model; merge the two and sweep that")
+        raise CheckpointError(
+            f"it is an adapter ({ADAPTER}) that names no base model; merge the two and sweep that"
+        )
     if Path(name).is_dir():
         return Path(name)
     hub = Hub()
     try:
         validate_repo_id(name)  # the path of a folder that is gone is none
-        return hub.keep(name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code))
+        return hub.keep(
+            name, adapter.get("revision") or "main", partial(choose_files, with_code=with_code)
+        )
     except NoConnectionError as error:
-        raise NoConnectionError(hub.endpoint, f"needed for {name}, the base model of an adapter") from error
+        raise NoConnectionError(
+            hub.endpoint, f"needed for {name}, the base model of an adapter"
+        ) from error
     except (CheckpointError, HFValidationError) as error:
         raise CheckpointError(
-            f"it is an adapter of {name!r:.200}, which is no folder here and not on the hub: {error}"
+            f"it is an adapter of {name!r:.200}, which is no folder here and not on the hub: "
+            f"{error}"
         ) from error
 
 
@@ -132,17 +158,20 @@ def _load_adapter(
         from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
     except ImportError as error:
         raise CheckpointError(
-            f"it is an adapter ({ADAPTER}) of another model; pip install peft, or merge the two and sweep the result"
+            f"it is an adapter ({ADAPTER}) of another model; pip install peft, or merge the two "
+            "and sweep the result"
         ) from error
     saved = set(load_peft_weights(str(folder), device="cpu"))
     for has_head in (True, False):  # by which the names differ
         model = load_model(base, loading, offload_folder, with_head=has_head)
         with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
-            adapted = PeftModel.from_pretrained(cast(PreTrainedModel, model), folder, torch_device=loading.device)
+            adapted = PeftModel.from_pretrained(
+                cast(PreTrainedModel, model), folder, torch_device=loading.device
+            )
         if adapted.active_peft_config.is_prompt_learning:
             raise CheckpointError(
-                "it is a tuned prompt, which cannot be merged; measure the model with it by repdyn.measure(model, "
-                "Probe.from_inputs(batches, positions=...))"
+                "it is a tuned prompt, which cannot be merged; measure the model with it by "
+                "repdyn.measure(model, Probe.from_inputs(batches, positions=...))"
             )
         expected = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
         if expected <= saved and not any("lora_" in name for name in saved - expected):
@@ -150,15 +179,17 @@ def _load_adapter(
             _require_finite(merged)
             return (merged if with_head or not has_head else merged.base_model).eval()
     raise CheckpointError(
-        f"the adapter's weights do not fit its base model, such as {min(saved ^ expected, default='none')}; the model "
-        "would be measured without them"
+        "the adapter's weights do not fit its base model, such as "
+        f"{min(saved ^ expected, default='none')}; the model would be measured without them"
     )
 
 
 def _from_pretrained(
     auto_class: Any, folder: Path, settings: dict[str, Any], attention: str | None
 ) -> tuple[Any, list[str], dict[str, Any]]:
-    """Return a model, the names of its weights that the checkpoint lacks, and what else transformers reports."""
+    """Return a model, the names of its weights that the checkpoint lacks, and what else
+    transformers reports.
+    """
     settings = settings | place_of(folder)
     given = {} if attention is None else {"attn_implementation": attention}
     try:
@@ -167,31 +198,39 @@ def _from_pretrained(
         if attention is None:
             raise
         log.warning(
-            "The run was measured with the attention %r, which is not available here; its values may differ in the "
-            "last digits: %s",
+            "The run was measured with the attention %r, which is not available here; its values "
+            "may differ in the last digits: %s",
             attention,
             str(error).splitlines()[0],
         )
         model, report = auto_class.from_pretrained(**settings)
-    return model, sorted(name for name in report["missing_keys"] if not _AFTER_THE_BLOCKS.fullmatch(name)), report
+    return (
+        model,
+        sorted(name for name in report["missing_keys"] if not _AFTER_THE_BLOCKS.fullmatch(name)),
+        report,
+    )
 
 
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
-    """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
+    """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without
+    running pickles.
 
     With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
     """
     what = (
-        f"{path} does not load as a checkpoint of repdyn.models.LanguageModel; one of another class is measured by "
-        "repdyn.sweep([(step, load), ...]), where load() returns the module"
+        f"{path} does not load as a checkpoint of repdyn.models.LanguageModel; one of another "
+        "class is measured by repdyn.sweep([(step, load), ...]), where load() returns the module"
     )
     with model_errors(what):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
         _require_free(sum(tensor.nbytes for tensor in weights.values()))
-        # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
+        # not load_from_checkpoint, with which the file chooses what is called with its
+        # hyperparameters
         parameters = content["hyper_parameters"]
-        module = LanguageModel(**{name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters})
+        module = LanguageModel(
+            **{name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
+        )
         module.load_state_dict(weights)
         return module.model
 
@@ -209,7 +248,8 @@ def place_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
-    """Return the class that loads the head that the configuration names; without a head if it names none.
+    """Return the class that loads the head that the configuration names; without a head if it names
+    none.
 
     That of a GGUF file names none, and has a head where transformers has a decoder of this kind.
     """
@@ -217,17 +257,25 @@ def _auto_class(config: PreTrainedConfig) -> Any:
         return AutoModelForCausalLM
     name = next(iter(config.architectures or ()), "")
     heads = {_CAUSAL_HEAD: AutoModelForCausalLM, _MASKED_HEAD: AutoModelForMaskedLM}
-    return next((auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel)
+    return next(
+        (auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel
+    )
 
 
 def _check_no_remote_code(config: PreTrainedConfig) -> None:
-    """Check the attention implementation: one with a slash is a repository of compiled code that would be run."""
+    """Check the attention implementation: one with a slash is a repository of compiled code that
+    would be run.
+    """
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
-    named = [getattr(part, f"_{what}_implementation", None) for part in parts for what in ("attn", "experts")]
+    named = [
+        getattr(part, f"_{what}_implementation", None)
+        for part in parts
+        for what in ("attn", "experts")
+    ]
     if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
         raise CheckpointError(
-            f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it with "
-            "--trust-remote-code"
+            f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it "
+            "with --trust-remote-code"
         )
 
 
@@ -243,30 +291,49 @@ def _require_free(n_bytes: float) -> None:
     available = psutil.virtual_memory().available  # Linux would kill the process otherwise
     if n_bytes > available:
         raise CheckpointError(
-            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free; try "
-            "--dtype bfloat16 or --device-map auto"
+            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB "
+            "are free; try --dtype bfloat16 or --device-map auto"
         )
 
 
 def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
-    """Check that the model has all blocks of the checkpoint: with fewer in its configuration the others are ignored."""
+    """Check that the model has all blocks of the checkpoint: with fewer in its configuration the
+    others are ignored.
+    """
     base = f"{model.base_model_prefix}."
-    lists = {name.removeprefix(base): len(part) for name, part in model.named_modules() if isinstance(part, _LISTS)}
+    lists = {
+        name.removeprefix(base): len(part)
+        for name, part in model.named_modules()
+        if isinstance(part, _LISTS)
+    }
     short = [name.removeprefix(base) for name in unexpected]
     cut_off = sorted(
-        {n for n in short for at in _NUMBER.finditer(n) if int(at[1]) >= lists.get(n[: at.start()], math.inf)}
+        {
+            n
+            for n in short
+            for at in _NUMBER.finditer(n)
+            if int(at[1]) >= lists.get(n[: at.start()], math.inf)
+        }
     )
     if cut_off:
         raise CheckpointError(
-            f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
-            "the model would be cut off without notice"
+            f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such "
+            f"as {cut_off[0]}; the model would be cut off without notice"
         )
 
 
 def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
-    """Return what torch.compile, DistributedDataParallel or a module around the model put before all names; or ""."""
-    found = (name.removesuffix(missing[0]) for name in names if missing and name.endswith(f".{missing[0]}"))
-    return next((prefix for prefix in found if set(names).issuperset(prefix + name for name in missing)), "")
+    """Return what torch.compile, DistributedDataParallel or a module around the model put before
+    all names; or "".
+    """
+    found = (
+        name.removesuffix(missing[0])
+        for name in names
+        if missing and name.endswith(f".{missing[0]}")
+    )
+    return next(
+        (prefix for prefix in found if set(names).issuperset(prefix + name for name in missing)), ""
+    )
 
 
 def _require_finite(model: nn.Module) -> None:

@@ -1,7 +1,9 @@
-"""The command ``repdyn``: its commands, what they print when something is wrong, and their exit status.
+"""The command ``repdyn``: its commands, what they print when something is wrong, and their exit
+status.
 
-A command is a function of :mod:`repdyn.cli.measure` or :mod:`repdyn.cli.show`: its signature and docstring are its
-options and its help. It returns its exit status, None for 0, and raises what :func:`main` explains in one line.
+A command is a function of :mod:`repdyn.cli.measure` or :mod:`repdyn.cli.show`: its signature and
+docstring are its options and its help. It returns its exit status, None for 0, and raises what
+:func:`main` explains in one line.
 """
 
 import os
@@ -25,10 +27,25 @@ from repdyn.utils.printing import Lossy
 from repdyn.utils.redaction import redacted
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-_MISTAKES = CycloptsError, ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
+_MISTAKES = (
+    CycloptsError,
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
 _COMMANDS = {
     "Measure": (measure.sweep, measure.audit, measure.reproduce),
-    "See": (show.report, show.watch, show.figures, show.compare, show.insights, show.explore, show.demo),
+    "See": (
+        show.report,
+        show.watch,
+        show.figures,
+        show.compare,
+        show.insights,
+        show.explore,
+        show.demo,
+    ),
     "Use": (show.query, show.export, show.metrics),
 }
 STUDIES = {
@@ -38,7 +55,8 @@ STUDIES = {
     "anatomy": "embedding tables, and paths of tokens through the layers",
     "sentences": "sentence vectors at every layer",
 }
-"""Each is the function of its name in ``repdyn.studies.NAME``, which is imported when it is needed."""
+"""Each is the function of its name in ``repdyn.studies.NAME``, which is imported when it is needed.
+"""
 _EXAMPLES = """Examples:
   repdyn sweep gpt2                     measure a published model
   repdyn report RUN --open              what a run's store contains, as a page
@@ -65,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # a full or closed standard error neither ends a command nor changes its status
         stderr: Any = Lossy(sys.stderr or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         sys.stderr = stderr
-        if isinstance(sys.stdout, TextIOWrapper):  # cp1252, say: a name with other letters must not end a command
+        # cp1252, say: a name with other letters must not end a command
+        if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
     status = _run(sys.argv[1:] if arguments is None else list(arguments))
     try:
@@ -74,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = _without_reader(error) or status
     hub: Any = sys.modules.get("repdyn.checkpoints.hub")
     if hub and hub.has_abandoned_threads():
-        os._exit(status)  # an unresponsive hub would delay the exit by a minute; files of downloads are deleted already
+        # an unresponsive hub would delay the exit by a minute; files of downloads are deleted
+        # already
+        os._exit(status)
     if status:
         sys.exit(status)
 
@@ -85,7 +106,10 @@ def _run(arguments: Sequence[str]) -> int:
         # of which the command line needs the options
         studies = tuple(STUDIES) if "-completion" in " ".join(arguments[:1]) else arguments[1:2]
         app = command_line(studies)
-        return app(arguments, print_error=False, exit_on_error=False, result_action="return_value") or OK
+        return (
+            app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
+            or OK
+        )
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
     except KeyboardInterrupt as error:
@@ -101,12 +125,18 @@ def _run(arguments: Sequence[str]) -> int:
         return _said(f"error: {error}", USAGE)
     except OSError as error:
         if error.errno in {ENOSPC, EDQUOT}:
-            return _said(f"stopped: the disk is full ({error}); free some space, then repeat the command", FAILED)
+            return _said(
+                f"stopped: the disk is full ({error}); free some space, then repeat the command",
+                FAILED,
+            )
         return _said(f"error: {error}", FAILED)
     except Exception as error:
-        errors: Any = sys.modules.get("repdyn.checkpoints.errors")  # with the hub's client, if it was needed
+        # with the hub's client, if it was needed
+        errors: Any = sys.modules.get("repdyn.checkpoints.errors")
         if errors and isinstance(error, errors.SweepStoppedError):
-            later = "; the same command goes on from there" * isinstance(error, errors.NoConnectionError)
+            later = "; the same command goes on from there" * isinstance(
+                error, errors.NoConnectionError
+            )
             return _said(f"stopped: {error}{later}", FAILED)
         if errors and isinstance(error, errors.CheckpointError):
             return _said(f"error: {error}", FAILED)
@@ -114,10 +144,15 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
-    """Return the command with all of its commands; studies are imported, with torch, for their options."""
+    """Return the command with all of its commands; studies are imported, with torch, for their
+    options.
+    """
     app = App(
         name="repdyn",
-        help="Track the geometry of a transformer's layers during training and over published checkpoints.",
+        help=(
+            "Track the geometry of a transformer's layers during training and over published "
+            "checkpoints."
+        ),
         help_epilogue=_EXAMPLES,
         help_format="plaintext",
         version=f"repdyn {version('repdyn')}",
@@ -151,8 +186,14 @@ def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
 def _add(app: App, function: Callable[..., int | None], **place: Any) -> None:
     """Add a command whose examples, the last section of its docstring, end its help."""
     # the lines of a paragraph are joined, since the help breaks them where the terminal ends
-    function.__doc__ = re.sub(r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or ""))
-    app.command(function, help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2], **place)
+    function.__doc__ = re.sub(
+        r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or "")
+    )
+    app.command(
+        function,
+        help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2],
+        **place,
+    )
 
 
 def _shown(default: Any) -> str | None:
@@ -173,4 +214,8 @@ def _without_reader(error: OSError) -> int:
     """Give up standard output; a reader that has seen enough, such as head, is no failure."""
     # Python would complain once more when it closes the stream
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return OK if isinstance(error, BrokenPipeError) else _said(f"error: standard output: {error}", FAILED)
+    return (
+        OK
+        if isinstance(error, BrokenPipeError)
+        else _said(f"error: standard output: {error}", FAILED)
+    )

@@ -1,4 +1,6 @@
-"""The commands that measure: ``repdyn sweep`` (analyze_checkpoints.py), ``audit`` and ``reproduce``."""
+"""The commands that measure: ``repdyn sweep`` (analyze_checkpoints.py), ``audit`` and
+``reproduce``.
+"""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -39,11 +41,12 @@ def sweep(
 ) -> int:
     """Measure published or local checkpoints on a fixed probe, through the same code as a live run.
 
-    A sweep can be stopped at any time; the same command continues it. What cannot be measured is stored with the
-    reason, and the exit status is 1.
+    A sweep can be stopped at any time; the same command continues it. What cannot be measured is
+    stored with the reason, and the exit status is 1.
 
     Args:
-        source: A run's folder, one of save_pretrained or train.py's .ckpt files, a .gguf file, or a hub repository.
+        source: A run's folder, one of save_pretrained or train.py's .ckpt files, a .gguf file, or a
+            hub repository.
         list_suites: List the suites and their models.
         dry_run: Show what remains and what would be downloaded.
         export: Loggers that get the runs at the end, as by repdyn export STORE --to LOGGER.
@@ -65,7 +68,9 @@ def sweep(
     if list_suites:
         return _list_suites(json)
     if json and not dry_run:
-        raise ValueError("expected --json with --dry-run or --list-suites, got it alone; add one of them")
+        raise ValueError(
+            "expected --json with --dry-run or --list-suites, got it alone; add one of them"
+        )
     with _resumable():
         prepared = prepare(replace(options, source=source), to_plan=dry_run)
         for note in prepared.notes:
@@ -100,20 +105,27 @@ def _resumable() -> Iterator[None]:
 
 
 def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bool:
-    """Write figures, summary, report and to loggers; print a failure and return False: the measurements are stored."""
+    """Write figures, summary, report and to loggers; print a failure and return False: the
+    measurements are stored.
+    """
     from repdyn.diagnosis import doubts
     from repdyn.publish.results import show_store
     from repdyn.report import PAGE, write_report
 
     store = swept.store
     if prepared.options.shard:
-        say(f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
+        say(
+            f"when all shards are done: repdyn figures {store.location}, repdyn report "
+            f"{store.location}"
+        )
         return True
     # a reader that has seen enough, such as head, prevents neither the report nor the export
     out: Any = Lossy(sys.stdout, BrokenPipeError)
     try:
         with redirect_stdout(out):
-            if runs := [run for run in sorted(set(swept.runs) & set(store.runs())) if store.steps(run)]:
+            if runs := [
+                run for run in sorted(set(swept.runs) & set(store.runs())) if store.steps(run)
+            ]:
                 show_store(store, runs)
                 print(f"report: {write_report(store, store.output / PAGE)}")
                 for doubt in doubts(store, [(run, None) for run in runs]):
@@ -144,8 +156,12 @@ def _list_suites(json: bool) -> int:
             "name": suite.name,
             "title": suite.title,
             "models": [model.name for model in suite.models],
-            "checked_against": {model.name: model.checked_against or suite.card for model in suite.models},
-            "unverified": {model.name: model.unverified for model in suite.models if model.unverified},
+            "checked_against": {
+                model.name: model.checked_against or suite.card for model in suite.models
+            },
+            "unverified": {
+                model.name: model.unverified for model in suite.models if model.unverified
+            },
         }
         for suite in shipped_suites().values()
     ]
@@ -161,14 +177,16 @@ def audit(
     timeout: Count = 4 * 3600,
     json: Json = False,
 ) -> int:
-    """Find copies, mixed files and missing weights among published checkpoints, without downloading them.
+    """Find copies, mixed files and missing weights among published checkpoints, without downloading
+    them.
 
-    It reads names, checksums and sizes, in one request for each checkpoint. The exit status is 1 if there is a
-    fault, or a repository cannot be listed.
+    It reads names, checksums and sizes, in one request for each checkpoint. The exit status is 1 if
+    there is a fault, or a repository cannot be listed.
 
     Args:
         names: Suite, model of one, pattern, YAML file, hub repository, or its address.
-        revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by commas.
+        revisions: Use all, log (closest to powers of two), every:10, or names or steps separated by
+            commas.
         timeout: Seconds for one listing.
 
     Examples:
@@ -210,17 +228,19 @@ def reproduce(
 ) -> int:
     """Measure what a paper measured, and compare with what it published.
 
-    It can be stopped at any time; the same command continues it. The exit status is 0 if every published value that
-    the recipe measures is reproduced. Models or sampling other than the recipe's are stated as deviations.
+    It can be stopped at any time; the same command continues it. The exit status is 0 if every
+    published value that the recipe measures is reproduced. Models or sampling other than the
+    recipe's are stated as deviations.
 
     Args:
         name: Recipe, or YAML file of one.
         list_recipes: List the recipes.
         dry_run: Show what remains and what would be downloaded.
         evaluate_only: Judge what is in the store, without measuring anything.
-        models: Other models: of suites, patterns, YAML files, hub repositories; folders for recipes of studies.
-        runs: With --evaluate-only, judge each published value on these runs of --store, or on all of them, whatever
-            models it is about.
+        models: Other models: of suites, patterns, YAML files, hub repositories; folders for recipes
+            of studies.
+        runs: With --evaluate-only, judge each published value on these runs of --store, or on all
+            of them, whatever models it is about.
         revisions: Other revisions, as for repdyn sweep (default: those of the recipe).
         store: Folder or URL of the measurements (default: reproductions/NAME).
         output: Folder of page and figure (default: the store).
@@ -253,10 +273,15 @@ def reproduce(
     if name is None:
         raise ValueError("expected the name of a recipe, or --list, got neither; see --help")
     if runs is not None and not evaluate_only:
-        raise ValueError("expected --runs with --evaluate-only, got it alone; measured runs are judged, none is swept")
+        raise ValueError(
+            "expected --runs with --evaluate-only, got it alone; measured runs are judged, none is "
+            "swept"
+        )
     recipe = find_recipe(name)
     given = {name: value for name in _CLOUD if (value := getattr(shared, name)) is not None}
-    of_recipe = replace(recipe.cloud, batch_vectors=None) if "max_vectors" in given else recipe.cloud
+    of_recipe = (
+        replace(recipe.cloud, batch_vectors=None) if "max_vectors" in given else recipe.cloud
+    )
     cloud, found = replace(of_recipe, **given), find_models_of(models or recipe.models)
     place = store or Path("reproductions") / recipe.name
     tables = None if not recipe.studies else output or Path(place)
@@ -277,8 +302,9 @@ def reproduce(
         options = SweepOptions(revisions=revisions or recipe.revisions, store=place, **settings)
         if here := next((model.run for model in found if is_local(model.run)), None):
             raise ValueError(
-                f"expected published models for a recipe of metrics, got the local {here}; sweep it with repdyn sweep "
-                f"{here} --design {cloud.design} --store {place}, and judge with --evaluate-only --store {place} --runs"
+                f"expected published models for a recipe of metrics, got the local {here}; sweep "
+                f"it with repdyn sweep {here} --design {cloud.design} --store {place}, and judge "
+                f"with --evaluate-only --store {place} --runs"
             )
         with _resumable():
             prepared = prepare(options, to_plan=dry_run)
@@ -289,12 +315,16 @@ def reproduce(
             swept = measure_prepared(prepared)
         status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
         if shared.shard:
-            say(f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only")
+            say(
+                f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only"
+            )
             return status
     judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
-    in_doubt = doubts(judged, sorted({(each.name, str(each.rows["probe"].iloc[0])) for each in measured}))
+    in_doubt = doubts(
+        judged, sorted({(each.name, str(each.rows["probe"].iloc[0])) for each in measured})
+    )
     for sentence in in_doubt:
         say(sentence)
     page = write_results(recipe, outcomes, measured, output or judged.output, in_doubt)
@@ -310,7 +340,8 @@ def _list_recipes(recipes: Sequence[Recipe], json: bool) -> int:
 
     names = ("name", "title", "paper", "address", "models", "metrics")
     found = [
-        {name: getattr(recipe, name) for name in names} | {"claims": [each.claim for each in recipe.published]}
+        {name: getattr(recipe, name) for name in names}
+        | {"claims": [each.claim for each in recipe.published]}
         for recipe in recipes
     ]
     print_json(found) if json else print_recipes(recipes)

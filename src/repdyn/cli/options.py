@@ -13,11 +13,15 @@ from repdyn.utils.arguments import Place
 from repdyn.utils.records import json_values
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-_RUN = Parameter(name="RUN", help="Folder of a run, a store or its URL, or a folder with a single store.")
+_RUN = Parameter(
+    name="RUN", help="Folder of a run, a store or its URL, or a folder with a single store."
+)
 Run: TypeAlias = Annotated[Place, _RUN]
 Runs: TypeAlias = Annotated[Sequence[Place], _RUN]
 Folders: TypeAlias = Annotated[Sequence[Place], Parameter(name="RUN")]
-Json: TypeAlias = Annotated[bool, Parameter(name="--json", help="Print JSON; docs/cli.md describes its fields.")]
+Json: TypeAlias = Annotated[
+    bool, Parameter(name="--json", help="Print JSON; docs/cli.md describes its fields.")
+]
 
 
 @Parameter(name="*")
@@ -37,8 +41,8 @@ class ComparedRows(Rows):
     """The part of one or several stores whose runs are shown side by side."""
 
     seeds: Annotated[list[str] | None, Parameter(name="--seeds")] = None
-    """Patterns of runs that are seeds of one model (default: names that differ in the number behind "seed", such as
-    a-seed1 and a-seed2; none: each run on its own)."""
+    """Patterns of runs that are seeds of one model (default: names that differ in the number behind
+    "seed", such as a-seed1 and a-seed2; none: each run on its own)."""
 
     def __post_init__(self) -> None:
         if self.seeds == ["none"]:

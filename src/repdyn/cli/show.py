@@ -18,7 +18,15 @@ from cyclopts.validators import Number
 from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
 from repdyn.cli.tables import print_csv, print_runs, say
 from repdyn.utils.addresses import is_loopback
-from repdyn.utils.arguments import SENTENCES, Count, Destination, ModelOptions, Models, Output, at_least
+from repdyn.utils.arguments import (
+    SENTENCES,
+    Count,
+    Destination,
+    ModelOptions,
+    Models,
+    Output,
+    at_least,
+)
 from repdyn.utils.console import plain_records, print_frame
 
 FAILED = 1
@@ -33,8 +41,8 @@ def _nothing(why: str) -> int:
 def _warn_of_others(host: str, what: str) -> None:
     if not is_loopback(host):
         say(
-            f"warning: those who can connect to {host} can {what}; leave out --host to serve this computer only, and "
-            "use ssh -L from elsewhere"
+            f"warning: those who can connect to {host} can {what}; leave out --host to serve this "
+            "computer only, and use ssh -L from elsewhere"
         )
 
 
@@ -102,16 +110,19 @@ def compare(
     lags: Annotated[int, Parameter(validator=Number(gte=0))] = 3,
     output: Output = None,
 ) -> int:
-    """Compare runs with values of others: published values per layer, or scores of tasks over training.
+    """Compare runs with values of others: published values per layer, or scores of tasks over
+    training.
 
-    Published values are drawn beside a run's own where model, quantity, tokens, number of vectors and layers agree; of
-    the rest it says why not, and how to measure what is published. Scores are correlated with each metric.
+    Published values are drawn beside a run's own where model, quantity, tokens, number of vectors
+    and layers agree; of the rest it says why not, and how to measure what is published. Scores are
+    correlated with each metric.
 
     Args:
-        other: "published", or scores: a CSV file with the columns step, task, metric and value, or a JSON file of
-            lm-evaluation-harness, or a folder of them.
+        other: "published", or scores: a CSV file with the columns step, task, metric and value, or
+            a JSON file of lm-evaluation-harness, or a folder of them.
         lags: Largest number of checkpoints by which a metric may precede a score.
-        output: Folder of figures and tables (default: figures/published or figures/scores in the store).
+        output: Folder of figures and tables (default: figures/published or figures/scores in the
+            store).
 
     Examples:
       repdyn compare sweeps --run EleutherAI/pythia-6.9b
@@ -153,9 +164,9 @@ def watch(
 ) -> int:
     """Watch runs in a browser, live: all of them in a table, and the report of each.
 
-    The pages are served to this computer only, unless --host is given, and to those who have the token of the address.
-    On another machine: run it there, forward its port with "ssh -L 8765:localhost:8765 MACHINE", and open the printed
-    address here.
+    The pages are served to this computer only, unless --host is given, and to those who have the
+    token of the address. On another machine: run it there, forward its port with "ssh -L
+    8765:localhost:8765 MACHINE", and open the printed address here.
 
     Args:
         runs: Store, folder of a run, or folder above any number of them; it may appear later.
@@ -163,7 +174,8 @@ def watch(
         interval: Seconds between two looks for new measurements.
         host: Address it is served at.
         port: Port, or another one where it is taken; 0 for any.
-        token: Text that requests need, of at least 8 letters, digits, - or _ (default: a new random one).
+        token: Text that requests need, of at least 8 letters, digits, - or _ (default: a new random
+            one).
         no_token: Answer all requests of this computer.
         open: Open a browser.
 
@@ -180,13 +192,27 @@ def watch(
         while index.poll(1.0):
             pass
         print_runs(list(index.summaries.values()))
-        return 0 if index.summaries else _nothing(f"no measurement in {', '.join(map(str, runs))} yet")
+        return (
+            0 if index.summaries else _nothing(f"no measurement in {', '.join(map(str, runs))} yet")
+        )
     if token is not None and (no_token or not re.fullmatch(r"[\w-]{8,}", token, re.ASCII)):
-        raise ValueError("expected --token with at least 8 letters, digits, - or _, and without --no-token")
+        raise ValueError(
+            "expected --token with at least 8 letters, digits, - or _, and without --no-token"
+        )
     from repdyn.watch.app import serve
 
-    _warn_of_others(host, "see the runs" if no_token else "see the runs if they can read the traffic")
-    serve(runs, host=host, port=port, interval=interval, token=token, needs_token=not no_token, open_browser=open)
+    _warn_of_others(
+        host, "see the runs" if no_token else "see the runs if they can read the traffic"
+    )
+    serve(
+        runs,
+        host=host,
+        port=port,
+        interval=interval,
+        token=token,
+        needs_token=not no_token,
+        open_browser=open,
+    )
     return 0
 
 
@@ -227,7 +253,10 @@ def insights(
         print(as_yaml(RULES), end="")
         return 0
     if not stores:
-        raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
+        raise ValueError(
+            "expected the folder of a run or a store, got none; or --print-rules for the default "
+            "rules"
+        )
     data = described_runs(stores, rows.run, rows.probe)
     if alerts or fail or rules:
         used = read_rules(rules) if rules else None
@@ -237,7 +266,9 @@ def insights(
     if json:
         print_json([run.insights.as_dict() for run in data.runs])
     else:
-        print_insights([run.insights for run in data.runs], comparison_statements(data.runs, data.seeds))
+        print_insights(
+            [run.insights for run in data.runs], comparison_statements(data.runs, data.seeds)
+        )
     return 0
 
 
@@ -258,8 +289,8 @@ def export(
 
     Args:
         to: Loggers.
-        log_layers: Metrics of which every layer is written, with * for any characters, or one of the words default
-            (anisotropy and two_nn), all, none.
+        log_layers: Metrics of which every layer is written, with * for any characters, or one of
+            the words default (anisotropy and two_nn), all, none.
         output: Folder of the loggers' files (default: exports in the store).
         wandb_online: Upload to W&B instead of writing files for a later wandb sync.
         wandb_project: W&B project.
@@ -270,14 +301,24 @@ def export(
       repdyn export RUN --wandb-online --wandb-project my-project
     """
     if wandb_online and "wandb" not in to:
-        raise ValueError(f"expected --wandb-online with --to wandb, got --to {' '.join(to)}; leave out --wandb-online")
+        raise ValueError(
+            f"expected --wandb-online with --to wandb, got --to {' '.join(to)}; leave out "
+            "--wandb-online"
+        )
     from repdyn.publish.export import export_store
     from repdyn.store import find_store
 
     chosen: Any = log_layers[0] if log_layers[0] in {"default", "all", "none"} else list(log_layers)
-    how: dict[str, Any] = {"to": to, "folder": output, "project": wandb_project, "online": wandb_online}
+    how: dict[str, Any] = {
+        "to": to,
+        "folder": output,
+        "project": wandb_project,
+        "online": wandb_online,
+    }
     is_empty = True
-    for line in export_store(find_store(store), rows.run, probe=rows.probe, log_layers=chosen, **how):
+    for line in export_store(
+        find_store(store), rows.run, probe=rows.probe, log_layers=chosen, **how
+    ):
         print(line)
         is_empty &= " in " not in line
     return _nothing("nothing was exported, since nothing is measured") if is_empty else 0
@@ -293,9 +334,9 @@ def query(
 ) -> None:
     """Query the measurements of stores in SQL, as DuckDB understands it.
 
-    The views are rows (a row for each value, with everything stored about it), runs (a row for each run and probe) and
-    profiles (a row for each layer and subset of a checkpoint, with a column for each metric). Each has the column
-    store. An undefined value is NULL.
+    The views are rows (a row for each value, with everything stored about it), runs (a row for each
+    run and probe) and profiles (a row for each layer and subset of a checkpoint, with a column for
+    each metric). Each has the column store. An undefined value is NULL.
 
     Args:
         sql: One statement over the views.
@@ -315,7 +356,9 @@ def query(
     found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
     if not found:
         where = ", ".join(map(str, stores))
-        raise ValueError(f"expected stores with measurements after the query, found none in {where}")
+        raise ValueError(
+            f"expected stores with measurements after the query, found none in {where}"
+        )
     frame = rows_of(list(found.values()), sql)
     if json:
         print_json(plain_records(frame))
@@ -352,8 +395,8 @@ def explore(
 ) -> None:
     """Explore the tokens of a sentence in a browser.
 
-    The page shows what each layer predicts at a token (the logit lens), and where it takes it in the vocabulary. It is
-    served to this computer only, unless --host is given: it has no password.
+    The page shows what each layer predicts at a token (the logit lens), and where it takes it in
+    the vocabulary. It is served to this computer only, unless --host is given: it has no password.
 
     Args:
         sentence: First sentence.
@@ -379,7 +422,8 @@ def explore(
 
 
 def demo(*, output: Output = None, no_browser: bool = False) -> None:
-    """Open the report of a finished run whose measurements come with repdyn; nothing is trained or downloaded.
+    """Open the report of a finished run whose measurements come with repdyn; nothing is trained or
+    downloaded.
 
     Args:
         output: Folder for the page (default: a temporary one).
@@ -394,7 +438,9 @@ def demo(*, output: Output = None, no_browser: bool = False) -> None:
 
     folder = output or Path(tempfile.mkdtemp(prefix="repdyn_demo_"))
     store = open_store(str(files("repdyn.cli") / "demo"))
-    path = write_report(store, folder / "repdyn_demo.html", title="A small decoder on Wikipedia text")
+    path = write_report(
+        store, folder / "repdyn_demo.html", title="A small decoder on Wikipedia text"
+    )
     print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
     print(f"report: {path}")
     print("next: python train.py, in a copy of the repository, for a run of your own")

@@ -25,7 +25,9 @@ _SEVERITIES = {"fault": "red", "remark": "dim"}
 
 def say(text: str, style: str | None = None) -> None:
     """Print a line to standard error as it is, without markup, colours of numbers or secrets."""
-    PrintableConsole(stderr=True).print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    PrintableConsole(stderr=True).print(
+        redacted(text), style=style, markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def warn(text: str) -> None:
@@ -63,11 +65,19 @@ def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
     ]
     print_table(rows, n_texts=2)
     total = gigabytes(sum(plan["download_bytes"] for plan in plans))
-    lines = [f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows"]
-    for field, what in (("same_as", "copies of another checkpoint"), ("mixed_with", "mixtures of two checkpoints")):
+    lines = [
+        f"{total} to download in total; at most the two largest on disk at a time, or as "
+        "--max-disk allows"
+    ]
+    for field, what in (
+        ("same_as", "copies of another checkpoint"),
+        ("mixed_with", "mixtures of two checkpoints"),
+    ):
         if n := sum(len(plan[field]) for plan in plans):
             lines.append(f"{what}, which are not downloaded: {n}")
-    problems = [Text(f"would fail: {problem}", "yellow") for plan in plans for problem in plan["would_fail"]]
+    problems = [
+        Text(f"would fail: {problem}", "yellow") for plan in plans for problem in plan["would_fail"]
+    ]
     for line in (*lines, *problems):
         wide_console().print(line, soft_wrap=True)
 
@@ -85,10 +95,16 @@ def print_suites(suites: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
-    """Print findings, as ``audit --json`` has them, under a line with the counts of each history, in any width."""
+    """Print findings, as ``audit --json`` has them, under a line with the counts of each history,
+    in any width.
+    """
     out = PrintableConsole()
     for history in histories:
-        n, n_copies, n_faults = len(history["checkpoints"]), len(history["copies"]), history["faults"]
+        n, n_copies, n_faults = (
+            len(history["checkpoints"]),
+            len(history["copies"]),
+            history["faults"],
+        )
         counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
         counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
         counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
@@ -102,12 +118,18 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
-    """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means over layers."""
+    """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means
+    over layers.
+    """
     from repdyn.terminal.runs import STATUS_STYLES  # with pandas, which plans do without
 
     rows = []
     for run in summaries:
-        step = "" if run["step"] is None else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
+        step = (
+            ""
+            if run["step"] is None
+            else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
+        )
         step = "finished model" if run["finished"] else step
         values = ("loss", "two_nn", "anisotropy")
         rows.append(
@@ -126,4 +148,6 @@ def print_csv(frame: pd.DataFrame) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(frame.columns)
     for record in plain_records(frame):
-        writer.writerow(json.dumps(each) if isinstance(each, list | dict) else each for each in record.values())
+        writer.writerow(
+            json.dumps(each) if isinstance(each, list | dict) else each for each in record.values()
+        )

@@ -1,4 +1,6 @@
-"""Text as a LightningDataModule: split, tokenized, in windows, with a fixed probe for the tracker."""
+"""Text as a LightningDataModule: split, tokenized, in windows, with a fixed probe for the
+tracker.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,33 @@ from repdyn.utils.files import cache_directory
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# For validation and for testing, each, in the order of the text: enwik8 is customarily split 90/5/5.
+# For validation and for testing, each, in the order of the text: enwik8 is customarily split
+# 90/5/5.
 HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN = 5, 10
 
 
 class TextDataModule(WindowsDataModule):
-    """Windows of a text for next-token or masked-token training, split by bytes in the order of the text: 90/5/5, or
-    80/10/10 for the short built-in one.
+    """Windows of a text for next-token or masked-token training, split by bytes in the order of the
+    text: 90/5/5, or 80/10/10 for the short built-in one.
 
     Args:
-        text: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or the path of a
-            text file or Wikipedia dump, plain, .gz, .xz or .zip.
-        tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face tokenizer.
+        text: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or
+            the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+        tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face
+            tokenizer.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
-        design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
-        classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
-            "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
-        max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
-        bos: begin each window with the tokenizer's beginning-of-sequence token and add no other special token, whatever
-            the objective.
-        **training: arguments of :class:`repdyn.data.windows.WindowsDataModule`: objective, sequence_length, batch_size,
-            num_workers, seed, max_vectors, batch_vectors, mask_probability.
+        design: sampling design of the probe, "independent", "dense" or "paper"; see
+            :mod:`repdyn.probe.design`.
+        classes: word classes the probe knows, as metrics such as "alignment@rare" need them:
+            "words" for all of them, "none", or a list of function, content, frequent and rare
+            (frequency is counted in the held-out text).
+        max_bytes: use only so many bytes from the start of the text, counted before cleaning; all
+            by default.
+        bos: begin each window with the tokenizer's beginning-of-sequence token and add no other
+            special token, whatever the objective.
+        **training: arguments of :class:`repdyn.data.windows.WindowsDataModule`: objective,
+            sequence_length, batch_size, num_workers, seed, max_vectors, batch_vectors,
+            mask_probability.
 
     Raises:
         ValueError: an argument out of range, or a tokenizer that lacks what the objective needs.
@@ -70,7 +78,9 @@ class TextDataModule(WindowsDataModule):
 
     @cached_property
     def bytes_per_token(self) -> float:
-        """Bytes of text behind one token, measured on the validation split; 1 for the byte vocabulary."""
+        """Bytes of text behind one token, measured on the validation split; 1 for the byte
+        vocabulary.
+        """
         return len(self._corpus.split(self._held_out_percent)[1]) / len(self._splits[1])
 
     @property
@@ -90,7 +100,9 @@ class TextDataModule(WindowsDataModule):
         return self._loader(self._windows(self._splits[1]), shuffle=False)
 
     def probe(self) -> Probe:
-        """Return the fixed tokens that the tracker measures: windows of the text that nothing is trained on."""
+        """Return the fixed tokens that the tracker measures: windows of the text that nothing is
+        trained on.
+        """
         from repdyn.probe import Probe
 
         splits = ("validation", "test")[: len(self._probe_splits())]
@@ -107,17 +119,23 @@ class TextDataModule(WindowsDataModule):
         return probe.with_words(self._probe_words(), self.classes) if self.classes else probe
 
     def probe_windows(self) -> np.ndarray:
-        """Return windows spread evenly over the validation split, and over the test split too if that has too few.
+        """Return windows spread evenly over the validation split, and over the test split too if
+        that has too few.
 
         Returns:
-            (n_sequences, length) int64 ids: as many windows as the design takes, or all if there are fewer.
+            (n_sequences, length) int64 ids: as many windows as the design takes, or all if there
+            are fewer.
         """
-        return self._spread([self._windows(tokens, self._probe_length) for tokens, _ in self._probe_splits()])
+        return self._spread(
+            [self._windows(tokens, self._probe_length) for tokens, _ in self._probe_splits()]
+        )
 
     @property
     def _probe_length(self) -> int:
         design = self.design
-        tokens = design.window_tokens or round(cast(int, design.window_characters) / self.bytes_per_token)
+        tokens = design.window_tokens or round(
+            cast(int, design.window_characters) / self.bytes_per_token
+        )
         return min(self.sequence_length, tokens)
 
     @property
@@ -133,7 +151,11 @@ class TextDataModule(WindowsDataModule):
 
     def _spread(self, windows: Sequence[Windows]) -> np.ndarray:
         found = [split[index][1].numpy() for split in windows for index in range(len(split))]
-        chosen = np.linspace(0, len(found) - 1, min(self._n_probe_windows, len(found))).round().astype(int)
+        chosen = (
+            np.linspace(0, len(found) - 1, min(self._n_probe_windows, len(found)))
+            .round()
+            .astype(int)
+        )
         return np.stack([found[index] for index in chosen])
 
     def _probe_words(self) -> TokenWords:
@@ -146,7 +168,9 @@ class TextDataModule(WindowsDataModule):
             else:
                 # piece by piece as the ids were made, which are the same only so
                 pieces = chunks(piece.decode(errors="replace"))
-                words = np.concatenate([words_of_tokens(text, self.tokenizer, lexicon)[1] for text in pieces])
+                words = np.concatenate(
+                    [words_of_tokens(text, self.tokenizer, lexicon)[1] for text in pieces]
+                )
             words_of_splits.append(Windows(words, self._probe_length, *no_words))
         return TokenWords(self._spread(words_of_splits).ravel(), lexicon)
 
@@ -163,9 +187,10 @@ class TextDataModule(WindowsDataModule):
         window = self.sequence_length - len(self._before) - len(self._after)
         if n_tokens < window:
             raise ValueError(
-                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent}% held out for "
-                f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
-                f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
+                f"expected a text of at least {window * 100 // percent:,} tokens, so that the "
+                f"{percent}% held out for validation and for testing hold a window of {window} "
+                f"each, got {n_tokens} tokens there from {len(corpus.data):,} bytes "
+                f"({corpus.name}); use a longer text or a smaller sequence_length"
             )
         return splits
 

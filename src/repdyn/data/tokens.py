@@ -21,13 +21,16 @@ SPECIAL_TOKENS = (PAD, CLS, SEP, MASK)
 
 
 def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which the id of byte b is b; [PAD], [CLS], [SEP] and [MASK] follow as 256 to 259.
+    """Return a tokenizer in which the id of byte b is b; [PAD], [CLS], [SEP] and [MASK] follow as
+    256 to 259.
 
-    Any text that UTF-8 can write survives encoding and decoding unchanged, and nothing is ever unknown. The spelling
-    of a special token inside a text is text: it becomes the bytes it is written with.
+    Any text that UTF-8 can write survives encoding and decoding unchanged, and nothing is ever
+    unknown. The spelling of a special token inside a text is text: it becomes the bytes it is
+    written with.
 
-    For an encoder a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``; else nothing is added.
-    ``save_pretrained`` writes the tokenizer, and ``AutoTokenizer.from_pretrained`` reads it.
+    For an encoder a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``;
+    else nothing is added. ``save_pretrained`` writes the tokenizer, and
+    ``AutoTokenizer.from_pretrained`` reads it.
 
     >>> byte_tokenizer()("Aé").input_ids
     [65, 195, 169]
@@ -38,14 +41,23 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    # normalized=False and special=True keep their ids out of the byte range; the ids follow in this order
-    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
+    # normalized=False and special=True keep their ids out of the byte range; the ids follow in this
+    # order
+    backend.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS]
+    )
     backend.encode_special_tokens = True
-    return with_special_tokens(backend, for_encoder, split_special_tokens=True, clean_up_tokenization_spaces=False)
+    return with_special_tokens(
+        backend, for_encoder, split_special_tokens=True, clean_up_tokenization_spaces=False
+    )
 
 
-def with_special_tokens(backend: Tokenizer, for_encoder: bool, **settings: Any) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that knows its special tokens, and puts [CLS] and [SEP] around a sequence for an encoder."""
+def with_special_tokens(
+    backend: Tokenizer, for_encoder: bool, **settings: Any
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that knows its special tokens, and puts [CLS] and [SEP] around a sequence
+    for an encoder.
+    """
     if for_encoder:
         ids = [(token, backend.token_to_id(token)) for token in (CLS, SEP)]
         backend.post_processor = processors.TemplateProcessing(
@@ -68,14 +80,17 @@ _CHUNKS_PER_CALL = 16
 
 
 def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
-    """Return the byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` loads from the Hub or a folder."""
+    """Return the byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` loads from the Hub or
+    a folder.
+    """
     if name == BYTES:
         return byte_tokenizer(for_encoder)
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # damaged files make it raise errors of any kind
         raise ValueError(
-            f'expected "{BYTES}", or the folder or hub name of a tokenizer that runs no code of its own, got {name!r}, '
+            f'expected "{BYTES}", or the folder or hub name of a tokenizer that runs no code of '
+            f"its own, got {name!r}, "
             f"which does not load: {type(error).__name__}: {redacted(str(error))}"
         ) from error
 
@@ -85,14 +100,15 @@ def special_tokens(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids put before and after the text of a window.
 
-    These are [CLS] and [SEP] where masked tokens are predicted and none where the next one is; with ``bos`` the
-    beginning-of-sequence token alone.
+    These are [CLS] and [SEP] where masked tokens are predicted and none where the next one is; with
+    ``bos`` the beginning-of-sequence token alone.
     """
     around = ("bos_token",) if bos else ("cls_token", "sep_token") if objective == "masked" else ()
     needed = (("mask_token",) if objective == "masked" else ()) + around
     if missing := [token for token in needed if getattr(tokenizer, token) is None]:
         raise ValueError(
-            f'objective "{objective}"{" with bos" * bos} needs a tokenizer with {", ".join(needed)}; {name} lacks '
+            f'objective "{objective}"{" with bos" * bos} needs a tokenizer with '
+            f"{', '.join(needed)}; {name} lacks "
             f'{", ".join(missing)}: take another one, objective "causal" or bos=False'
         )
     ids = [int(getattr(tokenizer, f"{token}_id")) for token in around]
@@ -102,12 +118,13 @@ def special_tokens(
 def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path) -> np.ndarray:
     """Return the token ids of a text, without special tokens.
 
-    A long text goes through the tokenizer in pieces of about 64,000 characters that end at line ends, so that memory
-    stays bounded; a piece is tokenized as if a text began there. Bytes that are no UTF-8 become U+FFFD.
+    A long text goes through the tokenizer in pieces of about 64,000 characters that end at line
+    ends, so that memory stays bounded; a piece is tokenized as if a text began there. Bytes that
+    are no UTF-8 become U+FFFD.
 
     Returns:
-        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read as needed from a file in the folder
-        ``cache`` whose name is made of the hashes of text and tokenizer.
+        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read as needed from
+        a file in the folder ``cache`` whose name is made of the hashes of text and tokenizer.
     """
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
     try:
@@ -123,7 +140,9 @@ def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     encoded: list[np.ndarray] = []
     starts = range(0, len(parts), _CHUNKS_PER_CALL)
     for start in track(starts, "tokenizing", transient=True, disable=not get_console().is_terminal):
-        batch = tokenizer(parts[start : start + _CHUNKS_PER_CALL], add_special_tokens=False, verbose=False)
+        batch = tokenizer(
+            parts[start : start + _CHUNKS_PER_CALL], add_special_tokens=False, verbose=False
+        )
         encoded += [np.asarray(ids, dtype=dtype) for ids in batch.input_ids]
     return np.concatenate(encoded) if encoded else np.empty(0, dtype)
 
@@ -141,5 +160,9 @@ def chunks(text: str) -> Iterator[str]:
 
 def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    state = backend.to_str() if backend is not None else f"{type(tokenizer)} {sorted(tokenizer.get_vocab().items())}"
+    state = (
+        backend.to_str()
+        if backend is not None
+        else f"{type(tokenizer)} {sorted(tokenizer.get_vocab().items())}"
+    )
     return hashlib.sha256(state.encode()).hexdigest()

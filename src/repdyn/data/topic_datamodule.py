@@ -1,10 +1,12 @@
 """Documents of known topics as a LightningDataModule, with a probe that knows them too.
 
-A topic model writes them: Latent Dirichlet Allocation with numpy. A document draws its shares of the topics from a
-Dirichlet distribution; each word draws a topic from those shares, and itself from that topic's words. Words of a
-document are exchangeable: where a word stands says nothing about its topic.
+A topic model writes them: Latent Dirichlet Allocation with numpy. A document draws its shares of
+the topics from a Dirichlet distribution; each word draws a topic from those shares, and itself from
+that topic's words. Words of a document are exchangeable: where a word stands says nothing about its
+topic.
 
-Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; as data for transformers, Li, Li, Risteski, How Do
+Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; as data for transformers, Li, Li,
+    Risteski, How Do
 Transformers Learn Topic Structure, ICML 2023.
 """
 
@@ -30,20 +32,34 @@ _TRAINING, _VALIDATION, _PROBE = range(3)
 
 
 def draw_documents(
-    n_documents: int, length: int, *, n_topics: int, n_words: int, alpha: float, seed: int | Sequence[int]
+    n_documents: int,
+    length: int,
+    *,
+    n_topics: int,
+    n_words: int,
+    alpha: float,
+    seed: int | Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw documents of ``length`` words each, the same for the same seed: the words, (n_documents, length) int64 in
-    [0, n_words), and the topic that wrote each.
+    """Draw documents of ``length`` words each, the same for the same seed: the words, (n_documents,
+    length) int64 in [0, n_words), and the topic that wrote each.
 
-    Topics share no word and use each of theirs equally often, as in the source: word w belongs to topic
-    ``w // (n_words / n_topics)``. The smaller ``alpha``, the fewer topics make up a document.
+    Topics share no word and use each of theirs equally often, as in the source: word w belongs to
+    topic ``w // (n_words / n_topics)``. The smaller ``alpha``, the fewer topics make up a document.
 
     >>> draw_documents(2, 6, n_topics=2, n_words=4, alpha=1, seed=0)[0].tolist()
     [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]
     """
-    random, shape, words_per_topic = np.random.RandomState(seed), (n_documents, n_topics), n_words // n_topics
-    # numpy's own Dirichlet divides gammas that may all underflow to 0 where the concentration is small
-    logs = np.log(random.standard_gamma(alpha + 1, shape)) + np.log(random.random_sample(shape)) / alpha
+    random, shape, words_per_topic = (
+        np.random.RandomState(seed),
+        (n_documents, n_topics),
+        n_words // n_topics,
+    )
+    # numpy's own Dirichlet divides gammas that may all underflow to 0 where the concentration is
+    # small
+    logs = (
+        np.log(random.standard_gamma(alpha + 1, shape))
+        + np.log(random.random_sample(shape)) / alpha
+    )
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))
     shares = weights / weights.sum(axis=1, keepdims=True)
     # without the last sum, which rounding may leave below 1
@@ -57,16 +73,19 @@ def draw_documents(
 
 
 class TopicDataModule(WindowsDataModule):
-    """Documents that a topic model (LDA) writes, for next-token or masked-token training; each is one sequence.
+    """Documents that a topic model (LDA) writes, for next-token or masked-token training; each is
+    one sequence.
 
     The probe knows which topic wrote each of its words.
 
     Args:
         text: "lda"; any other text is read by :class:`repdyn.data.datamodule.TextDataModule`.
-        sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is masked.
+        sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is
+            masked.
         n_topics: topics.
         n_words: different words; each topic has as many to itself.
-        alpha: concentration of a document's shares of the topics; the smaller, the fewer topics make up a document.
+        alpha: concentration of a document's shares of the topics; the smaller, the fewer topics
+            make up a document.
         n_documents: documents to train on; a tenth of them to validate on.
         **training: the other arguments of :class:`repdyn.data.windows.WindowsDataModule`.
 
@@ -93,34 +112,45 @@ class TopicDataModule(WindowsDataModule):
             raise ValueError(f"expected n_documents of at least 1, got {n_documents}")
         if n_topics < 2 or n_words < n_topics or n_words % n_topics:
             raise ValueError(
-                f"expected at least 2 topics, and as many words for each of them, got {n_topics} topics and {n_words} "
-                "words"
+                f"expected at least 2 topics, and as many words for each of them, got {n_topics} "
+                f"topics and {n_words} words"
             )
         if not alpha > 0:
             raise ValueError(f"expected alpha > 0, got {alpha}")
         self._sizes: dict[str, Any] = {"n_topics": n_topics, "n_words": n_words, "alpha": alpha}
-        self._topics_text = f"{n_topics} topics each with {n_words // n_topics} words, alpha {alpha}"
+        self._topics_text = (
+            f"{n_topics} topics each with {n_words // n_topics} words, alpha {alpha}"
+        )
         self.tokenizer = word_tokenizer(n_words, for_encoder=self.objective == "masked")
 
     @property
     def bytes_per_token(self) -> float:
-        """1: a word of so small a vocabulary is written as one byte, so that bits per byte are bits per word."""
+        """1: a word of so small a vocabulary is written as one byte, so that bits per byte are bits
+        per word.
+        """
         return 1.0
 
     @property
     def description(self) -> str:
         """A description of the documents, for logs."""
-        return f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed {self.seed}"
+        return (
+            f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed "
+            f"{self.seed}"
+        )
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader(self._windows(self._documents(self.n_documents, _TRAINING)[0]), shuffle=True)
+        return self._loader(
+            self._windows(self._documents(self.n_documents, _TRAINING)[0]), shuffle=True
+        )
 
     def val_dataloader(self) -> DataLoader[Any]:
         words, _ = self._documents(max(1, self.n_documents // 10), _VALIDATION)
         return self._loader(self._windows(words), shuffle=False)
 
     def probe(self) -> Probe:
-        """Return the fixed tokens that the tracker measures, with their topics: documents not trained on."""
+        """Return the fixed tokens that the tracker measures, with their topics: documents not
+        trained on.
+        """
         from repdyn.probe import Probe
 
         n_batches = self.max_vectors // self.batch_vectors
@@ -141,16 +171,20 @@ class TopicDataModule(WindowsDataModule):
 
     def _windows(self, words: np.ndarray) -> Windows:
         ids = len(SPECIAL_TOKENS) + words.ravel()
-        before, after = ((cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP))
+        before, after = (
+            (cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP)
+        )
         return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
 
 
 def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of the words "w0", "w1", ..., separated by spaces; other words raise an error.
+    """Return a tokenizer of the words "w0", "w1", ..., separated by spaces; other words raise an
+    error.
 
     Args:
         n_words: different words; word w has the id w + 4, after [PAD], [CLS], [SEP] and [MASK].
-        for_encoder: whether a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``.
+        for_encoder: whether a sequence is put between [CLS] and [SEP] unless
+            ``add_special_tokens=False``.
 
     >>> word_tokenizer(3, for_encoder=True)("w2 w0").input_ids
     [1, 6, 4, 2]

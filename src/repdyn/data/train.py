@@ -1,4 +1,6 @@
-"""The command line of train.py: Lightning's CLI with a tracker attached and a fresh folder for every run."""
+"""The command line of train.py: Lightning's CLI with a tracker attached and a fresh folder for
+every run.
+"""
 
 import os
 import re
@@ -55,30 +57,37 @@ class Run:
     """Name, folder and loggers of a run.
 
     Args:
-        name: name of the run; its files go to FOLDER/NAME/TIME. May have several parts separated by /.
+        name: name of the run; its files go to FOLDER/NAME/TIME. May have several parts separated by
+            /.
         folder: folder of all runs.
         loggers: tensorboard, wandb, both or none; metrics.csv is always written.
-        wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
+        wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a
+            later "wandb sync".
         wandb_project: project in W&B.
-        auto_precision: train in bf16-mixed on hardware that computes in bfloat16, and in fp32 elsewhere, where bfloat16
-            is several times slower; --trainer.precision takes precedence.
+        auto_precision: train in bf16-mixed on hardware that computes in bfloat16, and in fp32
+            elsewhere, where bfloat16 is several times slower; --trainer.precision takes precedence.
     """
 
     name: str = "run"
     folder: str = "runs"
-    loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=lambda: ["tensorboard", "wandb"])
+    loggers: list[Literal["tensorboard", "wandb"]] = field(
+        default_factory=lambda: ["tensorboard", "wandb"]
+    )
     wandb_online: bool = False
     wandb_project: str = "repdyn"
     auto_precision: bool = False
 
     def new_folder(self) -> Path:
-        """Return the folder of this run, named by the time; the first rank creates it, so that no other run shares it.
+        """Return the folder of this run, named by the time; the first rank creates it, so that no
+        other run shares it.
 
-        Runs of one name that start in the same second, as those of a job array may, get ``_2``, ``_3``, ... behind it.
+        Runs of one name that start in the same second, as those of a job array may, get ``_2``,
+        ``_3``, ... behind it.
         """
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         parent = Path(self.folder) / self.name
-        if getattr(rank_zero_only, "rank", 0) != 0:  # Lightning passes its environment to the ranks that it starts
+        # Lightning passes its environment to the ranks that it starts
+        if getattr(rank_zero_only, "rank", 0) != 0:
             return parent / os.environ.get(_RUN_FOLDER, now)
         folder = parent / now
         for number in count(2):
@@ -91,7 +100,8 @@ class Run:
         return folder
 
     def build_loggers(self, folder: Path) -> list[Logger]:
-        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it may be there.
+        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of
+        # it may be there.
         warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
         place = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
@@ -100,22 +110,29 @@ class Run:
             loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
         if "wandb" not in self.loggers:
             return loggers
-        folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
+        # W&B takes a temporary folder if its own does not exist yet
+        folder.mkdir(parents=True, exist_ok=True)
         offline = not self.wandb_online
-        # online it prints the address of the run; set up first, as Lightning passes it an option it warns of
+        # online it prints the address of the run; set up first, as Lightning passes it an option it
+        # warns of
         wandb.setup(wandb.Settings(silent=offline, mode="offline" if offline else "online"))
         title = f"{self.name}/{folder.name}"
         return [*loggers, WandbLogger(title, folder, project=self.wandb_project, offline=offline)]
 
 
 class SaveConfig(SaveConfigCallback):
-    """Saves and logs the configuration without the passwords and tokens that somebody's loggers may be given."""
+    """Saves and logs the configuration without the passwords and tokens that somebody's loggers may
+    be given.
+    """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         folder = trainer.log_dir  # all ranks must ask
         if trainer.is_global_zero and folder is not None:
             text = redacted(self.parser.dump(self.config, skip_none=False))
-            write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
+            write_atomically(
+                Path(folder) / self.config_filename,
+                lambda path: path.write_text(text, encoding="utf-8"),
+            )
             try:
                 known = named_config({"config": yaml.safe_load(text)})
                 each_target(trainer.loggers, lambda target: target.log_config(known))
@@ -148,7 +165,9 @@ class TrainCLI(LightningCLI):
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         parser = _SuggestingParser(**kwargs)
-        parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
+        parser.add_argument(
+            "-c", "--config", action="config", help="YAML file with any of these options."
+        )
         return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -176,11 +195,16 @@ class TrainCLI(LightningCLI):
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         try:
-            given = {name: fit.tracker.get(name) for name in _CHECKED if fit.tracker.get(name) is not None}
+            given = {
+                name: fit.tracker.get(name)
+                for name in _CHECKED
+                if fit.tracker.get(name) is not None
+            }
             TrackingOptions(**given, alerts=_rules(fit.tracker.get("alerts", DEFAULT)))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
-        # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
+        # a checkpoint that somebody else made may hold code, which Lightning would run where
+        # nothing is said
         fit.weights_only = True if fit.weights_only is None else fit.weights_only
         if fit.ckpt_path and fit.weights_only and Path(fit.ckpt_path).is_file():
             _validate_checkpoint(parser, Path(fit.ckpt_path))
@@ -189,10 +213,14 @@ class TrainCLI(LightningCLI):
         run: Run = self._get(self.config_init, "run")
         given = self._get(self.config_init, "trainer")
         if run.auto_precision and given["precision"] is None:
-            kwargs["precision"] = "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
+            kwargs["precision"] = (
+                "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
+            )
         callbacks = given["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
-        if given["enable_progress_bar"] is not False and not any(isinstance(each, ProgressBar) for each in callbacks):
+        if given["enable_progress_bar"] is not False and not any(
+            isinstance(each, ProgressBar) for each in callbacks
+        ):
             # rich's bar would count the epochs of a training that is limited by steps up to -2
             kwargs["callbacks"] = [*callbacks, TQDMProgressBar()]
         folder = run.new_folder()
@@ -209,8 +237,11 @@ class TrainCLI(LightningCLI):
     def before_fit(self) -> None:
         console, model = PrintableConsole(), self.model.model
         size = f"{short_count(sum(weight.numel() for weight in model.parameters()))} parameters"
-        console.print(f"model: {type(model).__name__}, {size}, {self.trainer.precision}", highlight=False)
-        # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
+        console.print(
+            f"model: {type(model).__name__}, {size}, {self.trainer.precision}", highlight=False
+        )
+        # A truncated or different file trains as well as the real one: whoever reads the log must
+        # see which it was.
         console.print(f"text: {self.datamodule.description}", highlight=False, markup=False)
 
 
@@ -227,7 +258,8 @@ def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDa
         if option == "--data.text":
             text = value
         elif option in {"-c", "--config"}:
-            with suppress(ValueError, OSError):  # errors in the file are reported where it is parsed
+            # errors in the file are reported where it is parsed
+            with suppress(ValueError, OSError):
                 groups = read_yaml(Path(value))
                 data = groups.get("data") if isinstance(groups, dict) else None
                 text = data.get("text", text) if isinstance(data, dict) else text
@@ -244,16 +276,20 @@ def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # damaged files make it raise errors of any kind
         parser.error(
-            f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or holds more than tensors"
-            f" and plain values ({type(error).__name__}); if you trust it, add --weights_only false"
+            f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or "
+            f"holds more than tensors and plain values ({type(error).__name__}); if you trust it, "
+            "add --weights_only false"
         )
     if not isinstance(content, dict) or "state_dict" not in content:
-        parser.error(f"expected a checkpoint of train.py as --ckpt_path, got {path}, which holds something else")
+        parser.error(
+            f"expected a checkpoint of train.py as --ckpt_path, got {path}, which holds something "
+            "else"
+        )
 
 
 def has_fast_bfloat16(accelerator: str = "auto") -> bool:
-    """Return whether the GPU, or the processor where none is used ("cpu"), multiplies bfloat16 matrices in hardware:
-    others emulate it, several times slower than float32."""
+    """Return whether the GPU, or the processor where none is used ("cpu"), multiplies bfloat16
+    matrices in hardware: others emulate it, several times slower than float32."""
     if accelerator != "cpu" and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -267,17 +303,23 @@ class _SuggestingParser(LightningArgumentParser):
     """A parser that says which option a mistyped one resembles."""
 
     def print_usage(self, file: Any = None) -> None:
-        """Print nothing before an error: it would be a hundred lines of options, which its tip says how to list."""
+        """Print nothing before an error: it would be a hundred lines of options, which its tip says
+        how to list.
+        """
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        unknown = re.search(r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message)
+        unknown = re.search(
+            r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message
+        )
         if unknown:
             key = unknown[1] or unknown[2]
             parser = getattr(ex, "subcommand_parser", None) or self
             if close := closest(key, _option_names(parser)):
                 message += f"; did you mean {close!r}?"
         elif "argument subcommand: invalid choice" in message:
-            message += "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
+            message += (
+                "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
+            )
         super().error(message, ex)
 
 

@@ -1,4 +1,6 @@
-"""Token ids as windows, windows as batches for next-token and masked-token training, and their loader."""
+"""Token ids as windows, windows as batches for next-token and masked-token training, and their
+loader.
+"""
 
 from collections.abc import Iterator
 from typing import Any, Literal, cast
@@ -12,12 +14,14 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A DataLoader with a ``state_dict``, which Lightning stores in checkpoints and loads before it resumes.
+    """A DataLoader with a ``state_dict``, which Lightning stores in checkpoints and loads before it
+    resumes.
 
-    The state holds the random state at the start of the epoch and the number of batches read since. A resumed epoch
-    draws the same order (and the same masks) again and discards the batches that were read: well under a millisecond
-    each, so that no sampler or collate function needs to know about it. An epoch that ``limit_train_batches`` cuts
-    short is taken as unfinished by a training that resumes exactly at its end.
+    The state holds the random state at the start of the epoch and the number of batches read since.
+    A resumed epoch draws the same order (and the same masks) again and discards the batches that
+    were read: well under a millisecond each, so that no sampler or collate function needs to know
+    about it. An epoch that ``limit_train_batches`` cuts short is taken as unfinished by a training
+    that resumes exactly at its end.
 
     Args:
         generator: required, as for any DataLoader that must not draw from the global random state.
@@ -38,9 +42,11 @@ class ResumableLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, as built-in types and tensors."""
-        if self._n_to_discard or self._epoch_start is None:  # nothing was read yet, or since the place was loaded
+        # nothing was read yet, or since the place was loaded
+        if self._n_to_discard or self._epoch_start is None:
             return {**self._random_state(), "n_read": self._n_to_discard}
-        if self._n_read == len(self):  # the next batch begins an epoch, with the random state that this one has left
+        # the next batch begins an epoch, with the random state that this one has left
+        if self._n_read == len(self):
             return {**self._random_state(), "n_read": 0}
         return {**self._epoch_start, "n_read": self._n_read}
 
@@ -60,7 +66,8 @@ Batch = dict[str, Tensor]
 
 
 class Windows(Dataset[tuple[int, Tensor]]):
-    """Consecutive windows of a token array that do not overlap; what is left at the end is not used.
+    """Consecutive windows of a token array that do not overlap; what is left at the end is not
+    used.
 
     Args:
         tokens: (n_tokens,) integer ids.
@@ -69,7 +76,13 @@ class Windows(Dataset[tuple[int, Tensor]]):
         after: ids put at its end.
     """
 
-    def __init__(self, tokens: np.ndarray, length: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        length: int,
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
+    ):
         inner = length - len(before) - len(after)
         self._content = tokens[: len(tokens) // inner * inner].reshape(-1, inner)
         self._before, self._after = np.asarray(before, np.int64), np.asarray(after, np.int64)
@@ -85,13 +98,20 @@ class Windows(Dataset[tuple[int, Tensor]]):
 
 
 def collate_causal(windows: list[tuple[int, Tensor]]) -> Batch:
-    """Return a batch for next-token training: labels are the inputs, which transformers' models shift."""
+    """Return a batch for next-token training: labels are the inputs, which transformers' models
+    shift.
+    """
     input_ids = torch.stack([ids for _, ids in windows])
-    return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "labels": input_ids.clone()}
+    return {
+        "input_ids": input_ids,
+        "attention_mask": torch.ones_like(input_ids),
+        "labels": input_ids.clone(),
+    }
 
 
 class CollateMasked:
-    """Makes batches for masked-token training: of the chosen tokens 80% are masked, 10% replaced, 10% left alone.
+    """Makes batches for masked-token training: of the chosen tokens 80% are masked, 10% replaced,
+    10% left alone.
 
     Special tokens are never chosen; the labels of all others are -100.
 
@@ -99,13 +119,16 @@ class CollateMasked:
         tokenizer: with a mask token.
         probability: share of tokens chosen, in (0, 1].
         seed: of the choice.
-        fixed: whether a window's choice follows from its index alone, the same in every epoch and every batch (so
-            that validation losses compare), or is drawn anew each time.
+        fixed: whether a window's choice follows from its index alone, the same in every epoch and
+            every batch (so that validation losses compare), or is drawn anew each time.
 
-    Source: Devlin et al. 2019, section 3.1, through ``transformers.DataCollatorForLanguageModeling``.
+    Source: Devlin et al. 2019, section 3.1, through
+        ``transformers.DataCollatorForLanguageModeling``.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int, fixed: bool):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int, fixed: bool
+    ):
         self._collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         self._special_ids = torch.tensor(tokenizer.all_special_ids)
         self._seed = seed
@@ -114,19 +137,32 @@ class CollateMasked:
 
     def __call__(self, windows: list[tuple[int, Tensor]]) -> Batch:
         if self._fixed:
-            masked = [self._mask(ids, torch.Generator().manual_seed(self._seed + index)) for index, ids in windows]
+            masked = [
+                self._mask(ids, torch.Generator().manual_seed(self._seed + index))
+                for index, ids in windows
+            ]
             input_ids, labels = (torch.stack(column) for column in zip(*masked, strict=True))
         else:
-            input_ids, labels = self._mask(torch.stack([ids for _, ids in windows]), self._running_generator())
-        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "labels": labels}
+            input_ids, labels = self._mask(
+                torch.stack([ids for _, ids in windows]), self._running_generator()
+            )
+        return {
+            "input_ids": input_ids,
+            "attention_mask": torch.ones_like(input_ids),
+            "labels": labels,
+        }
 
     def _mask(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         self._collator.generator = generator
-        return self._collator.torch_mask_tokens(ids.clone(), special_tokens_mask=torch.isin(ids, self._special_ids))
+        return self._collator.torch_mask_tokens(
+            ids.clone(), special_tokens_mask=torch.isin(ids, self._special_ids)
+        )
 
     @property
     def random_state(self) -> Tensor | None:
-        """The state of the generator in this process; None if nothing was drawn from it yet, as where workers draw."""
+        """The state of the generator in this process; None if nothing was drawn from it yet, as
+        where workers draw.
+        """
         return self._generator.get_state() if self._generator else None
 
     @random_state.setter
@@ -136,21 +172,25 @@ class CollateMasked:
     def _running_generator(self) -> torch.Generator:
         if self._generator is None:
             worker = get_worker_info()
-            # a worker starts afresh every epoch, with a seed of its own drawn from the loader's generator
+            # a worker starts afresh every epoch, with a seed of its own drawn from the loader's
+            # generator
             self._generator = torch.Generator().manual_seed(worker.seed if worker else self._seed)
         return self._generator
 
 
 class WindowsDataModule(LightningDataModule):
-    """Windows of one tokenizer's ids in batches, for next-token or masked-token training: the base of both modules.
+    """Windows of one tokenizer's ids in batches, for next-token or masked-token training: the base
+    of both modules.
 
-    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training windows
-    are shuffled anew each epoch; validation windows, and their masks, are always the same. A subclass sets the
-    ``tokenizer``, and calls :meth:`_require_trainable`.
+    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels.
+    Training windows are shuffled anew each epoch; validation windows, and their masks, are always
+    the same. A subclass sets the ``tokenizer``, and calls :meth:`_require_trainable`.
 
     Args:
-        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
-        sequence_length: tokens in a window, special tokens counted: [CLS] and [SEP] where the objective is masked.
+        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones
+            (encoders).
+        sequence_length: tokens in a window, special tokens counted: [CLS] and [SEP] where the
+            objective is masked.
         batch_size: windows in a batch.
         num_workers: processes that prepare batches.
         seed: of all that is drawn: the shuffling, the masks, and the text where it is drawn.
@@ -193,10 +233,14 @@ class WindowsDataModule(LightningDataModule):
         return cast("int | None", self.tokenizer.pad_token_id)
 
     def _loader(self, windows: Windows, shuffle: bool) -> ResumableLoader:
-        """Return a loader of windows in batches; iterating it leaves the global random state alone."""
+        """Return a loader of windows in batches; iterating it leaves the global random
+        state alone.
+        """
         collate = collate_causal
         if self.objective == "masked":
-            collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
+            collate = CollateMasked(
+                self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle
+            )
         return ResumableLoader(
             windows,
             batch_size=self.batch_size,
@@ -204,18 +248,21 @@ class WindowsDataModule(LightningDataModule):
             collate_fn=collate,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
-            # an own generator even if nothing is shuffled: without one, iterating draws from the global state
+            # an own generator even if nothing is shuffled: without one, iterating draws from the
+            # global state
             generator=torch.Generator().manual_seed(self.seed),
         )
 
     def _require_trainable(self, n_special: int) -> None:
-        """Raise ValueError for an unknown objective, windows too short for ``n_special`` tokens, or a wrong share."""
+        """Raise ValueError for an unknown objective, windows too short for ``n_special`` tokens, or
+        a wrong share.
+        """
         if self.objective not in ("causal", "masked"):
             raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
         if self.sequence_length < 2 + n_special:
             raise ValueError(
-                f"expected sequence_length of at least {2 + n_special} (two tokens of text and {n_special} special "
-                f"ones), got {self.sequence_length}"
+                f"expected sequence_length of at least {2 + n_special} (two tokens of text and "
+                f"{n_special} special ones), got {self.sequence_length}"
             )
         if not 0 < self.mask_probability <= 1:
             raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")

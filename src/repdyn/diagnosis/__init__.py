@@ -1,4 +1,6 @@
-"""What happened in a run, and in what runs differ: a status, and ranked statements with their evidence."""
+"""What happened in a run, and in what runs differ: a status, and ranked statements with their
+evidence.
+"""
 
 from repdyn.diagnosis.comparison import comparison_statements
 from repdyn.diagnosis.insight import STATUSES, Insight, RunInsights, Severity, Status

@@ -1,5 +1,5 @@
-"""Statements about several runs: in which settings they differ, and in which metrics most, by how much, in which layers
-and since when."""
+"""Statements about several runs: in which settings they differ, and in which metrics most, by how
+much, in which layers and since when."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,16 @@ from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import NO_VALUE, metric_title, number_text, short_count, short_subset_title
 
 
-def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup]) -> list[Insight]:
-    """Return in which settings runs differ, and in which metrics most, the largest difference first; and in which they
-    agree.
+def comparison_statements(
+    described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup]
+) -> list[Insight]:
+    """Return in which settings runs differ, and in which metrics most, the largest difference
+    first; and in which they agree.
 
-    Compared are the means over layers, at the last step that all have or else at the end of each, of the two runs with
-    the highest and the lowest one. They differ if the interval of the ratio of two independent values leaves out 1, and
-    the ratio exceeds 1 by :data:`repdyn.diagnosis.metrics.MIN_CHANGE`. Runs that do not compare, or are one run on two
+    Compared are the means over layers, at the last step that all have or else at the end of each,
+    of the two runs with the highest and the lowest one. They differ if the interval of the ratio of
+    two independent values leaves out 1, and the ratio exceeds 1 by
+    :data:`repdyn.diagnosis.metrics.MIN_CHANGE`. Runs that do not compare, or are one run on two
     probes, have no statement.
 
     Args:
@@ -46,14 +49,24 @@ def comparison_statements(described: Sequence[MeasuredRun], seeds: Sequence[Seed
             agreeing.append(metric_title(key[0]))
     if agreeing:
         common = set.intersection(*(set(run.steps) for run in runs))
-        at = "at the end" if any(run.finished for run in runs) or not common else f"at step {max(common):,}"
+        at = (
+            "at the end"
+            if any(run.finished for run in runs) or not common
+            else f"at step {max(common):,}"
+        )
         what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
         sentence = f"{what}: {', '.join(agreeing)}."
         found.append(Insight("note", "agreement", sentence))
     return ranked(found)
 
 
-_STORED = {"model": "model", "design": "design", "dtype": "states in", "attention": "attention", "device": "on"}
+_STORED = {
+    "model": "model",
+    "design": "design",
+    "dtype": "states in",
+    "attention": "attention",
+    "device": "on",
+}
 """Names of settings by the column that has them."""
 _PLACES = ("output_dir", "logging_dir", "run_name")
 """Settings of ``TrainingArguments`` that differ in any two runs."""
@@ -61,7 +74,8 @@ _MAX_SETTINGS, _MAX_VALUES = 12, 4  # that are named
 
 
 def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
-    """Yield in which settings runs differ: those of the trainings, where all are stored, then those of the measurement.
+    """Yield in which settings runs differ: those of the trainings, where all are stored, then those
+    of the measurement.
 
     Of trainings without them the largest learning rate that was measured is compared.
     """
@@ -71,8 +85,12 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         rates = [scalar(run.scalars, LEARNING_RATE).max() for run in runs]
         values = {"largest learning rate measured": [number_text(rate) for rate in rates]}
     for column, title in _STORED.items():
-        values[title] = [", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs]
-    values["parameters"] = [NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs]
+        values[title] = [
+            ", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs
+        ]
+    values["parameters"] = [
+        NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs
+    ]
     values["probe"] = [run.probe[:8] for run in runs]
     different = []
     for name, of_runs in values.items():
@@ -80,9 +98,14 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         for value, run in zip(of_runs, runs, strict=True):
             labels.setdefault(value, []).append(run.label)
         if len(labels) > 1:
-            different.append(f"{name} {listed(labels) if len(labels) <= _MAX_VALUES else f'{len(labels)} values'}")
+            different.append(
+                f"{name} "
+                f"{listed(labels) if len(labels) <= _MAX_VALUES else f'{len(labels)} values'}"
+            )
     if different:
-        more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (len(different) > _MAX_SETTINGS)
+        more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (
+            len(different) > _MAX_SETTINGS
+        )
         sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
         yield Insight("note", "settings", sentence, weight=1.0)
 
@@ -92,7 +115,9 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
     shared = sorted(set.intersection(*(set(one.steps_with_values) for one in members)))
     steps = [] if any(run.finished for run in runs) else shared
     columns = [[one.steps.index(step) for step in steps] or [-1] for one in members]
-    cells = [(one.values[:, at], one.margins[:, at]) for one, at in zip(members, columns, strict=True)]
+    cells = [
+        (one.values[:, at], one.margins[:, at]) for one, at in zip(members, columns, strict=True)
+    ]
     known = [~np.isnan(values[:, -1]) for values, _ in cells]
     if has_same_layers := len({one.layers for one in members}) == 1:
         known = [np.logical_and.reduce(known)] * len(known)
@@ -105,7 +130,10 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
     highest, lowest = float(means[high, -1]), float(means[low, -1])
     if lowest <= 0:
         return False
-    effect = Effect(math.log(highest / lowest), math.hypot(margins[high, -1] / highest, margins[low, -1] / lowest))
+    effect = Effect(
+        math.log(highest / lowest),
+        math.hypot(margins[high, -1] / highest, margins[low, -1] / lowest),
+    )
     if effect.log_ratio <= math.log1p(MIN_CHANGE) or effect.low <= 0:
         return True
     at, layers = "at the end", ()
@@ -118,18 +146,45 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         ends = cells[high][0][:, -1], cells[low][0][:, -1]
         place = int(np.nanargmax(np.abs(ends[0] - ends[1])))
         layers = (members[0].layers[place],)
-        at += f", most in layer {layers[0]} ({' and '.join(number_text(values[place]) for values in ends)})"
+        at += (
+            f", most in layer {layers[0]} "
+            f"({' and '.join(number_text(values[place]) for values in ends)})"
+        )
     metric, subset = members[0].key
     about = f"mean over layers{'' if subset == 'all' else f', {short_subset_title(subset)}'},"
     size = (
-        str(effect) if math.isfinite(effect.half_width) else f"{change_size(effect.log_ratio)} (no interval is known)"
+        str(effect)
+        if math.isfinite(effect.half_width)
+        else f"{change_size(effect.log_ratio)} (no interval is known)"
     )
     sentence = (
-        f"{metric_title(metric)}, {about} is higher in {runs[high].label} ({number_text(highest)}) than in "
-        f"{runs[low].label} ({number_text(lowest)}){f' of {len(runs)} runs' * (len(runs) > 2)} by {size} {at}."
+        f"{metric_title(metric)}, {about} is higher in {runs[high].label} ({number_text(highest)}) "
+        f"than in {runs[low].label} "
+        f"({number_text(lowest)}){f' of {len(runs)} runs' * (len(runs) > 2)} by {size} {at}."
     )
-    shown = with_highest.members[0] if isinstance(with_highest := runs[high], SeedGroup) else with_highest
+    shown = (
+        with_highest.members[0]
+        if isinstance(with_highest := runs[high], SeedGroup)
+        else with_highest
+    )
     link = report_link(shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None)
-    evidence = {"highest": highest, "lowest": lowest, "log_ratio": effect.log_ratio, "half_width": effect.half_width}
+    evidence = {
+        "highest": highest,
+        "lowest": lowest,
+        "log_ratio": effect.log_ratio,
+        "half_width": effect.half_width,
+    }
     size = 1 - math.exp(-effect.log_ratio)
-    return Insight("note", "difference", sentence, metric, subset, None, layers, tuple(steps), evidence, size, link)
+    return Insight(
+        "note",
+        "difference",
+        sentence,
+        metric,
+        subset,
+        None,
+        layers,
+        tuple(steps),
+        evidence,
+        size,
+        link,
+    )

@@ -86,14 +86,18 @@ class RunInsights:
 
     @property
     def headline(self) -> str:
-        """The status, its reason, and the most important statement where that is another, in one line."""
+        """The status, its reason, and the most important statement where that is another, in one
+        line.
+        """
         sentences = dict.fromkeys([self.reason, *(each.sentence for each in self.statements[:1])])
         return f"{self.status}: {' '.join(sentences)}"
 
     def __repr__(self) -> str:
         """Return the run, its status with the reason, and a line for each statement."""
         lines = [f"{of_stack(self.run, self.stack)}: {self.status}: {self.reason}"]
-        return "\n".join([*lines, *(f"  {each.severity:<6} {each.sentence}" for each in self.statements)])
+        return "\n".join(
+            [*lines, *(f"  {each.severity:<6} {each.sentence}" for each in self.statements)]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON; numbers that JSON does not have become None."""

@@ -1,5 +1,6 @@
-"""Statements about one metric: the course of its mean over layers, its coupling with the loss, its fit; and its profile
-over depth at the last step, layers unlike their neighbours, missing values, whole sequences."""
+"""Statements about one metric: the course of its mean over layers, its coupling with the loss, its
+fit; and its profile over depth at the last step, layers unlike their neighbours, missing values,
+whole sequences."""
 
 import math
 import re
@@ -36,11 +37,13 @@ MIN_PAIRS = 12  # least number of changes for a correlation
 
 
 def course_statements(series: MetricSeries) -> Iterator[Insight]:
-    """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a change.
+    """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a
+    change.
 
-    A change counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or, if
-    that is unknown, estimated from second differences. The extremum is that of the running median of three steps, so
-    that a single outlier is no peak. A turn that drift shows too is said to be one.
+    A change counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of
+    the values or, if that is unknown, estimated from second differences. The extremum is that of
+    the running median of three steps, so that a single outlier is no peak. A turn that drift shows
+    too is said to be one.
     """
     mean = best_covered_mean(series)
     if len(mean.mean) < MIN_STEPS:
@@ -49,59 +52,94 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     steps, values = smooth.index.tolist(), smooth.to_numpy(float)
     (start, end), (first, last) = (steps[0], steps[-1]), values[[0, -1]].tolist()
     course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
-    for kind, verbs, place in (("peak", MOVES, values.argmax()), ("trough", MOVES[::-1], values.argmin())):
+    for kind, verbs, place in (
+        ("peak", MOVES, values.argmax()),
+        ("trough", MOVES[::-1], values.argmin()),
+    ):
         at, extreme = steps[place], float(values[place])
         if _differs(extreme, first, noise) and _differs(extreme, last, noise):
             drift = against_drift(mean.mean.to_numpy(float), TURNS[kind])
             sentence = (
-                f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then {verbs[1]} to "
+                f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then "
+                f"{verbs[1]} to "
                 f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
             )
             evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
             evidence |= {"sharpness": drift.sharpness, "of_drift": drift.threshold}
-            size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (1.0 if drift.is_exceeded else 0.5)
-            yield Insight("note", kind, sentence, *series.key, None, (), (start, at, end), evidence, min(1.0, size))
+            size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (
+                1.0 if drift.is_exceeded else 0.5
+            )
+            yield Insight(
+                "note",
+                kind,
+                sentence,
+                *series.key,
+                None,
+                (),
+                (start, at, end),
+                evidence,
+                min(1.0, size),
+            )
             return
     if _differs(last, first, noise):
         half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
         late = max(1, len(values) // 4)
-        moves = (half, last), (values[-2 * late : -late].mean(), values[-late:].mean()), mean.mean.iloc[-2:]
-        goes_on = _differs(last, half, noise) and all((now > before) == (last > first) for before, now in moves)
+        moves = (
+            (half, last),
+            (values[-2 * late : -late].mean(), values[-late:].mean()),
+            mean.mean.iloc[-2:],
+        )
+        goes_on = _differs(last, half, noise) and all(
+            (now > before) == (last > first) for before, now in moves
+        )
         sentence = (
-            f"{course.format(MOVES[last < first])} {number_text(last)} at step {end:,}{_by(first, last)}"
+            f"{course.format(MOVES[last < first])} {number_text(last)} at step "
+            f"{end:,}{_by(first, last)}"
             f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
         )
         evidence = {"first": first, "last": last, "noise": noise}
         size = min(1.0, abs(_share(last, first)))
-        yield Insight("note", "change", sentence, *series.key, None, (), (start, end), evidence, size)
+        yield Insight(
+            "note", "change", sentence, *series.key, None, (), (start, end), evidence, size
+        )
 
 
 def coupling_statements(series: MetricSeries, correlations: LossCorrelations) -> Iterator[Insight]:
     """Yield whether changes of the mean over layers go with changes of the loss.
 
-    Of the changes between successive steps, not of the values: two curves that both fall correlate whatever drives
-    them.
+    Of the changes between successive steps, not of the values: two curves that both fall correlate
+    whatever drives them.
     """
-    for one in (each for each in correlations.of_metrics if (each.metric, each.subset) == series.key):
+    for one in (
+        each for each in correlations.of_metrics if (each.metric, each.subset) == series.key
+    ):
         found = one.changes
         if found.n < MIN_PAIRS or not abs(found.value) >= 0.5 or found.low <= 0.0 <= found.high:
             return
         direction = "the same" if found.value > 0 else "the opposite"
         sentence = (
-            f"{_subject(series, best_covered_mean(series))} moves in {direction} direction as the {correlations.loss} "
-            f"(rank correlation of {found.n} changes {found.value:.2f}, 95% interval {found.low:.2f} to "
-            f"{found.high:.2f})."
+            f"{_subject(series, best_covered_mean(series))} moves in {direction} direction as the "
+            f"{correlations.loss} (rank correlation of {found.n} changes {found.value:.2f}, 95% "
+            f"interval {found.low:.2f} to {found.high:.2f})."
         )
-        evidence = {"correlation": found.value, "low": found.low, "high": found.high, "changes": float(found.n)}
-        about, weight = (*series.key, None, (), (series.steps[0], series.steps[-1])), 0.4 * abs(found.value)
+        evidence = {
+            "correlation": found.value,
+            "low": found.low,
+            "high": found.high,
+            "changes": float(found.n),
+        }
+        about, weight = (
+            (*series.key, None, (), (series.steps[0], series.steps[-1])),
+            0.4 * abs(found.value),
+        )
         yield Insight("note", "coupling", sentence, *about, evidence, weight)
 
 
 def best_covered_mean(series: MetricSeries) -> LayerMean:
     """Return the mean over layers at the steps at which all of these layers have a value.
 
-    The layers are those with the most values: as many as maximise layers times steps. The mean over all layers would be
-    that of a single one where the others have no value at the beginning.
+    The layers are those with the most values: as many as maximise layers times steps. The mean over
+    all layers would be that of a single one where the others have no value at the beginning.
     """
     known = ~np.isnan(series.values)
     order = np.argsort(-known.sum(axis=1), kind="stable")
@@ -122,12 +160,15 @@ def _subject(series: MetricSeries, mean: LayerMean) -> str:
 
 
 def _noise(mean: LayerMean) -> float:
-    """Return the standard error of a value of the mean: the median over steps, or from second differences."""
+    """Return the standard error of a value of the mean: the median over steps, or from second
+    differences.
+    """
     known = mean.margin.dropna()
     if len(known) == len(mean.margin):
         return float(known.median()) / 1.96
     seconds = np.diff(mean.mean.to_numpy(float), 2)
-    # the standard deviation of a normal distribution, from the median of absolute values; and of x - 2 y + z
+    # the standard deviation of a normal distribution, from the median of absolute values; and of x
+    # - 2 y + z
     return float(np.median(np.abs(seconds)) * 1.4826 / math.sqrt(6.0))
 
 
@@ -148,26 +189,33 @@ def _by(value: float, other: float) -> str:
 
 MIN_CHECKPOINTS = 8  # least number of checkpoints with both a value of the metric and a loss
 CAVEAT = (
-    "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are not independent, so "
-    "that the intervals of the values are too narrow."
+    "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are "
+    "not independent, so that the intervals of the values are too narrow."
 )
 
 
-def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]) -> LossCorrelations:
-    """Return Spearman's correlation of each metric with the loss, over checkpoints and over the changes between them.
+def loss_correlations(
+    frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]
+) -> LossCorrelations:
+    """Return Spearman's correlation of each metric with the loss, over checkpoints and over the
+    changes between them.
 
     The mean of a metric is over the layers of :func:`best_covered_mean`, the loss that of
-    :func:`repdyn.tables.frames.loss_of_run`. Each metric and subset needs :data:`MIN_CHECKPOINTS` checkpoints. The
-    intervals assume independent pairs, which checkpoints of one training are not.
+    :func:`repdyn.tables.frames.loss_of_run`. Each metric and subset needs :data:`MIN_CHECKPOINTS`
+    checkpoints. The intervals assume independent pairs, which checkpoints of one training are not.
     """
     if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
-        return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")
+        return LossCorrelations(
+            None, reason="a finished model has no checkpoints to correlate over"
+        )
     name, losses = loss_of_run(frame)
     if losses.empty:
         return LossCorrelations(None, reason="no loss is stored with the measurements")
     pairs: dict[tuple[str, str], np.ndarray] = {}
     for key, one in series.items():
-        both = pd.concat([best_covered_mean(one).mean, losses], axis="columns", join="inner").sort_index()
+        both = pd.concat(
+            [best_covered_mean(one).mean, losses], axis="columns", join="inner"
+        ).sort_index()
         pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)
     found = tuple(
         LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
@@ -180,8 +228,8 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
 
 
 def activation_statements(series: MetricSeries) -> Iterator[Insight]:
-    """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of the layer in which
-    it ends largest."""
+    """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of
+    the layer in which it ends largest."""
     fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
     if not fits:
         return
@@ -191,31 +239,47 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
     where = layer_names(peaks) if peaks else "none of them"
     sentence = (
-        f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in {len(fits)} of "
-        f"{len(series.layers)} layers (mean R² {mean:.3f}), with a maximum within the run in "
-        f"{where}; in layer {largest} A {number_text(fit.amplitude)}, "
-        f"lambda {number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
+        f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + "
+        f"t0 in {len(fits)} of {len(series.layers)} layers (mean R² {mean:.3f}), with a maximum "
+        f"within the run in {where}; in layer {largest} A {number_text(fit.amplitude)}, lambda "
+        f"{number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
         f"K {number_text(fit.baseline)} (R² {fit.r_squared:.3f}, {fit.n_steps} steps)."
     )
-    numbers = {"layers": len(fits), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
-    evidence, weight = {name: float(value) for name, value in numbers.items()}, 0.5 * len(fits) / len(series.layers)
+    numbers = {
+        "layers": len(fits),
+        "mean_r_squared": mean,
+        "peak_step": fit.peak_step,
+        **fit._asdict(),
+    }
+    evidence, weight = (
+        {name: float(value) for name, value in numbers.items()},
+        0.5 * len(fits) / len(series.layers),
+    )
     about = *series.key, None, tuple(fits), (first, last)
     yield Insight("note", "activation growth", sentence, *about, evidence, weight)
 
 
 MIN_LAYERS = 5  # least number of layers for a statement about one that differs
 OUTLIER = 2.0
-"""Distance of a layer from its neighbours at which it stands out, in usual distances between successive layers."""
+"""Distance of a layer from its neighbours at which it stands out, in usual distances between
+successive layers.
+"""
 MIN_SHARE = 0.25  # least such distance, as a share of the largest absolute value
 MIN_SPREAD = 0.1
-"""Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
+"""Least difference between the largest and the smallest value of a profile, as a share of the
+larger one.
+"""
 _CELL = ["layer", "metric", "subset", "head"]
 MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
-OWN_WINDOW = 0.05  # share of vectors with the nearest neighbour in their own window above which values describe windows
+# share of vectors with the nearest neighbour in their own window above which values describe
+# windows
+OWN_WINDOW = 0.05
 
 
 def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:
-    """Return the last step with a value, and values and margins over depth; None if too few layers have one."""
+    """Return the last step with a value, and values and margins over depth; None if too few layers
+    have one.
+    """
     if not series.steps_with_values:
         return None
     step = series.steps_with_values[-1]
@@ -224,10 +288,12 @@ def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | 
 
 
 def layer_statements(series: MetricSeries) -> Iterator[Insight]:
-    """Yield the layers that lie above or below both of their neighbours at the last step, by an unusual distance.
+    """Yield the layers that lie above or below both of their neighbours at the last step, by an
+    unusual distance.
 
-    The distance to the nearer neighbour is compared with the median distance between successive layers, and with twice
-    the interval of the value if it is known. The first and the last layer have one neighbour and are left out.
+    The distance to the nearer neighbour is compared with the median distance between successive
+    layers, and with twice the interval of the value if it is known. The first and the last layer
+    have one neighbour and are left out.
     """
     if (profile := _last_profile(series)) is None:
         return
@@ -235,18 +301,23 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
     largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
     before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
     # signed, to the nearer of both neighbours; 0 between them
-    distances = np.where(before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0)
+    distances = np.where(
+        before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0
+    )
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
     for place in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
         distance, layer = float(distances[place - 1]), series.layers[place]
         sentence = (
-            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at step {step:,}, "
-            f"{'above' if distance > 0 else 'below'} {number_text(values[place - 1])} and "
-            f"{number_text(values[place + 1])} in the layers before and after it."
+            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at "
+            f"step {step:,}, {'above' if distance > 0 else 'below'} "
+            f"{number_text(values[place - 1])} and {number_text(values[place + 1])} in the layers "
+            "before and after it."
         )
         evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
         weight = 0.6 * min(1.0, abs(distance) / largest)
-        yield Insight("note", "layer", sentence, *series.key, None, (layer,), (step,), evidence, weight)
+        yield Insight(
+            "note", "layer", sentence, *series.key, None, (layer,), (step,), evidence, weight
+        )
 
 
 def profile_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -258,8 +329,9 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
         return
     sentence = (
-        f"{metric_title(series.metric)} is largest in layer {series.layers[high]} ({number_text(values[high])}) and "
-        f"smallest in layer {series.layers[low]} ({number_text(values[low])}){_at(series, step)}."
+        f"{metric_title(series.metric)} is largest in layer {series.layers[high]} "
+        f"({number_text(values[high])}) and smallest in layer {series.layers[low]} "
+        f"({number_text(values[low])}){_at(series, step)}."
     )
     layers = tuple(sorted((series.layers[high], series.layers[low])))
     evidence = {"largest": float(values[high]), "smallest": float(values[low])}
@@ -269,9 +341,10 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     """Yield how many values of the last step are missing, and why.
 
-    Those of the embeddings are expected: the tokens of a text repeat, so that a model without position embeddings has
-    few distinct vectors there. Blocks that change little have few from the first step on, which says nothing of the
-    training; such values are named, but call for no attention.
+    Those of the embeddings are expected: the tokens of a text repeat, so that a model without
+    position embeddings has few distinct vectors there. Blocks that change little have few from the
+    first step on, which says nothing of the training; such values are named, but call for no
+    attention.
     """
     steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
     last = int(steps.max())
@@ -291,18 +364,37 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
     before = ", as at every step before" if as_ever.all() else ""
     sentence = (
-        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} ({layer_names(layers)}){before}: "
-        f"{reason}."
+        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} "
+        f"({layer_names(layers)}){before}: {reason}."
     )
     not_finite = re.search(r"\b(NaN|inf)\b", reason)
-    severity = "failed" if not_finite else "watch" if sum(~as_ever) > MANY_MISSING * len(at_end) else "note"
+    severity = (
+        "failed"
+        if not_finite
+        else "watch"
+        if sum(~as_ever) > MANY_MISSING * len(at_end)
+        else "note"
+    )
     metric = metrics[0] if len(metrics) == 1 else None
     evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
-    yield Insight(severity, "missing values", sentence, metric, None, None, layers, (last,), evidence, weight=share)
+    yield Insight(
+        severity,
+        "missing values",
+        sentence,
+        metric,
+        None,
+        None,
+        layers,
+        (last,),
+        evidence,
+        weight=share,
+    )
 
 
 def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield whether many vectors have their nearest neighbour in their own window of text, and whether ever more."""
+    """Yield whether many vectors have their nearest neighbour in their own window of text, and
+    whether ever more.
+    """
     counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
     known = rows.loc[counted, ["step", "metric", "same_window_share"]]
     if known.empty:
@@ -314,30 +406,56 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     rising = f", up from {first:.0%}" if last > first + 0.1 else ""
     metric = str(known["metric"].iloc[0])
     sentence = (
-        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in their own window of "
-        f'text{rising}, which this sampling design lets count; a probe of the design "independent" leaves it out.'
+        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in "
+        "their own window of "
+        f'text{rising}, which this sampling design lets count; a probe of the design "independent" '
+        "leaves it out."
     )
     evidence = {"first_share": first, "last_share": last}
     steps = int(highest.index[0]), int(highest.index[-1])
-    yield Insight("watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last)
+    yield Insight(
+        "watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last
+    )
 
 
 def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1."""
+    """Yield for each estimator of a dimension in which layers, and up to which step, it is
+    below 1.
+    """
     low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
-    for metric in (name for name in low["metric"].unique() if metric_info(name).unit == "dimension"):
+    for metric in (
+        name for name in low["metric"].unique() if metric_info(name).unit == "dimension"
+    ):
         below = low.loc[low["metric"] == metric]
         layers = tuple(sorted(below["layer"].unique().tolist()))
         steps = tuple(sorted(below["step"].unique().tolist()))
-        lowest, share = float(below["value"].min()), len(below) / np.count_nonzero(rows["metric"] == metric)
-        at = f"at step {steps[0]:,}" if len(steps) == 1 else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
+        lowest, share = (
+            float(below["value"].min()),
+            len(below) / np.count_nonzero(rows["metric"] == metric),
+        )
+        at = (
+            f"at step {steps[0]:,}"
+            if len(steps) == 1
+            else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
+        )
         sentence = (
-            f"{metric_title(str(metric))} is below 1 in {layer_names(layers)} {at} (lowest {number_text(lowest)}): "
-            f"{BELOW_ONE}."
+            f"{metric_title(str(metric))} is below 1 in {layer_names(layers)} {at} (lowest "
+            f"{number_text(lowest)}): {BELOW_ONE}."
         )
         evidence = {"lowest": lowest, "share": share}
         severity = "watch" if steps[-1] == int(rows["step"].to_numpy().max()) else "note"
-        yield Insight(severity, "below 1", sentence, str(metric), None, None, layers, steps, evidence, 0.3 * share)
+        yield Insight(
+            severity,
+            "below 1",
+            sentence,
+            str(metric),
+            None,
+            None,
+            layers,
+            steps,
+            evidence,
+            0.3 * share,
+        )
 
 
 MIN_CORRELATION = 0.5  # least absolute rank correlation with depth that is worth a sentence
@@ -354,12 +472,15 @@ def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
         return
     earlier = f"; {before:.2f} at step {first:,}" if first < step and not np.isnan(before) else ""
     sentence = (
-        f"{metric_title(series.metric)} {'rises' if correlation > 0 else 'falls'} with depth{_at(series, step)} (rank "
-        f"correlation {correlation:.2f} over {n_layers} layers{earlier})."
+        f"{metric_title(series.metric)} {'rises' if correlation > 0 else 'falls'} with "
+        f"depth{_at(series, step)} (rank correlation {correlation:.2f} over {n_layers} "
+        f"layers{earlier})."
     )
     evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
     weight = 0.3 * abs(correlation)
-    yield Insight("note", "condensation", sentence, *series.key, None, (), (step,), evidence, weight)
+    yield Insight(
+        "note", "condensation", sentence, *series.key, None, (), (step,), evidence, weight
+    )
 
 
 def valley_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -372,22 +493,33 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     if not MIDDLE[0] <= series.depths[low] <= MIDDLE[1] or np.isnan(values[:low]).all():
         return
     before, after = int(np.nanargmax(values[:low])), low + int(np.nanargmax(values[low:]))
-    rise, largest = float(min(values[before], values[after]) - values[low]), float(np.nanmax(values))
+    rise, largest = (
+        float(min(values[before], values[after]) - values[low]),
+        float(np.nanmax(values)),
+    )
     if not rise > MIN_SHARE * largest or rise <= 2 * margins[low]:
         return
     layers = tuple(series.layers[place] for place in (before, low, after))
     texts = [number_text(values[place]) for place in (before, low, after)]
     sentence = (
-        f"{metric_title(series.metric)} has a valley{_at(series, step)}: {texts[1]} in layer {layers[1]}, between "
-        f"{texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
+        f"{metric_title(series.metric)} has a valley{_at(series, step)}: {texts[1]} in layer "
+        f"{layers[1]}, between {texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
     )
-    evidence = {"lowest": float(values[low]), "before": float(values[before]), "after": float(values[after])}
+    evidence = {
+        "lowest": float(values[low]),
+        "before": float(values[before]),
+        "after": float(values[after]),
+    }
     weight = 0.6 * rise / largest
-    yield Insight("note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight)
+    yield Insight(
+        "note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight
+    )
 
 
 def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:
-    """Return Spearman's rank correlation of the values with depth, NaN if there is none, and the number of values."""
+    """Return Spearman's rank correlation of the values with depth, NaN if there is none, and the
+    number of values.
+    """
     values = series.at(step)[0]
     known = np.flatnonzero(~np.isnan(values))
     return rank_correlation(values[known], known).value, len(known)

@@ -10,7 +10,14 @@ import pandas as pd
 
 from repdyn.alerts import RULES, Rule
 from repdyn.diagnosis import metrics, training
-from repdyn.diagnosis.insight import SEVERITIES, Insight, LossCorrelations, RunInsights, Status, report_link
+from repdyn.diagnosis.insight import (
+    SEVERITIES,
+    Insight,
+    LossCorrelations,
+    RunInsights,
+    Status,
+    report_link,
+)
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
@@ -32,14 +39,22 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def insights(self) -> RunInsights:
-        """The status and the statements, with links to a report that shows the run under its label."""
+        """The status and the statements, with links to a report that shows the run under
+        its label.
+        """
         statements = ranked(chain(self._of_training, of_continuity(self), _of_metrics(self)))
         linked = []
         for each in statements:
             place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
-            at = {"metric": each.metric, "subset": each.subset, "step": each.steps[place] if each.steps else None}
+            at = {
+                "metric": each.metric,
+                "subset": each.subset,
+                "step": each.steps[place] if each.steps else None,
+            }
             linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
-        return RunInsights(self.name, self.probe, self.stack, *self.status, tuple(linked), self.loss_correlations)
+        return RunInsights(
+            self.name, self.probe, self.stack, *self.status, tuple(linked), self.loss_correlations
+        )
 
     @cached_property
     def loss_correlations(self) -> LossCorrelations:
@@ -48,11 +63,13 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def status(self) -> tuple[Status, str]:
-        """The status and the reason for it; statements on the course of single metrics do not change it.
+        """The status and the reason for it; statements on the course of single metrics do not
+        change it.
 
-        A run has failed if a statement says so: the loss is not finite or has diverged, or states contain NaN or
-        infinity. It is watched if a layer collapsed or its block changes nothing, if an alert was raised in the second
-        half of its steps, if it overfits, or if checkpoints or many values of the last step are missing.
+        A run has failed if a statement says so: the loss is not finite or has diverged, or states
+        contain NaN or infinity. It is watched if a layer collapsed or its block changes nothing, if
+        an alert was raised in the second half of its steps, if it overfits, or if checkpoints or
+        many values of the last step are missing.
         """
         statements = ranked(self._of_training)
         if failed := [each for each in statements if each.severity == "failed"]:
@@ -60,13 +77,21 @@ class DescribedRun(MeasuredRun):
         if self.finished:
             return "unknown", "A finished model has no course of training to judge."
         if (number := len(self.steps)) < training.MIN_LOSSES:
-            return "unknown", f"{number} of the {training.MIN_LOSSES} measured steps that a judgement needs."
-        watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
+            return (
+                "unknown",
+                f"{number} of the {training.MIN_LOSSES} measured steps that a judgement needs.",
+            )
+        watched = [
+            each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS
+        ]
         if layers := [each.sentence for each in watched if each.kind in training.LAYER_KINDS]:
             return "watch", layers[0]
         if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
             steps = {alert.step for alert in recent}
-            of = f"{len(steps)} of the last {sum(step >= self._second_half for step in self.steps)} measured steps"
+            of = (
+                f"{len(steps)} of the last {sum(step >= self._second_half for step in self.steps)} "
+                "measured steps"
+            )
             rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
             return "watch", f"Alerts ({rules}) were raised at {of}."
         if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
@@ -79,7 +104,8 @@ class DescribedRun(MeasuredRun):
     def _second_half(self) -> float:
         """The step half way between the first and the last measured step.
 
-        Half of the steps of a schedule that doubles lie in the warm-up, where each change is larger than those before.
+        Half of the steps of a schedule that doubles lie in the warm-up, where each change is larger
+        than those before.
         """
         return (self.steps[0] + self.steps[-1]) / 2
 
@@ -94,18 +120,27 @@ class DescribedRun(MeasuredRun):
             metrics.missing_statements(self.rows),
         ]
         statements = [*chain(*found)]
-        collapsed = {layer for each in statements if each.kind == "collapsed layer" for layer in each.layers}
+        collapsed = {
+            layer for each in statements if each.kind == "collapsed layer" for layer in each.layers
+        }
         return [
-            replace(each, severity="note", weight=0.0)  # what a collapsed layer lacks follows from its collapse
-            if each.kind in {"alert", "missing values"} and each.layers and collapsed.issuperset(each.layers)
+            # what a collapsed layer lacks follows from its collapse
+            replace(each, severity="note", weight=0.0)
+            if each.kind in {"alert", "missing values"}
+            and each.layers
+            and collapsed.issuperset(each.layers)
             else each
             for each in statements
         ]
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The published findings, judged; empty if none of the metrics that they are about was measured on tokens."""
-        is_judged = self.vectors_of == "tokens" and any(metric in JUDGED for metric, _ in self.series)
+        """The published findings, judged; empty if none of the metrics that they are about was
+        measured on tokens.
+        """
+        is_judged = self.vectors_of == "tokens" and any(
+            metric in JUDGED for metric, _ in self.series
+        )
         return findings(self.frame) if is_judged else []
 
 
@@ -115,7 +150,9 @@ def stacks_of_run(
     label: str | None = None,
     configuration: Mapping[str, Any] | None = None,
 ) -> list[DescribedRun]:
-    """Return each stack of one run, from all of its rows on one probe; its label is its name unless given."""
+    """Return each stack of one run, from all of its rows on one probe; its label is its name unless
+    given.
+    """
     name = str(frame["run"].iloc[0])
     return [
         DescribedRun(name, of_stack(label or name, stack), stack, rows, rules, configuration or {})
@@ -124,8 +161,8 @@ def stacks_of_run(
 
 
 def of_continuity(run: DescribedRun) -> Iterator[Insight]:
-    """Yield the steps that repeat another one or are out of line; of geometry, if there is no training loss, in which
-    case there are no alerts for its jumps."""
+    """Yield the steps that repeat another one or are out of line; of geometry, if there is no
+    training loss, in which case there are no alerts for its jumps."""
     if run.finished:
         return
     if not collapsed_layers(run.rows):  # the values that are left may stay the same
@@ -153,18 +190,24 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
 
 
 def chosen_series(run: MeasuredRun) -> Iterator[MetricSeries]:
-    """Yield the series of each metric that is described: without attention sinks if it was measured so, otherwise on
-    the first subset."""
+    """Yield the series of each metric that is described: without attention sinks if it was measured
+    so, otherwise on the first subset."""
     for metric in dict.fromkeys(metric for metric, _ in run.series):
         subsets = [subset for name, subset in run.series if name == metric]
         yield run.series[metric, "no_sink" if "no_sink" in subsets else subsets[0]]
 
 
 def ranked(statements: Iterable[Insight]) -> list[Insight]:
-    """Return statements by severity, then by weight, of which those on metrics not measured by default have half."""
+    """Return statements by severity, then by weight, of which those on metrics not measured by
+    default have half.
+    """
     weighted = (
-        each if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
+        each
+        if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
         else replace(each, weight=_OTHER_METRICS * each.weight)
         for each in statements
-    )  # fmt: skip
-    return sorted(weighted, key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence))
+    )
+    return sorted(
+        weighted,
+        key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence),
+    )

@@ -1,1 +1,3 @@
-"""The token explorer: a page in which the tokens of a sentence are followed through one or several checkpoints."""
+"""The token explorer: a page in which the tokens of a sentence are followed through one or several
+checkpoints.
+"""

@@ -1,4 +1,6 @@
-"""The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each checkpoint."""
+"""The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each
+checkpoint.
+"""
 
 import re
 import sys
@@ -23,8 +25,8 @@ from repdyn.studies.token_measurements import STATES, Measure, State
 from repdyn.utils.addresses import allowed_hosts, announcement, free_port
 
 _HEADING = (
-    "# Token explorer\nWhat each layer predicts at each token, which tokens each head attends to, and where each layer "
-    "has taken a token among those of the vocabulary."
+    "# Token explorer\nWhat each layer predicts at each token, which tokens each head attends to, "
+    "and where each layer has taken a token among those of the vocabulary."
 )
 _HOURLY = (3600, 3600)
 """Interval at which temporary files are deleted, and their minimum age, in seconds."""
@@ -55,8 +57,12 @@ class Page:
         choices = [(token, place) for place, token in enumerate(tokens)]
         return typed, gr.Radio(choices=choices, value=min(1, len(tokens) - 1)), ""
 
-    def lens(self, sentence: str, number: float, colour: Colour, chosen: Cell | None) -> tuple[str, str, str]:
-        """Return why there is no logit lens, its grid, and the most probable tokens of the chosen cell."""
+    def lens(
+        self, sentence: str, number: float, colour: Colour, chosen: Cell | None
+    ) -> tuple[str, str, str]:
+        """Return why there is no logit lens, its grid, and the most probable tokens of the chosen
+        cell.
+        """
         try:
             found = self.session.lens(sentence, int(number))
             loaded = self.session.models[int(number)]
@@ -70,31 +76,44 @@ class Page:
     def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Cell | None, str]:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
-            cell, found = (int(event.layer), int(event.place)), self.session.lens(sentence, int(number))
+            cell, found = (
+                (int(event.layer), int(event.place)),
+                self.session.lens(sentence, int(number)),
+            )
             return cell, tables.top(self.session.models[int(number)], found, cell)
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
             return None, tables.refusal(str(error))
 
-    def attention(self, sentence: str, number: float, layer: int, head: int | None) -> tuple[str, object, object]:
-        """Return why there are no attention weights, the heads to choose from, and the map of the chosen one."""
+    def attention(
+        self, sentence: str, number: float, layer: int, head: int | None
+    ) -> tuple[str, object, object]:
+        """Return why there are no attention weights, the heads to choose from, and the map of the
+        chosen one.
+        """
         try:
             names, weights = self.session.attention(sentence, int(number), layer)
         except (ValueError, CheckpointError) as error:
             return tables.remarks([str(error)]), gr.skip(), gr.Plot(visible=False)
         heads = list(range(len(weights)))
         # without a value where the head stays: the reader may have chosen another one meanwhile
-        chosen, choices = (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
+        chosen, choices = (
+            (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
+        )
         title = f"{self.session.models[int(number)].name}: head {chosen} in layer {layer}"
         return "", choices, gr.Plot(figures.attention(weights[chosen], names, title), visible=True)
 
     def show(
         self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State
     ) -> tuple[str, str, go.Figure, go.Figure]:
-        """Return views of the chosen token: remarks, nearest tokens, similarity and rank across layers."""
+        """Return views of the chosen token: remarks, nearest tokens, similarity and rank across
+        layers.
+        """
         how = {"with_positions": with_positions, "by_distance": measure == "distance"}
         found, missing = _or_reason(self.session.token, sentence, place, **how)
         near = tables.nearest_tables(found, state)
-        similarity, rank = (figures.across_layers(found, quantity) for quantity in (measure, "rank"))
+        similarity, rank = (
+            figures.across_layers(found, quantity) for quantity in (measure, "rank")
+        )
         return tables.remarks(missing), near, similarity, rank
 
     def paths(self, sentence: str, other: str) -> tuple[str, str]:
@@ -108,22 +127,34 @@ class Page:
 def build(session: Session, sentence: str, other: str) -> gr.Blocks:
     """Build the page."""
     page = Page(session)
-    with gr.Blocks(title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY) as blocks:
+    with gr.Blocks(
+        title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY
+    ) as blocks:
         gr.Markdown(_HEADING)
         gr.HTML(tables.about(session))
         shown = gr.State(sentence)
         with gr.Row():
             typed = gr.Textbox(sentence, label="Sentence", max_lines=4, scale=5)
-            button = gr.Button("Show its tokens", variant="primary", scale=1, elem_classes="compact")
+            button = gr.Button(
+                "Show its tokens", variant="primary", scale=1, elem_classes="compact"
+            )
         refused = gr.HTML(elem_classes="empties")
         chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
         with gr.Row():
-            positions = gr.Checkbox(False, label="Add the token's position embedding to every row of the vocabulary")
+            positions = gr.Checkbox(
+                False, label="Add the token's position embedding to every row of the vocabulary"
+            )
             measures = [("cosine", "cosine"), ("Euclidean distance", "distance")]
             measure = gr.Radio(measures, value="cosine", label="Compare by", elem_id="measure")
         remarks = gr.HTML(elem_classes="empties")
         last = len(session.models) - 1
-        at: Any = {"maximum": max(1, last), "value": last, "step": 1, "label": "Checkpoint", "visible": last > 0}
+        at: Any = {
+            "maximum": max(1, last),
+            "value": last,
+            "step": 1,
+            "label": "Checkpoint",
+            "visible": last > 0,
+        }
         with gr.Tab("Logit lens"):
             with gr.Row():
                 colours = [(title, key) for key, title in tables.COLOURS.items()]
@@ -133,16 +164,23 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             no_lens = gr.HTML(elem_classes="empties")
             grid = gr.HTML(elem_id="lens", js_on_load=asset("cells.js"))
             top = gr.HTML(elem_id="top")
-            gr.HTML(f"<details><summary>What is shown</summary><p>{tables.LENS_CONVENTIONS}</p></details>")
+            gr.HTML(
+                "<details><summary>What is "
+                f"shown</summary><p>{tables.LENS_CONVENTIONS}</p></details>"
+            )
         with gr.Tab("Attention"):
             with gr.Row():
-                block = gr.Dropdown(list(range(1, session.n_layers + 1)), value=1, label="Layer", elem_id="block")
+                block = gr.Dropdown(
+                    list(range(1, session.n_layers + 1)), value=1, label="Layer", elem_id="block"
+                )
                 head = gr.Dropdown([0], value=0, label="Head", elem_id="head")
                 checkpoint = gr.Slider(**at, elem_id="attention-at")
             no_attention = gr.HTML(elem_classes="empties")
             attention = gr.Plot(show_label=False, elem_id="attention")
         with gr.Tab("Nearest tokens"):
-            state = gr.Radio([(title, key) for key, title in STATES.items()], value="block", label="State")
+            state = gr.Radio(
+                [(title, key) for key, title in STATES.items()], value="block", label="State"
+            )
             near = gr.HTML(elem_id="nearest")
         with gr.Tab("Similarity across layers"):
             similarity = gr.Plot(show_label=False, elem_id="similarity")
@@ -159,7 +197,10 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         asked = [shown, chosen, positions, measure, state]
         token = {"inputs": asked, "outputs": [remarks, near, similarity, rank]}
         lens = {"inputs": [shown, number, colour, cell], "outputs": [no_lens, grid, top]}
-        heads = {"inputs": [shown, checkpoint, block, head], "outputs": [no_attention, head, attention]}
+        heads = {
+            "inputs": [shown, checkpoint, block, head],
+            "outputs": [no_attention, head, attention],
+        }
         both = {"inputs": [shown, second], "outputs": [plane, missing]}
         begun, answer = [blocks.load, button.click, typed.submit], [shown, chosen, refused]
         opened = gr.on(begun, page.read, [typed, shown], answer, **settings)
@@ -177,7 +218,9 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
     return blocks
 
 
-def _or_reason(find: Callable[..., tuple[list[T], list[str]]], *given: Any, **how: Any) -> tuple[list[T], list[str]]:
+def _or_reason(
+    find: Callable[..., tuple[list[T], list[str]]], *given: Any, **how: Any
+) -> tuple[list[T], list[str]]:
     """Return what the session finds and what is missing, or why it finds nothing."""
     try:
         return find(*given, **how)
@@ -221,15 +264,20 @@ def launch(blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = Fals
         run_history=False,
         enable_monitoring=False,
         max_file_size=1,
-        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]},
+        app_kwargs={
+            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
+        },
     )
     return address
 
 
-def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+def choose_checkpoints(
+    models: Sequence[str], revisions: Sequence[str]
+) -> tuple[tuple[str, ...], list[str]]:
     """Return the names to load of one run with checkpoints ``stepN``, and a note for each choice.
 
-    These are the first, middle and last step, or the nearest to those that are asked for, the earlier of two.
+    These are the first, middle and last step, or the nearest to those that are asked for, the
+    earlier of two.
     """
     folder = Path(models[0])
     is_run = len(models) == 1 and folder.is_dir() and not (folder / "config.json").is_file()
@@ -239,9 +287,17 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
         return tuple(revisions), []
     if not revisions:
         chosen = tuple(dict.fromkeys(steps[place][1] for place in (0, (len(steps) - 1) // 2, -1)))
-        return chosen, [f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"]
+        return chosen, [
+            f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"
+        ]
     nearest = {name: name for name in revisions}
     for wanted in filter(None, map(_STEP.fullmatch, revisions)):
-        nearest[wanted[0]] = min(steps, key=lambda each, step=int(wanted[1]): abs(each[0] - step))[1]
-    notes = [f"no checkpoint {name}: the nearest one is {near}" for name, near in nearest.items() if name != near]
+        nearest[wanted[0]] = min(steps, key=lambda each, step=int(wanted[1]): abs(each[0] - step))[
+            1
+        ]
+    notes = [
+        f"no checkpoint {name}: the nearest one is {near}"
+        for name, near in nearest.items()
+        if name != near
+    ]
     return tuple(dict.fromkeys(nearest.values())), notes

@@ -33,8 +33,8 @@ class SentenceLens(NamedTuple):
 
     ids: tuple[int, ...]
     masked: tuple[int, ...]
-    """Places of the tokens that were hidden from the model when it predicted them, one at a time; none in a decoder,
-    which predicts the next token rather than the token itself."""
+    """Places of the tokens that were hidden from the model when it predicted them, one at a time;
+    none in a decoder, which predicts the next token rather than the token itself."""
     layers: tuple[LensReading, ...]
     """From layer 0, what enters the first block, to the last; a row for each token."""
 
@@ -55,14 +55,17 @@ LISTED = 10
 
 T = TypeVar("T")
 TokenStates: TypeAlias = tuple[str, VocabularyComparison]
-"""One token in one checkpoint, whose name comes first, with that of the stack of blocks if it has several."""
+"""One token in one checkpoint, whose name comes first, with that of the stack of blocks if it has
+several.
+"""
 
 
 def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
     """Read the predictions of all layers at all tokens of a sentence.
 
-    A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once for each ordinary
-    token, which is then replaced by the mask token, and predicts what was there; special tokens are never masked.
+    A decoder reads the sentence once, and predicts the next token at each. An encoder reads it once
+    for each ordinary token, which is then replaced by the mask token, and predicts what was there;
+    special tokens are never masked.
     """
     head, masked = reading.output_head(loaded, ids), ()
     if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
@@ -78,24 +81,32 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
         for plain, layer in zip(states, reading.layer_states(loaded, copies.tolist()), strict=True):
             plain[places] = layer.states[rows]
     readings = [read_predictions(layer, states[-1], head, LISTED) for layer in states]
-    return SentenceLens(tuple(ids), masked, tuple(LensReading(*(part.cpu() for part in each)) for each in readings))
+    return SentenceLens(
+        tuple(ids), masked, tuple(LensReading(*(part.cpu() for part in each)) for each in readings)
+    )
 
 
 class Session:
-    """Loaded checkpoints, with a cache of recent results, for calls from several threads; models run one at a time.
+    """Loaded checkpoints, with a cache of recent results, for calls from several threads; models
+    run one at a time.
 
     A sentence that is blank or too long, and a token that is not there, are a ValueError.
 
     Args:
-        models: the checkpoints, in the order in which they are shown, each stack of blocks by itself; a reader chooses
-            among the first one's tokens.
+        models: the checkpoints, in the order in which they are shown, each stack of blocks by
+            itself; a reader chooses among the first one's tokens.
         nearest: number of tokens of the vocabulary that are listed for each state.
         max_tokens: tokens of a sentence at most.
     """
 
     def __init__(self, models: Sequence[LoadedModel], *, nearest: int, max_tokens: int) -> None:
-        self.models, self.max_tokens = [one for loaded in models for one in each_stack(loaded)], max_tokens
-        self.n_layers = max(number for loaded in models for number in reading.count_blocks(loaded).values())
+        self.models, self.max_tokens = (
+            [one for loaded in models for one in each_stack(loaded)],
+            max_tokens,
+        )
+        self.n_layers = max(
+            number for loaded in models for number in reading.count_blocks(loaded).values()
+        )
         """Number of blocks of the deepest stack."""
         self._lock = RLock()
 
@@ -109,16 +120,25 @@ class Session:
         self._compare = self._cached(_TOKENS, compare)
         self._lens = self._cached(_SENTENCES, sentence_lens)
         # all layers and heads of a long sentence are large
-        self._attention = self._cached(1, lambda loaded, ids: reading.attention_weights(loaded, [ids]))
+        self._attention = self._cached(
+            1, lambda loaded, ids: reading.attention_weights(loaded, [ids])
+        )
         self._drawn = self._cached(_SENTENCES, draw)
 
     def tokens(self, sentence: str) -> list[str]:
         """Return the tokens of a sentence in the first checkpoint, special ones included."""
-        first, *_ = [token_names(loaded.tokenizer, self._ids(loaded, sentence)) for loaded in self.models]
+        first, *_ = [
+            token_names(loaded.tokenizer, self._ids(loaded, sentence)) for loaded in self.models
+        ]
         return first
 
     def token(
-        self, sentence: str, place: int | None, *, with_positions: bool = False, by_distance: bool = False
+        self,
+        sentence: str,
+        place: int | None,
+        *,
+        with_positions: bool = False,
+        by_distance: bool = False,
     ) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
@@ -128,7 +148,10 @@ class Session:
             raise ValueError("expected a token, got none; choose one")
         first = self.tokens(sentence)
         if not 0 <= place < len(first):
-            raise ValueError(f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the sentence")
+            raise ValueError(
+                f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the "
+                "sentence"
+            )
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
         def find(loaded: LoadedModel) -> tuple[TokenStates, list[str]]:
@@ -136,11 +159,15 @@ class Session:
             own = _same_place(first, token_names(loaded.tokenizer, reading.ids), place)
             if own is None:
                 raise ValueError(
-                    f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
+                    f"{loaded.name} splits the sentence differently and has no token "
+                    f"{first[place]!r} there"
                 )
             compared = self._compare(loaded, sentence, place=own, **how)
             more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
-            remarks = [f"{loaded.name}: no state after attention at {why}{more}" for why in reading.reasons[:1]]
+            remarks = [
+                f"{loaded.name}: no state after attention at {why}{more}"
+                for why in reading.reasons[:1]
+            ]
             return (loaded.name, compared), remarks
 
         return self._of_each(find)
@@ -150,25 +177,32 @@ class Session:
         return self._lens(self.models[number], self._ids(self.models[number], sentence))
 
     def attention(self, sentence: str, number: int, layer: int) -> tuple[list[str], Tensor]:
-        """Return the tokens of a sentence in one checkpoint, and their attention weights in one layer: (heads, n, n),
-        from each of the first n tokens to each; a row sums to 1, or to less with learned sinks. A ValueError if there
+        """Return the tokens of a sentence in one checkpoint, and their attention weights in one
+        layer: (heads, n, n), from each of the first n tokens to each; a row sums to 1, or to less
+            with learned sinks. A ValueError if there
         are none."""
         loaded = self.models[number]
         ids = self._ids(loaded, sentence)
         try:
             [(weights, _)] = self._attention(loaded, ids).of(loaded.stack, layer)
         except Undefined as undefined:
-            raise ValueError(f"{loaded.name}: no attention weights in layer {layer}: {undefined.reason}") from undefined
+            raise ValueError(
+                f"{loaded.name}: no attention weights in layer {layer}: {undefined.reason}"
+            ) from undefined
         return token_names(loaded.tokenizer, ids), weights
 
     def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
-        """Draw the paths of two sentences' tokens as the study of anatomy does, for each checkpoint, as HTML."""
+        """Draw the paths of two sentences' tokens as the study of anatomy does, for each
+        checkpoint, as HTML.
+        """
         for sentence in (one, other):
             self.tokens(sentence)
         return self._of_each(lambda loaded: (self._drawn(loaded, one, other), []))
 
     def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
-        """Remember the last results of a function of a checkpoint; one thread at a time computes them."""
+        """Remember the last results of a function of a checkpoint; one thread at a time computes
+        them.
+        """
 
         def locked(*given: Any, **how: Any) -> T:
             # neither models nor tokenizers may be used by several threads at once
@@ -177,8 +211,12 @@ class Session:
 
         return lru_cache(per_model * len(self.models))(locked)
 
-    def _of_each(self, find: Callable[[LoadedModel], tuple[T, list[str]]]) -> tuple[list[T], list[str]]:
-        """Return what is found in each checkpoint, and all remarks; why nothing is found in one is a remark, too."""
+    def _of_each(
+        self, find: Callable[[LoadedModel], tuple[T, list[str]]]
+    ) -> tuple[list[T], list[str]]:
+        """Return what is found in each checkpoint, and all remarks; why nothing is found in one is
+        a remark, too.
+        """
         found: list[T] = []
         remarks: list[str] = []
         for loaded in self.models:
@@ -198,8 +236,8 @@ class Session:
             ids = encode_sentence(loaded, sentence)
         if len(ids) > self.max_tokens:
             raise ValueError(
-                f"expected a sentence of at most {self.max_tokens} tokens for {loaded.name}, got {len(ids)}; shorten "
-                "it, or start with a larger --max-tokens"
+                f"expected a sentence of at most {self.max_tokens} tokens for {loaded.name}, got "
+                f"{len(ids)}; shorten it, or start with a larger --max-tokens"
             )
         return tuple(ids)
 
@@ -214,7 +252,9 @@ def _picture(name: str, one: TokenTrajectory, other: TokenTrajectory) -> str:
 
 
 def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
-    """Return the position of one checkpoint's token among another's tokens; None if there is no such token."""
+    """Return the position of one checkpoint's token among another's tokens; None if there is no
+    such token.
+    """
     if first == other:
         return place
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]

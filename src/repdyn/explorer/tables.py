@@ -1,4 +1,6 @@
-"""Parts of the explorer's page as HTML, with all text escaped: the logit lens, nearest tokens, conventions, remarks."""
+"""Parts of the explorer's page as HTML, with all text escaped: the logit lens, nearest tokens,
+conventions, remarks.
+"""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,21 +25,25 @@ COLOURS: dict[Colour, str] = {
     "kl": "KL from the final prediction",
 }
 LENS_CONVENTIONS = (
-    "Each cell is the most probable token if the model ended at this layer: its states go through the model's own "
-    "final norm and unembedding (logit lens, nostalgebraist 2020). No translation of the layers is learned, as the "
-    "tuned lens of Belrose et al. 2023 does, so early layers may be read badly. KL is KL(final || layer) in nats. "
-    "Settled at: the first layer from which on the most probable token is the final one."
+    "Each cell is the most probable token if the model ended at this layer: its states go through "
+    "the model's own final norm and unembedding (logit lens, nostalgebraist 2020). No translation "
+    "of the layers is learned, as the tuned lens of Belrose et al. 2023 does, so early layers may "
+    "be read badly. KL is KL(final || layer) in nats. Settled at: the first layer from which on "
+    "the most probable token is the final one."
 )
 CONVENTIONS = (
-    "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "
-    "After the attention: what entered the block plus what its attention puts out, before the feed-forward part. "
-    "The cosine is that of the token's vector to its own row of the input embedding; its rank is how many rows of the "
-    "vocabulary have a larger one: rank 0 means that its own row is the closest. By distance it is how many are closer."
+    "Layer 0 is what enters the first block, the last layer what the last block puts out, before a "
+    "final norm. After the attention: what entered the block plus what its attention puts out, "
+    "before the feed-forward part. The cosine is that of the token's vector to its own row of the "
+    "input embedding; its rank is how many rows of the vocabulary have a larger one: rank 0 means "
+    "that its own row is the closest. By distance it is how many are closer."
 )
 
 
 def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) -> str:
-    """Return a table with a row for each layer, the last one on top, and a column for each token of the sentence."""
+    """Return a table with a row for each layer, the last one on top, and a column for each token of
+    the sentence.
+    """
     names, shades = token_names(loaded.tokenizer, lens.ids), _shades(lens, colour)
     rows = []
     for number, layer in reversed(list(enumerate(lens.layers))):
@@ -47,14 +53,20 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
             hover = f"layer {number} at {names[place]}: {name}, {_numbers(layer, place)}"
             pressed = "true" if chosen == (number, place) else "false"
             cells.append(
-                f'<button type="button" data-layer="{number}" data-place="{place}" aria-pressed="{pressed}" '
-                f'title="{escape(hover)}" style="--shade: {shade:.0%}">{escape(name)}</button>'
+                f'<button type="button" data-layer="{number}" data-place="{place}" '
+                f'aria-pressed="{pressed}" title="{escape(hover)}" style="--shade: '
+                f'{shade:.0%}">{escape(name)}</button>'
             )
         rows.append(_row(str(number), cells))
     rows.append(_row("settled at", [str(layer) for layer in lens.settled], "own-numbers"))
     masked = "the token itself, each masked in turn (special tokens are not)"
     caption = f"{loaded.name}: {masked if lens.masked else 'the next token'}"
-    return _table(caption, ["layer", *(f"<span>{escape(name)}</span>" for name in names)], rows, "nearest lens")
+    return _table(
+        caption,
+        ["layer", *(f"<span>{escape(name)}</span>" for name in names)],
+        rows,
+        "nearest lens",
+    )
 
 
 def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
@@ -71,14 +83,19 @@ def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
         for rank, (name, probability) in enumerate(found, start=1)
     ]
     caption = f"Layer {number}, {'instead of' if place in lens.masked else 'at'} {at}"
-    return _table(caption, ["", "token", "probability"], rows, after=f"<p>{escape(_numbers(layer, place))}</p>")
+    return _table(
+        caption,
+        ["", "token", "probability"],
+        rows,
+        after=f"<p>{escape(_numbers(layer, place))}</p>",
+    )
 
 
 def _numbers(layer: LensReading, place: int) -> str:
     return (
-        f"probability {layer.probabilities[place, 0]:.4f}, entropy {layer.entropy[place]:.3f} nats, "
-        f"KL from the final prediction {layer.kl[place]:.3f} nats, "
-        f"the final prediction is number {int(layer.final_rank[place]) + 1:,} here"
+        f"probability {layer.probabilities[place, 0]:.4f}, entropy {layer.entropy[place]:.3f} "
+        f"nats, KL from the final prediction {layer.kl[place]:.3f} nats, the final prediction is "
+        f"number {int(layer.final_rank[place]) + 1:,} here"
     )
 
 
@@ -86,7 +103,9 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
     """Return the strength of each cell's colour, from 0 to 1: (n_layers, n_tokens)."""
     if colour == "probability":
         return torch.stack([layer.probabilities[:, 0] for layer in lens.layers])
-    values = torch.stack([layer.entropy if colour == "entropy" else layer.kl for layer in lens.layers])
+    values = torch.stack(
+        [layer.entropy if colour == "entropy" else layer.kl for layer in lens.layers]
+    )
     finite = values.where(values.isfinite(), 0.0)
     largest = float(finite.max())
     return (values / largest if math.isfinite(largest) and largest > 0 else finite).clamp(0, 1)
@@ -102,7 +121,9 @@ def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")
             continue
         rows = [_row("own row's rank", [f"{rank:,}" for rank in own["rank"]], "own-numbers")]
-        rows.append(_row(f"own row's {measure}", [f"{value:.3f}" for value in own[measure]], "own-numbers"))
+        rows.append(
+            _row(f"own row's {measure}", [f"{value:.3f}" for value in own[measure]], "own-numbers")
+        )
         for place, lines in near.groupby("place"):
             cells = [_nearest(line, measure) for line in lines.to_dict("records")]
             rows.append(_row(f"nearest {place}", cells))
@@ -112,28 +133,52 @@ def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
 
 def _nearest(line: Mapping[Hashable, Any], measure: str) -> str:
     name = f"<span>{escape(line['nearest'])}</span>"
-    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == line["token_id"] else name
+    name = (
+        f'<strong title="the token itself">{name}</strong>'
+        if line["nearest_id"] == line["token_id"]
+        else name
+    )
     return f"{name} <small>{line[measure]:.3f}</small>"
 
 
-def _table(caption: str, headings: Iterable[str], rows: Iterable[str], kind: str = "nearest", after: str = "") -> str:
+def _table(
+    caption: str,
+    headings: Iterable[str],
+    rows: Iterable[str],
+    kind: str = "nearest",
+    after: str = "",
+) -> str:
     """Return a table that can be scrolled by keyboard, from headings and rows of HTML."""
-    caption, heads = escape(caption), "".join(f'<th scope="col">{heading}</th>' for heading in headings)
+    caption, heads = (
+        escape(caption),
+        "".join(f'<th scope="col">{heading}</th>' for heading in headings),
+    )
     return (
-        f'<div class="{kind}" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
+        f'<div class="{kind}" tabindex="0" role="region" '
+        f'aria-label="{caption}"><table><caption>{caption}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>{after}</div>"
     )
 
 
 def _row(title: str, cells: Sequence[str], kind: str = "") -> str:
-    return f'<tr class="{kind}"><th scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    return (
+        f'<tr class="{kind}"><th '
+        f'scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    )
 
 
 def about(session: Session) -> str:
     """Return what the page shows and what its numbers mean."""
-    described = [(each.name, f"{type(each.model).__name__}, {each.model.dtype}") for each in session.models]
-    models = "".join(f"<li><strong>{escape(name)}</strong> {escape(text)}</li>" for name, text in described)
-    return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
+    described = [
+        (each.name, f"{type(each.model).__name__}, {each.model.dtype}") for each in session.models
+    ]
+    models = "".join(
+        f"<li><strong>{escape(name)}</strong> {escape(text)}</li>" for name, text in described
+    )
+    return (
+        f"<ul>{models}</ul><details><summary>What is "
+        f"measured</summary><p>{CONVENTIONS}</p></details>"
+    )
 
 
 def remarks(lines: Sequence[str]) -> str:

@@ -1,4 +1,6 @@
-"""A chart as data, which matplotlib and the page both draw: panels, lines, cells and axes, and what a metric's show."""
+"""A chart as data, which matplotlib and the page both draw: panels, lines, cells and axes, and what
+a metric's show.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,20 +48,26 @@ class Axis:
     padding: tuple[float, float] = (0.05, 0.05)
     """Shares of the axis left free before the first value and after the last."""
     log_from: float | None = None
-    """The value from which on the axis is logarithmic, linear down to 0 below it; None for a linear axis."""
+    """The value from which on the axis is logarithmic, linear down to 0 below it; None for a linear
+    axis.
+    """
     ticks: Mapping[float, str] | None = None
     """Names of ticks by their value; None leaves them to the library."""
     is_signed: bool = False
     """Whether the sign of a value matters: a line at 0, and colours that change there."""
     is_integer: bool = False
     is_training: bool = False
-    """Whether it counts the steps or tokens of a training, so that a reader may switch between the two."""
+    """Whether it counts the steps or tokens of a training, so that a reader may switch between the
+    two.
+    """
     is_empty: bool = False
     """Whether there is no value to show."""
 
     @property
     def floor(self) -> float | None:
-        """The position of 0 for a library that cannot make an axis linear near 0; None for a linear axis."""
+        """The position of 0 for a library that cannot make an axis linear near 0; None for a linear
+        axis.
+        """
         return None if self.log_from is None else ZERO_SHARE * self.log_from
 
 
@@ -70,7 +78,9 @@ class Line:
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
     margin: np.ndarray | None = None
-    """Half of the 95% interval at each point, NaN where it is not known; None for a line without a band."""
+    """Half of the 95% interval at each point, NaN where it is not known; None for a line without a
+    band.
+    """
     colour: str
     label: str = ""
     """In the legend; empty for none."""
@@ -96,7 +106,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells:
-    """The cells of a heatmap, rows upwards: values, and as these half of their intervals and why there is none."""
+    """The cells of a heatmap, rows upwards: values, and as these half of their intervals and why
+    there is none.
+    """
 
     values: np.ndarray
     """Shape (n_rows, n_columns); NaN where there is no value."""
@@ -109,7 +121,9 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """An alert in a panel, at a value on its axes, or at the number of a column and a row of a heatmap."""
+    """An alert in a panel, at a value on its axes, or at the number of a column and a row of a
+    heatmap.
+    """
 
     x: float
     y: float | None
@@ -154,7 +168,9 @@ class Chart:
     legend_title: str | None = None
 
 
-RELATIVE_DEPTH = Axis(label="relative depth (0 = embedding output)", limits=(0.0, 1.0), padding=(0.04, 0.04))
+RELATIVE_DEPTH = Axis(
+    label="relative depth (0 = embedding output)", limits=(0.0, 1.0), padding=(0.04, 0.04)
+)
 
 
 def value_axis(
@@ -164,7 +180,9 @@ def value_axis(
     label: str | None = None,
     scale: str | None = None,
 ) -> Axis:
-    """Return the axis of a metric for all values that are drawn and their margins; its kind of scale unless given."""
+    """Return the axis of a metric for all values that are drawn and their margins; its kind of
+    scale unless given.
+    """
     label = metric_unit(metric) if label is None else label
     values = np.where(np.isfinite(values), values, np.nan)
     known = values[~np.isnan(values)]
@@ -177,7 +195,12 @@ def value_axis(
     if log_from is not None:
         has_zero = bool((known < log_from).any())
         limits = 0.0 if has_zero else max(low, ZERO_SHARE * log_from), high
-        ticks = _powers(log_from, high, lambda value: f"{value:g}" if value < 1 else short_count(value), has_zero)
+        ticks = _powers(
+            log_from,
+            high,
+            lambda value: f"{value:g}" if value < 1 else short_count(value),
+            has_zero,
+        )
         return Axis(label=label, limits=limits, log_from=log_from, ticks=ticks)
     if scale in ("from_zero", "log"):
         return Axis(label=label, limits=(0.0, high if high > 0 else 1.0), padding=(0.0, 0.05))
@@ -189,14 +212,20 @@ def value_axis(
 def axis_of_lines(metric: str, lines: Sequence[Line], label: str | None = None) -> Axis:
     """Return the axis for lines of a metric with their bands."""
     values = [np.asarray(line.y, float) for line in lines]
-    margins = [np.full(len(line.y), np.nan) if line.margin is None else line.margin for line in lines]
-    return value_axis(metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *margins]), label)
+    margins = [
+        np.full(len(line.y), np.nan) if line.margin is None else line.margin for line in lines
+    ]
+    return value_axis(
+        metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *margins]), label
+    )
 
 
 def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> float | None:
-    """Return the power of ten from which on values are shown logarithmically; None for a linear axis.
+    """Return the power of ten from which on values are shown logarithmically; None for a linear
+    axis.
 
-    >>> log_start("token_rank", np.array([0.0, 3.0, 700.0])), log_start("token_rank", np.array([0.0, 3.0]))
+    >>> log_start("token_rank", np.array([0.0, 3.0, 700.0])), log_start("token_rank",
+    ...     np.array([0.0, 3.0]))
     (1.0, None)
     >>> log_start("norm", np.array([0.3, 500.0])), log_start("anisotropy", np.array([1e-6, 1.0]))
     (0.1, None)
@@ -212,14 +241,18 @@ def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> floa
 
 
 def layer_label(metric: str, last: int | None = None) -> str:
-    """Return the label of an axis of layers for a metric; ``last`` is the number of the last layer, if it is shown."""
+    """Return the label of an axis of layers for a metric; ``last`` is the number of the last layer,
+    if it is shown.
+    """
     more = "" if last is None else f", {last} = last measured"
     more = ", each to the next" if metric_info(metric).position == "between" else more
     return f"layer (0 = embedding output{more})"
 
 
 def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
-    """Return the axis from the first layer with a value to the last; one without any at layer 0 says so."""
+    """Return the axis from the first layer with a value to the last; one without any at layer 0
+    says so.
+    """
     known = [one.places[~np.isnan(one.values).all(axis=1)] for one in drawn]
     places = np.concatenate(known if any(map(len, known)) else [one.places for one in drawn])
     label = "layer (0 = embedding output)"
@@ -231,9 +264,11 @@ def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
     return Axis(label=label, limits=limits, padding=(0.04, 0.04), is_integer=True)
 
 
-def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear: bool = False) -> Axis:
-    """Return the axis of a training for all steps, or numbers of tokens, that are shown: logarithmic from the smallest
-    positive count on, with its 0, or linear.
+def training_axis(
+    counts: Sequence[float], *, in_tokens: bool = False, is_linear: bool = False
+) -> Axis:
+    """Return the axis of a training for all steps, or numbers of tokens, that are shown:
+    logarithmic from the smallest positive count on, with its 0, or linear.
 
     >>> [[*training_axis(steps).ticks] for steps in ([0, 8, 80], [20, 60], [30, 45])]
     [[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0], [10.0, 20.0, 50.0], [30.0, 45.0]]
@@ -246,7 +281,9 @@ def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear
     name = short_count if in_tokens else "{:,.0f}".format
     ticks = _powers(log_from, positive[-1], name, has_zero, limit=99)
     if sum(tick >= positive[0] for tick in ticks) < 2:  # so close together are the steps
-        ticks = ({0.0: "0"} if has_zero else {}) | {count: name(count) for count in (positive[0], positive[-1])}
+        ticks = ({0.0: "0"} if has_zero else {}) | {
+            count: name(count) for count in (positive[0], positive[-1])
+        }
     return Axis(
         label=f"{unit} (logarithmic{'; 0 before training' * has_zero})",
         limits=(float(min(counts)), float(max(counts))),
@@ -257,10 +294,14 @@ def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear
 
 
 def training_axes(steps: Sequence[int], tokens: Sequence[float]) -> dict[str, Axis]:
-    """Return all axes that a reader can choose: "steps-log", "steps-linear", and those of tokens if they are known."""
+    """Return all axes that a reader can choose: "steps-log", "steps-linear", and those of tokens if
+    they are known.
+    """
     counts: Mapping[str, Sequence[float]] = {"steps": steps, "tokens": tokens}
     return {
-        f"{name}-{scale}": training_axis(found, in_tokens=name == "tokens", is_linear=scale == "linear")
+        f"{name}-{scale}": training_axis(
+            found, in_tokens=name == "tokens", is_linear=scale == "linear"
+        )
         for name, found in counts.items()
         for scale in ("log", "linear")
         if found
@@ -273,19 +314,38 @@ def placed(values: np.ndarray, floor: float | None) -> np.ndarray:
 
 
 def _powers(
-    lowest: float, highest: float, name: Callable[[float], str], has_zero: bool, limit: int = _MAX_POWERS
+    lowest: float,
+    highest: float,
+    name: Callable[[float], str],
+    has_zero: bool,
+    limit: int = _MAX_POWERS,
 ) -> dict[float, str]:
-    """Return ticks at powers of ten, where there are fewer than three at their 2 and 5 multiples too, and at 0."""
+    """Return ticks at powers of ten, where there are fewer than three at their 2 and 5 multiples
+    too, and at 0.
+    """
     first, last = round(math.log10(lowest)), math.floor(math.log10(max(highest, lowest)) + 1e-9)
-    powers = [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / limit))]
+    powers = [
+        10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / limit))
+    ]
     if last - first < 2:
-        powers = [tick for power in powers for tick in (power, 2 * power, 5 * power) if tick <= max(highest, lowest)]
+        powers = [
+            tick
+            for power in powers
+            for tick in (power, 2 * power, 5 * power)
+            if tick <= max(highest, lowest)
+        ]
     return ({0.0: "0"} if has_zero else {}) | {power: name(power) for power in powers}
 
 
 MARKED = "marked: alerts"
 """Note on marks in a caption."""
-SEED_LOOK: Mapping[str, Any] = {"width": 0.7, "marker": "", "label": "", "description": "a seed", "opacity": 0.55}
+SEED_LOOK: Mapping[str, Any] = {
+    "width": 0.7,
+    "marker": "",
+    "label": "",
+    "description": "a seed",
+    "opacity": 0.55,
+}
 """Look of a single seed, where it differs from that of the mean over seeds."""
 _MAX_MESSAGES = 3
 _MAX_MARKERS = 40
@@ -293,29 +353,52 @@ _MAX_MARKERS = 40
 
 
 def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any) -> list[Line]:
-    """Return a metric over depth, one line for each of the steps that have a colour and were measured."""
+    """Return a metric over depth, one line for each of the steps that have a colour and were
+    measured.
+    """
     lines = []
     for step in (step for step in colours if step in series.steps):
         y, margin = series.at(step)
         label, description = f"{step:,}", f"layer %{{x}}, step {step:,}"
-        named = {"label": label, "description": description, "marker_size": marker_size(series.layers)}
-        lines.append(Line(**{"x": series.places, "y": y, "margin": margin, "colour": colours[step], **named, **look}))
+        named = {
+            "label": label,
+            "description": description,
+            "marker_size": marker_size(series.layers),
+        }
+        lines.append(
+            Line(
+                **{
+                    "x": series.places,
+                    "y": y,
+                    "margin": margin,
+                    "colour": colours[step],
+                    **named,
+                    **look,
+                }
+            )
+        )
     return lines
 
 
 def end_lines(series: MetricSeries, **look: Any) -> list[Line]:
-    """Return a metric over relative depth at its last step; of seeds above a thin line for each of them."""
+    """Return a metric over relative depth at its last step; of seeds above a thin line for each of
+    them.
+    """
     end = Line(x=series.depths, y=series.values[:, -1], margin=series.margins[:, -1], **look)
     seeds = series.by_seed[:, :, -1] if isinstance(series, SeedSeries) else ()
     return [*(Line(x=end.x, y=values, **{**look, **SEED_LOOK}) for values in seeds), end]
 
 
 def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
-    """Return a metric averaged over layers against step; of seeds above a thin line for each of them."""
+    """Return a metric averaged over layers against step; of seeds above a thin line for each of
+    them.
+    """
     means = series.layer_mean
     steps = means.mean.index.tolist()
     data = {"x": steps, "y": means.mean.to_numpy(float), "margin": means.margin.to_numpy(float)}
-    line = Line(**{**data, "marker_size": marker_size(steps), "description": "step %{text}", **look})
+    line = Line(
+        **{**data, "marker_size": marker_size(steps), "description": "step %{text}", **look}
+    )
     seeds = series.means_by_seed.to_numpy(float) if isinstance(series, SeedSeries) else ()
     return [*(Line(x=steps, y=values, **{**look, **SEED_LOOK}) for values in seeds), line]
 
@@ -327,7 +410,9 @@ def loss_line(losses: pd.Series, name: str, **look: Any) -> Line | None:
     default = {"colour": LOSS_COLOUR, "width": 1.5, "dash": "--", "marker": "x", "marker_size": 3}
     text = {"label": name, "description": f"{name}, step %{{text}}"}
     single = {"marker": "x"} if len(losses) == 1 else {}  # no line would show it
-    return Line(x=losses.index.tolist(), y=losses.to_numpy(float), **{**text, **default, **look, **single})
+    return Line(
+        x=losses.index.tolist(), y=losses.to_numpy(float), **{**text, **default, **look, **single}
+    )
 
 
 def marker_size(points: Sequence[Any]) -> float:
@@ -337,12 +422,18 @@ def marker_size(points: Sequence[Any]) -> float:
 
 def alerts_on(alerts: Iterable[Alert], metric: str, subset: str | None = None) -> list[Alert]:
     """Return the alerts on a metric, on every subset unless one is named."""
-    return [each for each in alerts if each.metric == metric and subset in (None, each.subset or "all")]
+    return [
+        each for each in alerts if each.metric == metric and subset in (None, each.subset or "all")
+    ]
 
 
 def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
-    """Return a mark for each step with an alert, at the value of a line against step where it has one."""
-    values = {} if line is None else dict(zip(line.x, np.asarray(line.y, float).tolist(), strict=True))
+    """Return a mark for each step with an alert, at the value of a line against step where it has
+    one.
+    """
+    values = (
+        {} if line is None else dict(zip(line.x, np.asarray(line.y, float).tolist(), strict=True))
+    )
     messages: dict[int, list[str]] = {}
     for alert in alerts:
         messages.setdefault(alert.step, []).append(alert.message)
@@ -350,13 +441,27 @@ def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
     for step, texts in messages.items():
         y, left = values.get(step, math.nan), len(texts) - _MAX_MESSAGES
         more = [f"and {left} more"] if left > 0 else []
-        marks.append(Mark(x=step, y=y if math.isfinite(y) else None, text="\n".join([*texts[:_MAX_MESSAGES], *more])))
+        marks.append(
+            Mark(
+                x=step,
+                y=y if math.isfinite(y) else None,
+                text="\n".join([*texts[:_MAX_MESSAGES], *more]),
+            )
+        )
     return marks
 
 
-def _on_one_scale(series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]) -> list[MetricSeries]:
-    """Return the series of a metric that share a scale: those of all tokens and those without sinks."""
-    alike = [one for key, one in others.items() if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS]
+def _on_one_scale(
+    series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
+) -> list[MetricSeries]:
+    """Return the series of a metric that share a scale: those of all tokens and those without
+    sinks.
+    """
+    alike = [
+        one
+        for key, one in others.items()
+        if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS
+    ]
     return alike if series.subset in OF_THE_SAME_VECTORS else [series]
 
 
@@ -367,14 +472,17 @@ def shared_axis(
     drawn = _on_one_scale(series, others)
     values = np.concatenate([one.values.ravel() for one in drawn])
     return value_axis(
-        series.metric, values, np.concatenate([one.margins.ravel() for one in drawn]) if has_bands else None
+        series.metric,
+        values,
+        np.concatenate([one.margins.ravel() for one in drawn]) if has_bands else None,
     )
 
 
 def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
-    """Return the scale of colours for series of one metric, on which values are told apart although some are far above
-    the others: it ends at the largest value of the other layers where one layer is :data:`FAR_ABOVE` times as high, and
-    is logarithmic where the largest value is as far above nine in ten of all."""
+    """Return the scale of colours for series of one metric, on which values are told apart although
+    some are far above the others: it ends at the largest value of the other layers where one layer
+    is :data:`FAR_ABOVE` times as high, and is logarithmic where the largest value is as far above
+    nine in ten of all."""
     metric, values = drawn[0].metric, np.concatenate([one.values.ravel() for one in drawn])
     values = np.where(np.isfinite(values), values, np.nan)
     scale, known = value_axis(metric, values), values[~np.isnan(values)]
@@ -391,12 +499,16 @@ def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
 
 
 def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
-    """Return a metric of a run by layer (upwards) and measured step (to the right, equally spaced), with its alerts
-    marked; one scale of colours is for all tokens and for those without sinks."""
+    """Return a metric of a run by layer (upwards) and measured step (to the right, equally spaced),
+    with its alerts marked; one scale of colours is for all tokens and for those without sinks."""
     columns = {step: number for number, step in enumerate(series.steps)}
     rows = {layer: number for number, layer in enumerate(series.layers)}
     marks = [
-        Mark(x=columns[alert.step], y=None if alert.layer is None else rows[alert.layer], text=alert.message)
+        Mark(
+            x=columns[alert.step],
+            y=None if alert.layer is None else rows[alert.layer],
+            text=alert.message,
+        )
         for alert in alerts_on(run.alerts, *series.key)
         if alert.step in columns and (alert.layer is None or alert.layer in rows)
     ]
@@ -408,12 +520,17 @@ def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
         margins=series.margins,
         reasons=series.reasons,
     )
-    return Panel(x=Axis(label="step (measured)"), y=Axis(label=layer_label(series.metric)), cells=cells, marks=marks)
+    return Panel(
+        x=Axis(label="step (measured)"),
+        y=Axis(label=layer_label(series.metric)),
+        cells=cells,
+        marks=marks,
+    )
 
 
 def heads_panel(series: MetricSeries, by_head: np.ndarray) -> Panel:
-    """Return the values of heads at the last step by attention head (to the right) and layer (upwards), of shape
-    (n_steps, n_layers, n_heads); the colours cover those of all steps."""
+    """Return the values of heads at the last step by attention head (to the right) and layer
+    (upwards), of shape (n_steps, n_layers, n_heads); the colours cover those of all steps."""
     cells = Cells(
         values=by_head[-1],
         rows=[str(layer) for layer in series.layers],
@@ -456,8 +573,9 @@ def layer_colours(number: int) -> list[str]:
 def run_colours(
     runs: Sequence[MeasuredRun], between: tuple[float, float] = (0.43, 1.0), alone: float = 0.75
 ) -> dict[Key, str]:
-    """Return a colour for each run of a comparison: a hue for each class of models, from light to dark by size,
-    ``between`` two places in its colour map, or at one for the only run of its class."""
+    """Return a colour for each run of a comparison: a hue for each class of models, from light to
+    dark by size, ``between`` two places in its colour map, or at one for the only run of its
+    class."""
     classes: dict[tuple[bool | None, str], list[Key]] = {}
     for run in runs:
         classes.setdefault((run.causal, str(run.rows["model"].iloc[0])), []).append(run.key)

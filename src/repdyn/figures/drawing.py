@@ -1,6 +1,7 @@
 """Charts drawn by matplotlib, and figures written to files.
 
-Only the object interface of matplotlib is used: no global state, no display, safe inside a training process.
+Only the object interface of matplotlib is used: no global state, no display, safe inside a training
+process.
 """
 
 import math
@@ -43,7 +44,11 @@ def draw(chart: Chart) -> Figure:
     """Draw a chart as a figure of matplotlib."""
     figure = Figure(figsize=chart.size)
     n_rows = math.ceil(len(chart.panels) / chart.columns)
-    grid = figure.subplots(n_rows, chart.columns, squeeze=False, sharex=chart.shares_x).ravel().tolist()
+    grid = (
+        figure.subplots(n_rows, chart.columns, squeeze=False, sharex=chart.shares_x)
+        .ravel()
+        .tolist()
+    )
     for axes, panel in zip(grid, chart.panels, strict=False):
         size = 9 if chart.is_small else 10
         axes.set_title(panel.title, loc="left", fontsize=size)
@@ -60,11 +65,15 @@ def draw(chart: Chart) -> Figure:
         axes.remove()
     if chart.legend:
         handles = [
-            Line2D([], [], **_look(one)) if isinstance(one, Line) else Line2D([], [], linestyle="none", label=one)
+            Line2D([], [], **_look(one))
+            if isinstance(one, Line)
+            else Line2D([], [], linestyle="none", label=one)
             for one in chart.legend
         ]
         n_columns = math.ceil(len(handles) / LEGEND_ROWS)
-        legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
+        legend = figure.legend(
+            handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns
+        )
         for text, entry in zip(legend.get_texts(), chart.legend, strict=True):
             text.set_fontweight("bold" if isinstance(entry, str) else "normal")
     entitle(figure, chart.title, chart.caption)
@@ -72,10 +81,14 @@ def draw(chart: Chart) -> Figure:
 
 
 def entitle(figure: Figure, text: str, caption: str) -> None:
-    """Put a title above a figure, and below it the lines of a caption, each wrapped to the figure's width."""
+    """Put a title above a figure, and below it the lines of a caption, each wrapped to the figure's
+    width.
+    """
     # 12 characters of this size fill an inch
     width = int(12 * figure.get_figwidth())
-    lines = [textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())]
+    lines = [
+        textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())
+    ]
     figure.suptitle("\n".join(lines), fontsize=10.5)
 
 
@@ -88,7 +101,13 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
         low, high = ([line[at] for at in x] for line in heights)
         axes.fill_between(x, low, high, color="0.8", alpha=0.5, linewidth=0)
     if panel.legend == "right":
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), fontsize=8, handlelength=1.2, borderaxespad=0.2)
+        axes.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.03),
+            fontsize=8,
+            handlelength=1.2,
+            borderaxespad=0.2,
+        )
     elif panel.legend:
         axes.legend(loc="best")
     if panel.y.is_empty:
@@ -109,7 +128,10 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 def _draw_line(axes: Axes, line: Line) -> None:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
-    look = _look(line) | {"linewidth": line.width, "alpha": None if line.opacity == 1 else line.opacity}
+    look = _look(line) | {
+        "linewidth": line.width,
+        "alpha": None if line.opacity == 1 else line.opacity,
+    }
     look["markevery"] = None if line.marked is None else [*line.marked]
     axes.plot(x, y, **look)
     if line.margin is not None:
@@ -124,17 +146,24 @@ def _look(line: Line) -> dict[str, Any]:
 
 
 def _widened(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines, with those that have a band wider by :data:`_RIM` for each later one, no thinner, that covers
-    half or more of their points, so that all are visible."""
+    """Return the lines, with those that have a band wider by :data:`_RIM` for each later one, no
+    thinner, that covers half or more of their points, so that all are visible."""
     values = np.concatenate([[math.nan], *(line.y for line in lines)])
-    near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
+    near = (
+        0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
+    )
     found = []
     for number, line in enumerate(lines):
         known, rim = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}, 0.0
         for upper in lines[number + 1 :] if line.margin is not None else ():
-            covered = sum(abs(known.get(x, math.nan) - y) <= near for x, y in zip(upper.x, upper.y, strict=True))
+            covered = sum(
+                abs(known.get(x, math.nan) - y) <= near
+                for x, y in zip(upper.x, upper.y, strict=True)
+            )
             rim += _RIM * (upper.width >= line.width and covered >= max(1.0, 0.5 * len(known)))
-        found.append(replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim))
+        found.append(
+            replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim)
+        )
     return found
 
 
@@ -151,7 +180,9 @@ def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
     if axis.limits is not None:
         places = drawn.get_transform()
         first, last = places.transform(np.array(axis.limits))
-        before, after = (share * (last - first) or 0.5 * bool(share) * (first == last) for share in axis.padding)
+        before, after = (
+            share * (last - first) or 0.5 * bool(share) * (first == last) for share in axis.padding
+        )
         limits = places.inverted().transform(np.array([first - before, last + after]))
         getattr(axes, f"set_{name}lim")(*limits)
 
@@ -164,7 +195,11 @@ def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark])
     if cells.colours.is_signed:
         norm = CenteredNorm(0, max(-low, high) or 1.0)
     elif (start := cells.colours.log_from) is not None:
-        norm = SymLogNorm(start, linscale=_ZERO_WIDTH, vmin=low, vmax=high) if low < start else LogNorm(low, high)
+        norm = (
+            SymLogNorm(start, linscale=_ZERO_WIDTH, vmin=low, vmax=high)
+            if low < start
+            else LogNorm(low, high)
+        )
     image = axes.imshow(
         np.ma.masked_invalid(cells.values),
         origin="lower",
@@ -193,11 +228,15 @@ def _mark_columns(axes: Axes, places: Sequence[float]) -> None:
     """Draw triangles along the upper edge, at these places on the x axis."""
     if places:
         x, look = sorted({*places}), {"markersize": 8, "clip_on": False, "zorder": 5}
-        axes.plot(x, [1.0] * len(x), "v", color=ALERT_COLOUR, transform=axes.get_xaxis_transform(), **look)
+        axes.plot(
+            x, [1.0] * len(x), "v", color=ALERT_COLOUR, transform=axes.get_xaxis_transform(), **look
+        )
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
-    """Return the figures that could be drawn, by name; ``attempt`` collects or raises the errors of the others."""
+    """Return the figures that could be drawn, by name; ``attempt`` collects or raises the errors of
+    the others.
+    """
     figures = {}
     for name, draw_one in drawings.items():
         with attempt():
@@ -215,10 +254,11 @@ def save(
     attempt: Attempt | None = None,
     formats: Sequence[str] = (".png", ".svg"),
 ) -> list[Path]:
-    """Write figures, by their file names without suffix, as PNG (150 dpi) and SVG, or one of them; return the files.
+    """Write figures, by their file names without suffix, as PNG (150 dpi) and SVG, or one of them;
+    return the files.
 
-    Output is deterministic. If one figure fails, the others are still written: ``attempt`` collects the errors for a
-    caller that has more to do, without it the first is raised once all are tried.
+    Output is deterministic. If one figure fails, the others are still written: ``attempt`` collects
+    the errors for a caller that has more to do, without it the first is raised once all are tried.
     """
     written = []
     with attempts(attempt) as each:
@@ -228,9 +268,13 @@ def save(
             paths = [folder / f"{name}{suffix}" for suffix in formats]
             with each():
                 if ".." in Path(name).parts or not paths[0].is_relative_to(folder):
-                    raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
+                    raise ValueError(
+                        f"expected the name of a figure inside its folder, got {name!r}"
+                    )
                 for path in paths:
-                    options = {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
+                    options = (
+                        {"dpi": _DPI} if path.suffix == ".png" else {"metadata": {"Date": None}}
+                    )
                     write_atomically(path, partial(figure.savefig, **options))
                     written.append(path)
     return written

@@ -1,4 +1,6 @@
-"""The panels of a figure of several metrics: which metric and tokens stand in which, and how they are arranged."""
+"""The panels of a figure of several metrics: which metric and tokens stand in which, and how they
+are arranged.
+"""
 
 import textwrap
 from collections import Counter, defaultdict
@@ -10,19 +12,30 @@ from repdyn.figures.charts import Chart, Line, Panel, axis_of_lines
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.frames import NO_CLASSES, in_order
-from repdyn.tables.style import ORDERED, SUBSET_COLOURS, metric_title, metric_unit, shades, subset_title
+from repdyn.tables.style import (
+    ORDERED,
+    SUBSET_COLOURS,
+    metric_title,
+    metric_unit,
+    shades,
+    subset_title,
+)
 from repdyn.tables.style import short_subset_title as short
 
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
 """Classes of tokens that are compared with each other."""
 SMALL, LARGE, WIDE = (3.5, 2.35), (4.6, 3.4), (6.4, 2.6)
-"""Sizes of a panel in inches: one of many metrics, one of a single metric, and one across the whole figure."""
+"""Sizes of a panel in inches: one of many metrics, one of a single metric, and one across the whole
+figure.
+"""
 _MAX_COLUMNS = 4
 _TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
 
 
 class Trace(NamedTuple):
-    """One line: a metric on a subset, under a label that distinguishes it from the others of the panel."""
+    """One line: a metric on a subset, under a label that distinguishes it from the others of the
+    panel.
+    """
 
     metric: str
     subset: str
@@ -58,7 +71,8 @@ class Pane:
 
     @property
     def quantity(self) -> str:
-        """Return the quantity of the values, on whichever tokens and before or after the feed-forward part.
+        """Return the quantity of the values, on whichever tokens and before or after the
+        feed-forward part.
 
         Panels of one quantity share a scale.
         """
@@ -79,12 +93,14 @@ def panes_of(
     name: Callable[[str], str] = short,
     embeddings: Container[tuple[str, str]] = (),
 ) -> list[Pane]:
-    """Return the panels of metrics, each with a subset on which it has a value; ``name`` names a subset.
+    """Return the panels of metrics, each with a subset on which it has a value; ``name`` names a
+    subset.
 
-    Over depth, metrics on one scale that differ in a number share a panel, and any other metric has one for all tokens
-    and one without sinks. Against step these two share one, with the embedding output for metrics that show it and have
-    a value there, which are among ``embeddings``. Two contrasted classes of tokens share one, and so do all other
-    classes. Of several runs, each metric and subset has a panel of its own, except contrasted classes.
+    Over depth, metrics on one scale that differ in a number share a panel, and any other metric has
+    one for all tokens and one without sinks. Against step these two share one, with the embedding
+    output for metrics that show it and have a value there, which are among ``embeddings``. Two
+    contrasted classes of tokens share one, and so do all other classes. Of several runs, each
+    metric and subset has a panel of its own, except contrasted classes.
     """
     groups: dict[str, dict[str, list[str]]] = {}
     for metric, subset in keys:
@@ -97,7 +113,9 @@ def panes_of(
         if len(members) > 1:
             for subset in subsets:
                 of_subset = [metric for metric, measured in members.items() if subset in measured]
-                lines = tuple(Trace(metric, subset, metric_info(metric).line) for metric in of_subset)
+                lines = tuple(
+                    Trace(metric, subset, metric_info(metric).line) for metric in of_subset
+                )
                 panes.append(Pane(panel, name(subset), lines, ordered=True))
         else:
             (metric,) = members
@@ -105,11 +123,19 @@ def panes_of(
     # metrics with fewer panels than fit a row come last if one metric fills a row
     counts = Counter(pane.metric for pane in panes)
     of_one = max(counts.values())
-    return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
+    return (
+        sorted(panes, key=lambda pane: counts[pane.metric] < of_one)
+        if 2 < of_one <= _MAX_COLUMNS
+        else panes
+    )
 
 
 def _panes(
-    metric: str, subsets: Sequence[str], along: str, name: Callable[[str], str], embeddings: Container[tuple[str, str]]
+    metric: str,
+    subsets: Sequence[str],
+    along: str,
+    name: Callable[[str], str],
+    embeddings: Container[tuple[str, str]],
 ) -> list[Pane]:
     """Return the panels of one metric that shares none with another."""
 
@@ -119,7 +145,9 @@ def _panes(
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
     whole = [subset for subset in subsets if subset in NO_CLASSES]
-    classes = [subset for subset in subsets if not any(subset in others for others in (whole, *pairs))]
+    classes = [
+        subset for subset in subsets if not any(subset in others for others in (whole, *pairs))
+    ]
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
         return [*(pane([subset], name(subset)) for subset in (*whole, *classes)), *of_pairs]
@@ -128,9 +156,15 @@ def _panes(
         together = pane(whole, "" if len(whole) > 1 else name(whole[0]))
         first = together.traces[0]
         if first.key in embeddings and metric_info(metric).shows_embeddings:
-            lines = (first._replace(label="mean over layers"), first._replace(label="layer 0", layer=0))
+            lines = (
+                first._replace(label="mean over layers"),
+                first._replace(label="layer 0", layer=0),
+            )
             if len(whole) > 1:
-                lines = (*together.traces, first._replace(label=f"{first.label},\nlayer 0", layer=0))
+                lines = (
+                    *together.traces,
+                    first._replace(label=f"{first.label},\nlayer 0", layer=0),
+                )
             together = replace(together, traces=lines)
         of_whole = [together]
     tokens = name(classes[0]) if len(classes) == 1 else "classes of tokens"
@@ -175,10 +209,16 @@ class Board:
         return f"{short('no_sink')}: {subset_title('no_sink')}" if is_short else ""
 
     def chart(
-        self, panels: Sequence[Panel], *, legend_width: float = 0.0, panel_legend_width: float = 0.0, **texts: Any
+        self,
+        panels: Sequence[Panel],
+        *,
+        legend_width: float = 0.0,
+        panel_legend_width: float = 0.0,
+        **texts: Any,
     ) -> Chart:
-        """Return the chart of a panel for each pane, here given titles, one scale for the panels of one quantity, and
-        labels of the x axis on the lowest, with room in inches for a legend of all and for those in a column."""
+        """Return the chart of a panel for each pane, here given titles, one scale for the panels of
+        one quantity, and labels of the x axis on the lowest, with room in inches for a legend of
+        all and for those in a column."""
         lines: defaultdict[str, list[Line]] = defaultdict(list)
         for pane, panel in zip(self.panes, panels, strict=True):
             lines[pane.quantity] += panel.lines
@@ -189,7 +229,9 @@ class Board:
             if self.panel == LARGE and number % self.columns:
                 y = replace(y, label="")
             arranged.append(replace(panel, title=self._title(pane) + panel.title, x=x, y=y))
-        named = {number % self.columns for number, pane in enumerate(self.panes) if len(pane.traces) > 1}
+        named = {
+            number % self.columns for number, pane in enumerate(self.panes) if len(pane.traces) > 1
+        }
         width, height = self.panel
         width = self.columns * width + len(named) * panel_legend_width + legend_width
         return Chart(
@@ -205,7 +247,13 @@ class Board:
         width = _TITLE_WIDTH[self.panel]
         if self.panel == SMALL:
             several = len(self.subsets) > 1
-            return textwrap.fill(pane.title, width) + (f"\n{pane.tokens}" if several and pane.tokens else "")
-        tokens = subset_title(pane.traces[0].subset, self.of) if len(pane.traces) == 1 else pane.tokens
+            return textwrap.fill(pane.title, width) + (
+                f"\n{pane.tokens}" if several and pane.tokens else ""
+            )
+        tokens = (
+            subset_title(pane.traces[0].subset, self.of) if len(pane.traces) == 1 else pane.tokens
+        )
         one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
-        return textwrap.fill(", ".join(filter(None, [pane.title * (not one_metric), tokens])), width)
+        return textwrap.fill(
+            ", ".join(filter(None, [pane.title * (not one_metric), tokens])), width
+        )

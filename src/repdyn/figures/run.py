@@ -1,7 +1,8 @@
 """Figures of one run: metrics over depth, their means over layers during training, heatmaps.
 
-Each metric of geometry and each of the user's own has a figure over depth, its place in one of the means, and heatmaps;
-those of another family share a figure over depth and one of means. Bands are 95% intervals over probes, if known.
+Each metric of geometry and each of the user's own has a figure over depth, its place in one of the
+means, and heatmaps; those of another family share a figure over depth and one of means. Bands are
+95% intervals over probes, if known.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,29 +40,42 @@ _LEGEND_WIDTH = 1.2
 _Series = Mapping[tuple[str, str], MetricSeries]
 
 
-def over_depth(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> Figure:
+def over_depth(
+    run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
+) -> Figure:
     """Draw metrics of a run over depth, a panel of this size for each and each subset.
 
-    A line is a step, at most eight. Where several metrics or classes of tokens share a panel a line is one of them at
-    the last step, and dotted at the first. Layers without a value leave a gap.
+    A line is a step, at most eight. Where several metrics or classes of tokens share a panel a line
+    is one of them at the last step, and dotted at the first. Layers without a value leave a gap.
     """
     measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
     steps = select_steps(sorted(measured), MAX_STEPS)
-    rows, board = run.rows_of(metrics), Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
+    rows, board = (
+        run.rows_of(metrics),
+        Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of),
+    )
     colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
     several = len(steps) > 1
     by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
     by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
     both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
     when = "" if several else f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
-    axis = charts.depth_axis([run.series[trace.key] for pane in board.panes for trace in pane.traces])
+    axis = charts.depth_axis(
+        [run.series[trace.key] for pane in board.panes for trace in pane.traces]
+    )
     chart = board.chart(
         [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH * by_step,
         panel_legend_width=_LEGEND_WIDTH,
         title=charts.run_title(run, f"{title} over depth{when}"),
-        caption=charts.run_caption(rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)),
-        legend=[charts.Line(x=(), y=(), colour=colours[at], label=f"{at:,}") for at in reversed(steps) if by_step],
+        caption=charts.run_caption(
+            rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)
+        ),
+        legend=[
+            charts.Line(x=(), y=(), colour=colours[at], label=f"{at:,}")
+            for at in reversed(steps)
+            if by_step
+        ],
         legend_title="step",
     )
     return draw(chart)
@@ -79,38 +93,56 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> cha
         first, last = one.steps_with_values[0], one.steps_with_values[-1]
         lasts += charts.profile_lines(one, {last: colour}, label=trace.label)
         if first != last:
-            firsts += charts.profile_lines(one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker="")
+            firsts += charts.profile_lines(
+                one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker=""
+            )
     return _named_lines(pane, lasts, firsts)
 
 
-def _named_lines(pane: Pane, lines: Sequence[charts.Line], others: Sequence[charts.Line] = ()) -> charts.Panel:
+def _named_lines(
+    pane: Pane, lines: Sequence[charts.Line], others: Sequence[charts.Line] = ()
+) -> charts.Panel:
     legend = "right" if len(lines) > 1 else ""
     return charts.Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
 
 
 def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
-    """Draw metrics of a run averaged over layers against step, below each other, with a loss in the first panel.
+    """Draw metrics of a run averaged over layers against step, below each other, with a loss in the
+    first panel.
 
-    The loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step axis is logarithmic beyond 1 and linear
-    below, so that step 0 shows. A mean over fewer layers than measured is labelled. Steps with an alert on a
-    metric are marked in its panel.
+    The loss is that of :func:`repdyn.tables.frames.loss_of_run`. The step axis is logarithmic
+    beyond 1 and linear below, so that step 0 shows. A mean over fewer layers than measured is
+    labelled. Steps with an alert on a metric are marked in its panel.
     """
     chart = _against_step(run, metrics, "Mean over layers during training", WIDE)
     name, losses = loss_of_run(run.frame)
     first, *others = chart.panels
     first = replace(first, loss=charts.loss_line(losses, LOSS_TITLES[name]))
-    return draw(replace(chart, panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)]))
+    return draw(
+        replace(
+            chart,
+            panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)],
+        )
+    )
 
 
 def steps_overview(run: MeasuredRun, family: str) -> Figure:
-    """Draw the metrics of a family of one run as :func:`mean_over_layers`, a small panel each, without a loss."""
+    """Draw the metrics of a family of one run as :func:`mean_over_layers`, a small panel each,
+    without a loss.
+    """
     title = f"{FAMILIES[family]}: means over layers during training"
     return draw(_against_step(run, run.metrics(family), title, SMALL))
 
 
-def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]) -> charts.Chart:
+def _against_step(
+    run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
+) -> charts.Chart:
     rows, keys = run.rows_of(metrics), run.keys_of(metrics)
-    embeddings = [key for key in keys if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()]
+    embeddings = [
+        key
+        for key in keys
+        if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()
+    ]
     names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
     board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
     axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
@@ -119,7 +151,9 @@ def _against_step(run: MeasuredRun, metrics: Sequence[str], title: str, panel: t
         [replace(_step_panel(run.series, pane, run.alerts), x=axis) for pane in board.panes],
         panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
         title=charts.run_title(run, title),
-        caption=charts.run_caption(rows, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows), marked),
+        caption=charts.run_caption(
+            rows, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows), marked
+        ),
     )
 
 
@@ -145,51 +179,78 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.
 
 
 def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
-    """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced), alerts marked.
+    """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced),
+    alerts marked.
 
-    Cells without a value are hatched. All subsets of the tokens that the run has share their colours.
+    Cells without a value are hatched. All subsets of the tokens that the run has share their
+    colours.
     """
     series = run.series[metric, subset]
     panel = charts.heatmap_panel(run, series)
-    hatched = "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
-    title = f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
+    hatched = (
+        "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
+    )
+    title = (
+        f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
+    )
     shown = run.rows_of([metric], subset)
-    caption = charts.run_caption(shown, charts.about_checkpoints(shown), charts.MARKED * bool(panel.marks))
-    return draw(charts.Chart(title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
+    caption = charts.run_caption(
+        shown, charts.about_checkpoints(shown), charts.MARKED * bool(panel.marks)
+    )
+    return draw(
+        charts.Chart(
+            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
+        )
+    )
 
 
 def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
-    """Draw a metric of a run by attention head and layer at the last measured step, hatched where it has no value."""
+    """Draw a metric of a run by attention head and layer at the last measured step, hatched where
+    it has no value.
+    """
     series = run.series[metric, subset]
     panel = charts.heads_panel(series, np.asarray(series.by_head)[-1:])
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
-    title = f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
+    title = (
+        f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
+    )
     caption = charts.run_caption(run.rows_of([metric], subset))
-    return draw(charts.Chart(title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE))
+    return draw(
+        charts.Chart(
+            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
+        )
+    )
 
 
 def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Return all figures of a run, by name (a stem for a file, a key for a logger).
 
-    A finished model has no figures against step, and a metric without any value none at all. ``attempt`` collects the
-    errors of figures, so that the others are drawn; by default they are raised at once.
+    A finished model has no figures against step, and a metric without any value none at all.
+    ``attempt`` collects the errors of figures, so that the others are drawn; by default they are
+    raised at once.
     """
     trained, drawings = not run.finished, dict[str, Callable[[], Figure]]()
 
     def heatmaps(metric: str) -> None:
         for subset in (of for name, of in run.series if name == metric):
-            drawings[f"heatmap_{file_stem(metric)}_{subset}"] = partial(heatmap, run, metric, subset)
+            drawings[f"heatmap_{file_stem(metric)}_{subset}"] = partial(
+                heatmap, run, metric, subset
+            )
 
     valued = run.metrics()
     own = [metric for metric in valued if has_own_figures(metric)]
     for metric in own:
-        drawings[f"profile_{file_stem(metric)}"] = partial(over_depth, run, [metric], metric_title(metric), LARGE)
+        drawings[f"profile_{file_stem(metric)}"] = partial(
+            over_depth, run, [metric], metric_title(metric), LARGE
+        )
     if own and trained:
         drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(own, reverse=True))
         for metric in own:
             heatmaps(metric)
     for family in overview_families(valued):
-        drawings[f"depth_{family}"] = partial(over_depth, run, run.metrics(family), FAMILIES[family], SMALL)
+        drawings[f"depth_{family}"] = partial(
+            over_depth, run, run.metrics(family), FAMILIES[family], SMALL
+        )
         if trained:
             drawings[f"steps_{family}"] = partial(steps_overview, run, family)
         if family == "change" and trained:
@@ -198,5 +259,7 @@ def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, F
     for (metric, subset), series in run.series.items():
         if series.by_head is not None and not np.isnan(series.by_head).all():
             ending = "" if subset == "all" else f"_{subset}"
-            drawings[f"heads_{file_stem(metric)}{ending}"] = partial(heads_heatmap, run, metric, subset)
+            drawings[f"heads_{file_stem(metric)}{ending}"] = partial(
+                heads_heatmap, run, metric, subset
+            )
     return draw_all(drawings, attempt)

@@ -1,8 +1,8 @@
 """Clouds in, numbers out: pure torch, any device, any floating dtype; float64 where it decides.
 
-Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises :class:`Undefined` with the reason.
-Inputs of another shape or dtype than its docstring names raise ValueError, and so do settings outside their range,
-numbers of points that do not match, and other groups.
+Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises :class:`Undefined`
+with the reason. Inputs of another shape or dtype than its docstring names raise ValueError, and so
+do settings outside their range, numbers of points that do not match, and other groups.
 """
 
 from repdyn.kernels.anisotropy import anisotropy as anisotropy

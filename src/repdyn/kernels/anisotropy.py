@@ -19,8 +19,8 @@ _SMALL_SIDE = 64
 _MAX_POINT_STEPS, _MAX_STEPS = 20, 400
 # steps before the rate of convergence is checked
 _MIN_STEPS = 4
-# relative residual at which the iteration stops, and the largest one accepted in float64: an eigenvalue is accurate to
-# the residual, and usually to its square
+# relative residual at which the iteration stops, and the largest one accepted in float64: an
+# eigenvalue is accurate to the residual, and usually to its square
 _STOP_RESIDUAL, _MAX_RESIDUAL = 5e-7, 1e-6
 _REFINEMENTS = 4
 # powers of the covariance of a sample applied to the random start
@@ -36,11 +36,13 @@ _BLOCK = 256
 
 
 def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
-    """Compute the standard error of the anisotropy of a cloud whose vectors come from windows of text.
+    """Compute the standard error of the anisotropy of a cloud whose vectors come from windows of
+    text.
 
-    A window changes the share R by its influence ``s_c = sum((u @ x_i)**2 - R |x_i|**2)``, summed over its centred
-    vectors, with u the first principal direction: the error is ``sqrt(C / (C - 1) * sum(s_c**2)) / sum(|x_i|**2)`` over
-    C windows. Vectors of one window may depend on one another; windows are independent.
+    A window changes the share R by its influence ``s_c = sum((u @ x_i)**2 - R |x_i|**2)``, summed
+    over its centred vectors, with u the first principal direction: the error is ``sqrt(C / (C - 1)
+    * sum(s_c**2)) / sum(|x_i|**2)`` over C windows. Vectors of one window may depend on one
+      another; windows are independent.
     """
     cloud = as_cloud(x)
     cloud.require_defined()
@@ -70,15 +72,17 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [1 / min(n_vectors - 1, dim), 1]; NaN when
-        undefined. Accurate to a relative 1e-6: an eigenvalue lies within the residual, which is measured in float64;
-        that it is the largest follows from a start in general position.
+        0-d float64 tensor on the device of ``x``, a pure number in [1 / min(n_vectors - 1, dim),
+        1]; NaN when undefined. Accurate to a relative 1e-6: an eigenvalue lies within the residual,
+        which is measured in float64; that it is the largest follows from a start in general
+        position.
 
-    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Repeated points
-    count as often as they occur.
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros.
+    Repeated points count as often as they occur.
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
 
-    Source: Razzhigaev et al., The Shape of Learning: Anisotropy and Intrinsic Dimensions in Transformer-Based Models,
+    Source: Razzhigaev et al., The Shape of Learning: Anisotropy and Intrinsic Dimensions in
+        Transformer-Based Models,
     Findings of EACL 2024, section 3.1.
 
     Example:
@@ -99,14 +103,18 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Scatter:
-    """The scatter matrix ``(X - mean).T @ (X - mean)``, as products with vectors; each reads the points once."""
+    """The scatter matrix ``(X - mean).T @ (X - mean)``, as products with vectors; each reads the
+    points once.
+    """
 
     points: Tensor
     mean: Tensor
 
     @classmethod
     def of(cls, cloud: Cloud) -> _Scatter:
-        """Take the points unchanged unless their mean dominates them, and a centred copy otherwise."""
+        """Take the points unchanged unless their mean dominates them, and a centred copy
+        otherwise.
+        """
         x = cloud.x
         if x.dtype == torch.float32 and x.shape[0] >= x.shape[1]:
             mean, squares = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device), 0.0
@@ -120,7 +128,9 @@ class _Scatter:
         return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
 
     def product(self, vector: Tensor) -> Tensor:
-        """Return the product with a vector, in the precision of the points; sums over points are in float64."""
+        """Return the product with a vector, in the precision of the points; sums over points are in
+        float64.
+        """
         image, offset = torch.zeros_like(vector), (self.mean @ vector).to(self.points.dtype)
         total, narrow = torch.zeros_like(offset), vector.to(self.points.dtype)
         for rows in self.points.split(_SUMMED):
@@ -131,7 +141,10 @@ class _Scatter:
 
     def product_and_trace(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with a vector and the trace of the matrix, in float64."""
-        image, trace = torch.zeros_like(vector), torch.zeros((), dtype=torch.float64, device=vector.device)
+        image, trace = (
+            torch.zeros_like(vector),
+            torch.zeros((), dtype=torch.float64, device=vector.device),
+        )
         for rows in row_chunks(self.points):
             wide = rows - self.mean
             flat = wide.flatten()
@@ -140,7 +153,9 @@ class _Scatter:
         return image, trace
 
     def matrix(self) -> Tensor:
-        """Return the matrix in float64, from products of blocks on and above its diagonal, in that of the points."""
+        """Return the matrix in float64, from products of blocks on and above its diagonal, in that
+        of the points.
+        """
         side = len(self.mean)
         matrix = torch.zeros(side, side, dtype=torch.float64, device=self.mean.device)
         for start in range(0, side, _BLOCK):
@@ -151,21 +166,29 @@ class _Scatter:
 
 
 def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
-    """Return share and direction, of the smaller side, by iteration; None if that is small, or does not converge."""
+    """Return share and direction, of the smaller side, by iteration; None if that is small, or does
+    not converge.
+    """
     if min(cloud.x.shape) <= _SMALL_SIDE:
         return None
     scatter = _Scatter.of(cloud)
     direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
     if not converged:
         matrix = scatter.matrix()
-        direction, converged = _leading_direction(lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix)))
+        direction, converged = _leading_direction(
+            lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix))
+        )
     return _verified_share(scatter, direction) if converged else None
 
 
-def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has converged.
+def _leading_direction(
+    multiply: Callable[[Tensor], Tensor], start: Tensor, max_steps: int
+) -> tuple[Tensor, bool]:
+    """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether
+    it has converged.
 
-    It ends early if the residual falls too slowly for ``max_steps``. The basis is reorthogonalised in float64.
+    It ends early if the residual falls too slowly for ``max_steps``. The basis is reorthogonalised
+    in float64.
     """
     steps = min(len(start), max_steps)
     basis = start.new_zeros(steps + 1, len(start))
@@ -176,17 +199,24 @@ def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, max_
         known = basis[: step + 1]
         image = multiply(known[-1])
         diagonal[step] = image @ known[-1]
-        for _ in range(2):  # "twice is enough": Parlett, The Symmetric Eigenvalue Problem, 1980, section 6.9
+        # "twice is enough": Parlett, The Symmetric Eigenvalue Problem, 1980, section 6.9
+        for _ in range(2):
             image -= (known @ image) @ known
         off_diagonal[step] = torch.linalg.vector_norm(image)
-        # a remainder of exactly zero (the cloud has few dimensions) leaves a zero row, which is harmless
+        # a remainder of exactly zero (the cloud has few dimensions) leaves a zero row, which is
+        # harmless
         basis[step + 1] = image / off_diagonal[step].clamp_min(torch.finfo(torch.float64).tiny)
-        # the projected problem grows: solved ever more rarely, it stays the smaller part of the work
+        # the projected problem grows: solved ever more rarely, it stays the smaller part of the
+        # work
         if (step + 1) % (1 + step // 8) == 0 or step == steps - 1:
             weights, residual = _top_ritz_vector(diagonal[: step + 1], off_diagonal[: step + 1])
-            if residual <= _STOP_RESIDUAL or (step >= _MIN_STEPS and not residual <= _STOP_RESIDUAL ** (step / steps)):
+            if residual <= _STOP_RESIDUAL or (
+                step >= _MIN_STEPS and not residual <= _STOP_RESIDUAL ** (step / steps)
+            ):
                 break
-    return normalize(weights.to(start.device) @ basis[: len(weights)], dim=0), residual <= _STOP_RESIDUAL
+    return normalize(
+        weights.to(start.device) @ basis[: len(weights)], dim=0
+    ), residual <= _STOP_RESIDUAL
 
 
 def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
@@ -198,7 +228,9 @@ def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, fl
 
 
 def _verified_share(scatter: _Scatter, direction: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the share along ``direction`` in float64, and the direction; None if it is not an eigenvector."""
+    """Return the share along ``direction`` in float64, and the direction; None if it is not an
+    eigenvector.
+    """
     for _ in range(_REFINEMENTS):
         image, trace = scatter.product_and_trace(direction)
         along = image @ direction
@@ -214,7 +246,9 @@ def _start(scatter: _Scatter) -> Tensor:
 
     It is in general position: the iteration cannot find a direction that the start lacks.
     """
-    random = torch.randn(len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    random = torch.randn(
+        len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     random = normalize(random, dim=0).to(scatter.mean.device)
     start, some = random, sample(scatter.points) - scatter.mean
     for _ in range(_HEAD_START):

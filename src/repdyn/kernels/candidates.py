@@ -1,10 +1,12 @@
-"""Candidates for the nearest neighbours of each point, from one approximate product with a rigorous error bound.
+"""Candidates for the nearest neighbours of each point, from one approximate product with a rigorous
+error bound.
 
-Every point is rounded to bfloat16 where the device multiplies that fast, else to float32, with its squared norm in
-extra columns, so that the product of two tiles of points is a tile of squared distances. Only tiles on or above the
-diagonal are computed: each is used along its rows and along its columns. A point's k-th best score so far, plus a
-bound on all rounding errors, is a limit that no nearer point's score can exceed. The pairs below it are the candidates.
-Points of one group are not neighbours: they are sorted next to each other and masked along the diagonal.
+Every point is rounded to bfloat16 where the device multiplies that fast, else to float32, with its
+squared norm in extra columns, so that the product of two tiles of points is a tile of squared
+distances. Only tiles on or above the diagonal are computed: each is used along its rows and along
+its columns. A point's k-th best score so far, plus a bound on all rounding errors, is a limit that
+no nearer point's score can exceed. The pairs below it are the candidates. Points of one group are
+not neighbours: they are sorted next to each other and masked along the diagonal.
 """
 
 from __future__ import annotations
@@ -17,25 +19,30 @@ from torch.nn.functional import embedding
 
 from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
 
-# rows and columns of a tile: large enough to multiply at full speed, small enough to be read again from the cache
+# rows and columns of a tile: large enough to multiply at full speed, small enough to be read again
+# from the cache
 _ROWS, _COLUMNS = 1024, 4096
 # strided groups of a tile's points; a group whose minimum exceeds the limit is skipped
 _GROUPS = 128
 # rows of a tile that are masked at once
 _MASKED = 128
-# groups below the limit, per neighbour, beyond which a point is abandoned: its margin is too wide for its distances
+# groups below the limit, per neighbour, beyond which a point is abandoned: its margin is too wide
+# for its distances
 _MAX_CLOSE_GROUPS = 48
 # pairs stored per point before those above the current limit are dropped
 _MAX_PAIRS = 64
 # the score of the padding points of the last group
 _PADDING_SCORE = 1e30
-# a coordinate with this many times the mean square is split in two: rounding it would widen the margin of all others
+# a coordinate with this many times the mean square is split in two: rounding it would widen the
+# margin of all others
 _DOMINANT = 16
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs of points that include the k nearest neighbours of each, sorted by first point and by score."""
+    """Pairs of points that include the k nearest neighbours of each, sorted by first point and by
+    score.
+    """
 
     first: Tensor
     second: Tensor
@@ -77,7 +84,9 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
 
 
 def fastest_dtype(device: torch.device) -> torch.dtype:
-    """Return the floating dtype whose products are fastest on a device; bfloat16 only if it is supported natively."""
+    """Return the floating dtype whose products are fastest on a device; bfloat16 only if it is
+    supported natively.
+    """
     if device.type == "cuda":
         fast = torch.cuda.get_device_capability(device) >= (8, 0)
     else:
@@ -91,9 +100,9 @@ def fastest_dtype(device: torch.device) -> torch.dtype:
 class RoundedPoints:
     """Points in the precision of the product, with bounds on the error of its scores.
 
-    A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high, ones, |x|^2 in
-    parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two parts of the dominant coordinates.
-    The rows are the points in their order, or group after group.
+    A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high,
+    ones, |x|^2 in parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two
+    parts of the dominant coordinates. The rows are the points in their order, or group after group.
     """
 
     def __init__(self, points: Tensor, dtype: torch.dtype, groups: Tensor | None = None) -> None:
@@ -105,15 +114,23 @@ class RoundedPoints:
         dominant: list[int] = []
         if is_bfloat16:
             shares = frame.transform(sample(points)).square()
-            shares = (shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)).mean(0)
-            dominant = [i for i, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist()) if is_large]
+            shares = (
+                shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+            ).mean(0)
+            dominant = [
+                i
+                for i, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist())
+                if is_large
+            ]
         parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
         self.widths.append(-sum(self.widths) % 16)
         self.order: Tensor | None = None
         if groups is not None:
             self.groups, self.order = groups.sort(stable=True)
-            bounds = [torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)]
+            bounds = [
+                torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)
+            ]
             self.begins, self.ends = torch.stack(bounds).tolist()
         self.n, self.n_padded = n, n + -n % _GROUPS
         self.right = torch.zeros(self.n_padded, sum(self.widths), dtype=dtype, device=points.device)
@@ -125,18 +142,23 @@ class RoundedPoints:
         squares[:, :1].fill_(_PADDING_SCORE)
         ones.fill_(1)
         self.ratio = (self.errors / self.norms).nan_to_num(0).max()
-        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
-        # 3.1. Accelerators may truncate instead of rounding. Squared norms are such sums too, and truncated
-        # themselves; the product of two low parts is left out.
+        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical
+        # Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding. Squared
+        # norms are such sums too, and truncated themselves; the product of two low parts is left
+        # out.
         terms, roundoff = sum(self.widths), 2**-23 if self.right.is_cuda else 2**-24
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
         # a score in bfloat16 is off by half of its last digit, the eighth
         self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
-        self.margin = 8 * self.gamma * self.norms.square() + 16 * terms * torch.finfo(torch.float32).tiny
+        self.margin = (
+            8 * self.gamma * self.norms.square() + 16 * terms * torch.finfo(torch.float32).tiny
+        )
 
     def _write(self, rows: slice, points: Tensor, frame: Frame, dominant: list[int]) -> None:
         x, high, low, squares, ones, _ = self.right[rows].split(self.widths, 1)
-        exact = frame.transform(points[rows] if self.order is None else embedding(self.order[rows], points)).float()
+        exact = frame.transform(
+            points[rows] if self.order is None else embedding(self.order[rows], points)
+        ).float()
         x.copy_(exact)
         lost = exact - x
         high.copy_(x[:, dominant])
@@ -146,32 +168,50 @@ class RoundedPoints:
         self.norms[rows] = norm
         # a thousandth covers the rounding of this norm, the last term that of the points to float32
         self.errors[rows] = torch.linalg.vector_norm(lost, dim=1) * (1 + 1e-3) + norm * 2**-23
-        left = self.norms[rows].square()  # the sum of its parts, as accurately as their dtype allows
+        left = self.norms[
+            rows
+        ].square()  # the sum of its parts, as accurately as their dtype allows
         for part in squares.unbind(1):
             part.copy_(left)
             left = left - part
         ones.fill_(1)
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
-        """Return approximate squared distances, infinite of a point and itself and of points of one group."""
+        """Return approximate squared distances, infinite of a point and itself and of points of one
+        group.
+        """
         # the left factor is built on demand: a second copy of all would double the memory
         x, high, low, squares, ones, filler = self.right[rows].split(self.widths, 1)
-        scores = product(torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1), self.right[columns])
+        scores = product(
+            torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1), self.right[columns]
+        )
         if columns.start == rows.start:
             scores.fill_diagonal_(torch.inf)
         last = rows.start if self.order is None else min(rows.stop, self.n)
         for start in range(rows.start, last, _MASKED):
             stop = min(start + _MASKED, last)
-            begin, end = max(self.begins[start], columns.start), min(self.ends[stop - 1], columns.stop)
+            begin, end = (
+                max(self.begins[start], columns.start),
+                min(self.ends[stop - 1], columns.stop),
+            )
             if begin < end:
-                block = scores[start - rows.start : stop - rows.start, begin - columns.start : end - columns.start]
-                block.masked_fill_(self.groups[start:stop, None] == self.groups[begin:end], torch.inf)
+                block = scores[
+                    start - rows.start : stop - rows.start,
+                    begin - columns.start : end - columns.start,
+                ]
+                block.masked_fill_(
+                    self.groups[start:stop, None] == self.groups[begin:end], torch.inf
+                )
         return scores
 
     def max_score(self, distance: Tensor, rows: slice) -> Tensor:
-        """Return the largest score, float32, that a pair with at most the given distance can have."""
+        """Return the largest score, float32, that a pair with at most the given distance
+        can have.
+        """
         # a ratio of 1 or more (subnormal points) gives no bound: then every pair is within
-        between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio).clamp_min(1e-300)
+        between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (
+            1 - self.ratio
+        ).clamp_min(1e-300)
         score = (between.square() * (1 + 2 * self.gamma) + self.margin[rows]) * self.output
         return score.float() * (1 + 2**-22)
 
@@ -188,7 +228,9 @@ class _CandidateLists:
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def update(self, scores: Tensor, along: int, points: slice, others: slice) -> None:
-        """Add the scores of ``points`` with ``others``, which lie along the dimension ``along`` of ``scores``."""
+        """Add the scores of ``points`` with ``others``, which lie along the dimension ``along`` of
+        ``scores``.
+        """
         if points.start >= points.stop:
             return
         minima = scores.unflatten(along, (-1, _GROUPS)).amin(along)
@@ -196,7 +238,9 @@ class _CandidateLists:
             scores, minima = scores.T, minima.T.contiguous()
         # minima over parts of the groups bound the k best from above
         part_minima = minima.unflatten(0, (-1, self.parts)).amin(0).float()
-        best = torch.cat([self.best[:, points], part_minima]).topk(self.k, dim=0, largest=False).values
+        best = (
+            torch.cat([self.best[:, points], part_minima]).topk(self.k, dim=0, largest=False).values
+        )
         self.best[:, points] = best
         limit = self.limit(points)
         limit[max(0, self.rounded.n - points.start) :] = -1
@@ -208,28 +252,41 @@ class _CandidateLists:
         member, hit = (inside <= limit[point]).nonzero().unbind(1)
         other = group[hit] + _GROUPS * member
         self.found.append((point[hit] + points.start, other + others.start, inside[member, hit]))
-        if sum(len(first) for first, _, _ in self.found) > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n:
+        if (
+            sum(len(first) for first, _, _ in self.found)
+            > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n
+        ):
             self.found = [self.within()]
 
     def limit(self, points: slice) -> Tensor:
-        """Return the score up to which a point may be among the k nearest: finite, so that masked pairs exceed it.
+        """Return the score up to which a point may be among the k nearest: finite, so that masked
+        pairs exceed it.
 
-        It is that of the largest distance that a pair with the k-th best score can have. With rounded points x', y',
-        e_x = |x - x'|, and e_y <= r |y'|:
+        It is that of the largest distance that a pair with the k-th best score can have. With
+        rounded points x', y', e_x = |x - x'|, and e_y <= r |y'|:
 
-        - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and is rounded itself;
-        - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'| + |x' - y'|.
+        - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and
+          is rounded itself;
+        - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'|
+          + |x' - y'|.
         """
         rounded, best = self.rounded, self.best[-1, points].double().clamp_min(0)
-        between = ((best * rounded.output + rounded.margin[points]) / (1 - 2 * rounded.gamma)).sqrt()
-        farthest = between + rounded.errors[points] + rounded.ratio * (rounded.norms[points] + between)
+        between = (
+            (best * rounded.output + rounded.margin[points]) / (1 - 2 * rounded.gamma)
+        ).sqrt()
+        farthest = (
+            between + rounded.errors[points] + rounded.ratio * (rounded.norms[points] + between)
+        )
         limit = rounded.max_score(farthest, points)
         return limit.clamp_max(torch.finfo(limit.dtype).max)
 
     def within(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the pairs found so far that are still below the limit, except those of abandoned points."""
+        """Return the pairs found so far that are still below the limit, except those of abandoned
+        points.
+        """
         first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
         valid = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
         valid &= self.n_close[first] <= self.max_close
-        kept = valid.nonzero().flatten()  # the device is waited for once, and not for each of the three
+        # the device is waited for once, and not for each of the three
+        kept = valid.nonzero().flatten()
         return first[kept], second[kept], scores[kept]

@@ -1,4 +1,6 @@
-"""Clouds: what they must fulfil, work that is done once for each, and arithmetic that loses nothing."""
+"""Clouds: what they must fulfil, work that is done once for each, and arithmetic that loses
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,29 @@ class Undefined(ArithmeticError):
 
 
 class Kernel(Protocol[P]):
-    """A function of clouds, sequences or attention weights that returns NaN where its value is undefined."""
+    """A function of clouds, sequences or attention weights that returns NaN where its value is
+    undefined.
+    """
 
     or_raise: Callable[P, Tensor]
     """The same function, which raises :class:`Undefined` with the reason instead."""
     std_error: Callable[..., Tensor] | None
-    """The standard error of the value: a function of the same arguments and ``windows``, integers (n_vectors,), which
-    names the window of text that each vector comes from. None where none is known."""
+    """The standard error of the value: a function of the same arguments and ``windows``, integers
+    (n_vectors,), which names the window of text that each vector comes from. None where none is
+    known."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
 
 
-def nan_if_undefined(compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None) -> Kernel[P]:
-    """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead, in full precision.
+def nan_if_undefined(
+    compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None
+) -> Kernel[P]:
+    """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead, in
+    full precision.
 
-    The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences: one number; of
-    attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the function itself, and
-    ``kernel.std_error`` the one given.
+    The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences:
+    one number; of attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the
+    function itself, and ``kernel.std_error`` the one given.
 
     Example:
         >>> @nan_if_undefined
@@ -73,7 +81,9 @@ def nan_if_undefined(compute: Callable[P, Tensor], std_error: Callable[..., Tens
 
 
 def in_full_precision(compute: Callable[P, Result]) -> Callable[P, Result]:
-    """Turn a function of points, a Cloud or Sequences into one that computes in :func:`full_precision`."""
+    """Turn a function of points, a Cloud or Sequences into one that computes in
+    :func:`full_precision`.
+    """
     first = next(iter(signature(compute).parameters))
 
     @wraps(compute)
@@ -86,7 +96,8 @@ def in_full_precision(compute: Callable[P, Result]) -> Callable[P, Result]:
 
 
 def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
-    """Turn a function that returns one value for each vector, shape (n_vectors,), into a kernel: their mean.
+    """Turn a function that returns one value for each vector, shape (n_vectors,), into a kernel:
+    their mean.
 
     Its standard error treats the vectors of a window as dependent, and windows as independent.
     """
@@ -104,7 +115,9 @@ def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
 
 
 def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
-    """Return the standard error of a sum of values (n,), 0 in expectation, whose sums over windows are independent."""
+    """Return the standard error of a sum of values (n,), 0 in expectation, whose sums over windows
+    are independent.
+    """
     names, number = windows.unique(return_inverse=True)
     of_window, n_windows = values.new_zeros(len(names)).index_add_(0, number, values), len(names)
     return (of_window.square().sum() * n_windows / (n_windows - 1)).sqrt()
@@ -113,9 +126,11 @@ def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # computed states are off by tens of roundings; stored coordinates in half precision differ by one
 RESOLUTION = {
-    dtype: (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps for dtype in FLOAT_DTYPES
+    dtype: (1 if dtype in (torch.float16, torch.bfloat16) else 64) * torch.finfo(dtype).eps
+    for dtype in FLOAT_DTYPES
 }
-"""How much of their length two vectors must differ by for the difference to be more than rounding."""
+"""How much of their length two vectors must differ by for the difference to be more than rounding.
+"""
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # elements converted at a time: few enough to stay in the cache
 _CHUNK = 1 << 17
@@ -125,24 +140,31 @@ _SAMPLE_ROWS = 128
 
 @contextmanager
 def full_precision(device: torch.device | str) -> Iterator[None]:
-    """Compute matrix products on ``device`` in full float32 precision, without autocast and autograd.
+    """Compute matrix products on ``device`` in full float32 precision, without autocast and
+    autograd.
 
-    All settings are restored on exit. The precision of products is a setting of the process, so other threads see it.
+    All settings are restored on exit. The precision of products is a setting of the process, so
+    other threads see it.
     """
-    # From 2.9 on torch has an old and a new copy of this setting, and reading the old one raises an error if they
-    # disagree: so the new one is set before the old one is read, and both agree inside.
+    # From 2.9 on torch has an old and a new copy of this setting, and reading the old one raises an
+    # error if they disagree: so the new one is set before the old one is read, and both agree
+    # inside.
     backends: Any = torch.backends  # torch's annotations leave out the new copy
     cuda = backends.cuda.matmul
     copies = []
     if hasattr(cuda, "fp32_precision") and hasattr(backends.mkldnn, "matmul"):
         for product, parent in ((cuda, backends.cudnn), (backends.mkldnn.matmul, backends.mkldnn)):
-            # a product without a precision of its own reports its parent's, which must not become its own
+            # a product without a precision of its own reports its parent's, which must not become
+            # its own
             own = product.fp32_precision
             copies.append((product, "none" if own == parent.fp32_precision else own))
             product.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
     # otherwise partial sums of bfloat16 products may be rounded to bfloat16
-    before_sums, cuda.allow_bf16_reduced_precision_reduction = cuda.allow_bf16_reduced_precision_reduction, False
+    before_sums, cuda.allow_bf16_reduced_precision_reduction = (
+        cuda.allow_bf16_reduced_precision_reduction,
+        False,
+    )
     try:
         torch.set_float32_matmul_precision("highest")
         with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False):
@@ -158,30 +180,39 @@ class Cloud:
     """A cloud, with cached results that several metrics share.
 
     Args:
-        x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.
-            It is not copied: do not modify it while the cloud is in use.
-        groups: origin of each point, such as the text window it was taken from, shape (n_vectors,), integers. Points of
-            one group are never each other's neighbours (Theiler, Spurious dimension from correlation algorithms applied
-            to limited time-series data, Physical Review A 34:2427, 1986). Of exact duplicates only the first occurrence
-            is used, with its own group. None excludes no neighbour.
-        n_neighbours: largest number of nearest neighbours that will be used; they are searched once.
-        whole_spectrum: whether more of the spectrum than its largest value will be used; it is decomposed once.
+        x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any
+            strides. It is not copied: do not modify it while the cloud is in use.
+        groups: origin of each point, such as the text window it was taken from, shape (n_vectors,),
+            integers. Points of one group are never each other's neighbours (Theiler, Spurious
+            dimension from correlation algorithms applied to limited time-series data, Physical
+            Review A 34:2427, 1986). Of exact duplicates only the first occurrence is used, with its
+            own group. None excludes no neighbour.
+        n_neighbours: largest number of nearest neighbours that will be used; they are searched
+            once.
+        whole_spectrum: whether more of the spectrum than its largest value will be used; it is
+            decomposed once.
 
     Raises:
         ValueError: for another shape or dtype, of the points or of the groups.
     """
 
     def __init__(
-        self, x: Tensor, *, groups: Tensor | None = None, n_neighbours: int = 2, whole_spectrum: bool = False
+        self,
+        x: Tensor,
+        *,
+        groups: Tensor | None = None,
+        n_neighbours: int = 2,
+        whole_spectrum: bool = False,
     ) -> None:
         if x.ndim != 2 or x.shape[1] == 0:
             raise ValueError(
-                f"expected points of shape (n_vectors, dim) with dim >= 1, got shape {tuple(x.shape)}; "
-                "flatten leading axes with x.flatten(0, -2)"
+                "expected points of shape (n_vectors, dim) with dim >= 1, got shape "
+                f"{tuple(x.shape)}; flatten leading axes with x.flatten(0, -2)"
             )
         if x.dtype not in FLOAT_DTYPES:
             raise ValueError(
-                f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert with x.float()"
+                f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert "
+                "with x.float()"
             )
         self.x = x.detach()
         self.n_vectors = len(x)
@@ -197,8 +228,11 @@ class Cloud:
 
     @cached_property
     def distinct(self) -> Distinct:
-        """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0 equals 0.0."""
-        bits = (self.x + 0.0).contiguous().view(_INTEGER_OF_SIZE[self.x.itemsize])  # adding zero turns -0.0 into 0.0
+        """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0
+        equals 0.0.
+        """
+        # adding zero turns -0.0 into 0.0
+        bits = (self.x + 0.0).contiguous().view(_INTEGER_OF_SIZE[self.x.itemsize])
         bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
         every = torch.arange(len(bits), device=bits.device)
         # by hashes, which take a tenth of the time of torch.unique(dim=0)
@@ -208,7 +242,8 @@ class Cloud:
             return Distinct(self.x, self.groups, every, every)
         _, inverse = torch.unique_consecutive(hashes, return_inverse=True)
         inverse = torch.empty_like(order).scatter_(0, order, inverse)
-        if not torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):  # two rows share a hash
+        # two rows share a hash
+        if not torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):
             _, inverse = torch.unique(bits, dim=0, return_inverse=True)
         n_distinct = int(inverse.max()) + 1
         first = every.new_full((n_distinct,), len(bits)).scatter_reduce(0, inverse, every, "amin")
@@ -218,7 +253,9 @@ class Cloud:
 
     @cached_property
     def n_possible(self) -> Tensor:
-        """The number of possible neighbours of each distinct point, those outside its group: (n_unique,) int64."""
+        """The number of possible neighbours of each distinct point, those outside its group:
+        (n_unique,) int64.
+        """
         groups = self.distinct.groups
         if groups is None:
             return torch.full((self.n_unique,), self.n_unique - 1, device=self.x.device)
@@ -232,26 +269,38 @@ class Cloud:
 
     @cached_property
     def scale(self) -> float:
-        """The power of two that brings the largest magnitude into [1/2, 1), NaN if that is not finite."""
+        """The power of two that brings the largest magnitude into [1/2, 1), NaN if that is not
+        finite.
+        """
         return unit_scale(self.x)
 
     @cached_property
     def frame(self) -> Frame:
-        """The mean of all rows, and the power of two that brings the largest magnitude into [1/2, 1)."""
+        """The mean of all rows, and the power of two that brings the largest magnitude into [1/2,
+        1).
+        """
         return Frame.fit(self.x, self.scale)
 
     @cached_property
     def centred(self) -> Tensor:
-        """All rows minus their mean, times ``scale``: float64 for float64 points, otherwise float32.
+        """All rows minus their mean, times ``scale``: float64 for float64 points, otherwise
+        float32.
 
-        The mean of a sample is subtracted first and the mean of the rest last, so that an offset costs no digits.
+        The mean of a sample is subtracted first and the mean of the rest last, so that an offset
+        costs no digits.
         """
-        x, scale, dtype = self.x, self.scale, torch.float64 if self.x.dtype == torch.float64 else torch.float32
+        x, scale, dtype = (
+            self.x,
+            self.scale,
+            torch.float64 if self.x.dtype == torch.float64 else torch.float32,
+        )
         sample_mean = sample(x).double().mul(scale).mean(0)
         mean = torch.zeros_like(sample_mean)
         centred = torch.empty(x.shape, dtype=dtype, device=x.device)
         for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
-            torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(scale)
+            torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(
+                scale
+            )
             target.sub_(sample_mean.to(dtype))
             mean += target.sum(0).double() / len(x)
         for target in row_chunks(centred):
@@ -259,26 +308,39 @@ class Cloud:
         return centred
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cloud:
-        """Return a cloud of the same points in memory of its own, of which nothing is computed yet."""
+        """Return a cloud of the same points in memory of its own, of which nothing is
+        computed yet.
+        """
         groups = None if self.groups is None else self.groups.clone()
-        return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours, whole_spectrum=self.whole_spectrum)
+        return Cloud(
+            self.x.clone(),
+            groups=groups,
+            n_neighbours=self.n_neighbours,
+            whole_spectrum=self.whole_spectrum,
+        )
 
     def require_defined(self) -> None:
-        """Raise Undefined if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct points, or points that
-        differ by rounding alone, of which every metric would describe the rounding."""
+        """Raise Undefined if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct
+        points, or points that differ by rounding alone, of which every metric would describe the
+        rounding."""
         if Cloud.require_defined in self.results:
             return
         if self.n_vectors and not math.isfinite(self.scale):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
-        first = Cloud(self.x[:_SAMPLE_ROWS].cpu())  # where these differ, all do; a device waits once
+        # where these differ, all do; a device waits once
+        first = Cloud(self.x[:_SAMPLE_ROWS].cpu())
         if first.n_unique < 3 and self.n_unique < 3:
-            raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
+            raise Undefined(
+                f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed"
+            )
         if first._is_one_point() and self._is_one_point():
             raise Undefined(f"the {self.n_vectors} points differ by less than rounding")
         self.results[Cloud.require_defined] = None
 
     def _is_one_point(self) -> bool:
-        """Return whether the root mean square distance from the mean is below the resolution of the dtype."""
+        """Return whether the root mean square distance from the mean is below the resolution of the
+        dtype.
+        """
         varies = (self.x != self.x[:1]).any(0)  # what is constant is no rounding, however large
         spread, length = 0.0, 0.0
         for rows in row_chunks(self.x):
@@ -287,7 +349,9 @@ class Cloud:
         return spread <= RESOLUTION[self.x.dtype] ** 2 * length
 
     def once(self, compute: Callable[..., Result], *others: Cloud) -> Result:
-        """Return ``compute(self, *others)``, cached by function, and by the others where there are some."""
+        """Return ``compute(self, *others)``, cached by function, and by the others where there are
+        some.
+        """
         key = (compute, *others) if others else compute
         if key not in self.results:
             self.results[key] = compute(self, *others)
@@ -311,8 +375,9 @@ class Distinct(NamedTuple):
 class Frame:
     """The mean of a cloud, and the power of two that brings its largest magnitude into [1/2, 1).
 
-    The mean is subtracted in float64, so that an offset costs no digits. The scale keeps squares of 1e-30 or 1e30 in
-    the range of float32; it is exact, and metrics of the centred cloud do not depend on it.
+    The mean is subtracted in float64, so that an offset costs no digits. The scale keeps squares of
+    1e-30 or 1e30 in the range of float32; it is exact, and metrics of the centred cloud do not
+    depend on it.
     """
 
     scale: float
@@ -333,17 +398,20 @@ class Frame:
 
 @in_full_precision
 def gaussian_like(cloud: Cloud) -> Cloud:
-    """Return a cloud of as many independent normal vectors with the covariance and the groups of a cloud; raise
-    Undefined where no metric is defined on it.
+    """Return a cloud of as many independent normal vectors with the covariance and the groups of a
+    cloud; raise Undefined where no metric is defined on it.
 
-    What a dimension says beyond the spectrum is how far it lies below that of such a cloud. The vectors are
-    ``Z @ (X - mean) / sqrt(n - 1)`` with Z standard normal, always the same for one number of vectors.
+    What a dimension says beyond the spectrum is how far it lies below that of such a cloud. The
+    vectors are ``Z @ (X - mean) / sqrt(n - 1)`` with Z standard normal, always the same for one
+    number of vectors.
     """
     cloud.require_defined()
     centred, generator, n = cloud.centred, torch.Generator().manual_seed(0), cloud.n_vectors
     vectors = torch.empty_like(centred)
     for rows in row_chunks(vectors):
-        normal = torch.randn(len(rows), n, generator=generator, dtype=centred.dtype).to(centred.device)
+        normal = torch.randn(len(rows), n, generator=generator, dtype=centred.dtype).to(
+            centred.device
+        )
         rows.copy_(normal @ centred).div_(math.sqrt(n - 1))
     kept = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
     return Cloud(vectors, groups=cloud.groups, **kept)
@@ -355,12 +423,14 @@ def as_cloud(x: Tensor | Cloud) -> Cloud:
 
 
 def as_labels(x: Tensor, **by_name: Tensor) -> list[Tensor]:
-    """Return labels of vectors or positions, integers, on their device; raise ValueError for another shape or type."""
+    """Return labels of vectors or positions, integers, on their device; raise ValueError for
+    another shape or type.
+    """
     for name, labels in by_name.items():
         if labels.shape != (len(x),) or labels.is_floating_point() or labels.is_complex():
             raise ValueError(
-                f"expected {name} of shape ({len(x)},) and integer type, got {tuple(labels.shape)} of {labels.dtype}; "
-                "give one for each vector or position"
+                f"expected {name} of shape ({len(x)},) and integer type, got {tuple(labels.shape)} "
+                f"of {labels.dtype}; give one for each vector or position"
             )
     return [labels.to(x.device) for labels in by_name.values()]
 
@@ -379,8 +449,9 @@ def sample(x: Tensor) -> Tensor:
 
 
 def unit_scale(x: Tensor) -> float:
-    """Return the power of two that brings the largest magnitude of ``x`` into [1/2, 1), or as near as the factor
-    itself is representable in the precision of ``x``; NaN if the magnitude is not finite."""
+    """Return the power of two that brings the largest magnitude of ``x`` into [1/2, 1), or as near
+    as the factor itself is representable in the precision of ``x``; NaN if the magnitude is not
+    finite."""
     low, high = torch.aminmax(x)
     magnitude, largest = torch.maximum(-low, high).item(), 1000 if x.dtype == torch.float64 else 120
     if not math.isfinite(magnitude):

@@ -6,27 +6,37 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, mean_over_vectors, nan_if_undefined, row_chunks
+from repdyn.kernels.cloud import (
+    Cloud,
+    Undefined,
+    as_cloud,
+    mean_over_vectors,
+    nan_if_undefined,
+    row_chunks,
+)
 
 _ROUNDING = 1e-12
 COMPARED_WITH = "compared with: "
 """Prefix of a reason that concerns another cloud than the first."""
 
 
-def matched(check: Callable[[Cloud], object], *points: Tensor | Cloud, one_space: bool = False) -> list[Cloud]:
-    """Return points as clouds; raise ValueError unless they are as many (and have as many coordinates, if of
-    ``one_space``), and Undefined unless each cloud passes a check; the reason says if it is not the first."""
+def matched(
+    check: Callable[[Cloud], object], *points: Tensor | Cloud, one_space: bool = False
+) -> list[Cloud]:
+    """Return points as clouds; raise ValueError unless they are as many (and have as many
+    coordinates, if of ``one_space``), and Undefined unless each cloud passes a check; the reason
+    says if it is not the first."""
     cloud, *others = clouds = [as_cloud(each) for each in points]
     for other in others:
         if other.n_vectors != cloud.n_vectors:
             raise ValueError(
-                f"expected clouds of as many points, row by row of the same tokens, got {cloud.n_vectors} and "
-                f"{other.n_vectors}; take both from one probe"
+                "expected clouds of as many points, row by row of the same tokens, got "
+                f"{cloud.n_vectors} and {other.n_vectors}; take both from one probe"
             )
         if one_space and other.x.shape[1] != cloud.x.shape[1]:
             raise ValueError(
-                f"expected points of one dimension, got {cloud.x.shape[1]} and {other.x.shape[1]}; across dimensions "
-                "take linear_cka or linearity"
+                f"expected points of one dimension, got {cloud.x.shape[1]} and {other.x.shape[1]}; "
+                "across dimensions take linear_cka or linearity"
             )
     check(cloud)
     for other in others:
@@ -46,7 +56,9 @@ def require_numbers(cloud: Cloud) -> None:
 
 
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:
-    """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise Undefined if a vector is 0."""
+    """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise Undefined if
+    a vector is 0.
+    """
     products, own, others = [], [], []
     for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
         wide, other_wide = _scaled(rows)[0], _scaled(other_rows)[0]
@@ -55,7 +67,9 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
         others.append(torch.linalg.vector_norm(other_wide, dim=1))
     for prefix, norms in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
         if n_zero := int((norms == 0).sum()):
-            raise Undefined(f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction")
+            raise Undefined(
+                f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction"
+            )
     return (torch.cat(products) / torch.cat(own) / torch.cat(others)).clamp(-1, 1)
 
 
@@ -66,7 +80,9 @@ def lengths(rows: Tensor) -> Tensor:
 
 
 def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
-    """Return rows in float64 whose squares do not overflow, and the factor divided out: (n,), or one for all."""
+    """Return rows in float64 whose squares do not overflow, and the factor divided out: (n,), or
+    one for all.
+    """
     if rows.dtype != torch.float64:
         return rows.double(), 1.0
     largest = rows.abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)
@@ -77,21 +93,22 @@ def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
 def mean_cosine(x: Tensor | Cloud) -> Tensor:
     """Compute the mean cosine between the vectors of a cloud, over all pairs of different rows.
 
-    With u_i the rows divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``. The points are not centred: a
-    common offset is what it measures most of all.
+    With u_i the rows divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``. The points
+    are not centred: a common offset is what it measures most of all.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a cosine in [-1 / (n_vectors - 1), 1]; NaN when undefined. Absolute
-        error below 1e-14.
+        0-d float64 tensor on the device of ``x``, a cosine in [-1 / (n_vectors - 1), 1]; NaN when
+        undefined. Absolute error below 1e-14.
 
-    Invariant to rotation about the origin, positive scaling of each vector, order of the points and columns of zeros;
-    not to translation. Repeated points count as often as they occur.
+    Invariant to rotation about the origin, positive scaling of each vector, order of the points and
+    columns of zeros; not to translation. Repeated points count as often as they occur.
     Undefined when the points contain NaN, inf or a vector of zeros, or fewer than 3 of them differ.
 
-    Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019, its measure of anisotropy,
+    Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019, its
+        measure of anisotropy,
     there taken over random pairs.
 
     Example:
@@ -107,7 +124,8 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         wide = rows.double()
         largest = wide.abs().amax(1, keepdim=True)
         n_zero += (largest == 0).sum()
-        # divided by its largest coordinate first, no vector has squares that leave the range of float64
+        # divided by its largest coordinate first, no vector has squares that leave the range of
+        # float64
         wide = wide / largest
         total += (wide / torch.linalg.vector_norm(wide, dim=1, keepdim=True)).sum(0)
     if n_zero:
@@ -117,20 +135,23 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
 
 @mean_over_vectors
 def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
-    """Compute the mean cosine of a layer's vectors with another's: ``A_l = mean_t cos(h_l(t), h_L(t))`` of the last.
+    """Compute the mean cosine of a layer's vectors with another's: ``A_l = mean_t cos(h_l(t),
+    h_L(t))`` of the last.
 
     Args:
-        x: points of the layer, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        last: points of the last layer of its stack, or for the metric ``step_cosine`` of the next one; the same tokens
-            in the same order, the same shape.
+        x: points of the layer, shape (n_vectors, dim), any floating dtype, any device; or a Cloud
+            of them.
+        last: points of the last layer of its stack, or for the metric ``step_cosine`` of the next
+            one; the same tokens in the same order, the same shape.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the layer itself; NaN when undefined.
-        Accurate to 1e-15: all sums are in float64.
+        0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the layer itself;
+        NaN when undefined. Accurate to 1e-15: all sums are in float64.
 
-    Invariant to a rotation that turns both, to a positive factor of either, also one for each token, and to the order
-    of the tokens. Not to translation: a mean that all vectors of both layers share raises it.
-    Undefined when a point contains NaN or inf, when one is zero, or when there are none.
+    Invariant to a rotation that turns both, to a positive factor of either, also one for each
+    token, and to the order of the tokens. Not to translation: a mean that all vectors of both
+    layers share raises it. Undefined when a point contains NaN or inf, when one is zero, or when
+    there are none.
 
     Example:
         >>> last = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -142,7 +163,9 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
 
 
 @mean_over_vectors
-def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
+def alignment_gradient(
+    x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud
+) -> Tensor:
     """Compute what one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
 
     Args:
@@ -150,8 +173,9 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
         following: points of layer l + 1, likewise.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the block turns the vectors
-        towards the last layer; NaN when undefined. Accurate to 1e-15. All of a stack's add up to ``1 - A_0``.
+        0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the
+        block turns the vectors towards the last layer; NaN when undefined. Accurate to 1e-15. All
+        of a stack's add up to ``1 - A_0``.
 
     Invariant and undefined as :func:`alignment`.
 
@@ -172,18 +196,21 @@ def alignment_falls(
 
     Args:
         x, following, last: as for :func:`alignment_gradient`.
-        more_than: fall of the cosine that is not counted yet, >= 0; less than 1e-12 counts as rounding.
+        more_than: fall of the cosine that is not counted yet, >= 0; less than 1e-12 counts as
+            rounding.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [0, 1]: 0 where assumption 1 of the source, that every token comes
-        closer to its final vector, holds for all; NaN when undefined.
+        0-d float64 tensor on the device of ``x``, in [0, 1]: 0 where assumption 1 of the source,
+        that every token comes closer to its final vector, holds for all; NaN when undefined.
 
     Invariant and undefined as :func:`alignment`.
 
-    Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024, assumption 1.
+    Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024,
+        assumption 1.
 
     Example:
-        >>> first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 1.0], [1.0, 1.0]])
+        >>> first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 1.0],
+        ...     [1.0, 1.0]])
         >>> alignment_falls(first, second, last=torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
         0.5
     """
@@ -201,11 +228,11 @@ def norm(x: Tensor | Cloud) -> Tensor:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
-        relative 1e-14: all sums are in float64.
+        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when
+        undefined. Accurate to a relative 1e-14: all sums are in float64.
 
-    Invariant to rotation, to the order of the points and to columns of zeros; a factor of all points is one of the
-    result. Undefined when a point contains NaN or inf, or when there are none.
+    Invariant to rotation, to the order of the points and to columns of zeros; a factor of all
+    points is one of the result. Undefined when a point contains NaN or inf, or when there are none.
 
     Example:
         >>> norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
@@ -218,18 +245,21 @@ def norm(x: Tensor | Cloud) -> Tensor:
 
 @mean_over_vectors
 def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
-    """Compute the mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
+    """Compute the mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) -
+    h_l(t)|``.
 
     Args:
-        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of
+            them.
         following: points of layer l + 1, the same tokens in the same order, the same shape.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when undefined. Accurate to a
-        relative 1e-14 of what the two layers, as they were captured, differ by.
+        0-d float64 tensor on the device of ``x``, >= 0, in the units of the states; NaN when
+        undefined. Accurate to a relative 1e-14 of what the two layers, as they were captured,
+        differ by.
 
-    Invariant to a rotation or a translation of both, and to the order of the tokens; a factor of both is one of the
-    result. Undefined when a point contains NaN or inf, or when there are none.
+    Invariant to a rotation or a translation of both, and to the order of the tokens; a factor of
+    both is one of the result. Undefined when a point contains NaN or inf, or when there are none.
 
     Example:
         >>> step_length(torch.zeros(2, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()

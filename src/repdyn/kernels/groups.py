@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, as_labels, nan_if_undefined, row_chunks, unit_scale
+from repdyn.kernels.cloud import (
+    Cloud,
+    Undefined,
+    as_cloud,
+    as_labels,
+    nan_if_undefined,
+    row_chunks,
+    unit_scale,
+)
 from repdyn.kernels.sequences import require_attention
 
 # classes whose means are compared with all others at once
@@ -16,8 +24,8 @@ _TOO_CLOSE = 1e-9
 def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) -> Tensor:
     """Compute the class-distance normalised variance, averaged over all pairs of classes.
 
-    ``mean_(i<j)((s_i**2 + s_j**2) / (2 * |m_i - m_j|**2))``, where m_i is the mean of the vectors of class i, and
-    s_i**2 their mean squared distance from it.
+    ``mean_(i<j)((s_i**2 + s_j**2) / (2 * |m_i - m_j|**2))``, where m_i is the mean of the vectors
+    of class i, and s_i**2 their mean squared distance from it.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -25,15 +33,19 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         min_vectors: smallest number of vectors of a class that is used, >= 2.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, a pure number >= 0: 0 where the vectors of each class are equal;
-        about (v - 1) / 2 for classes of v vectors each that were assigned at random. NaN when undefined.
+        0-d float64 tensor on the device of ``x``, a pure number >= 0: 0 where the vectors of each
+        class are equal; about (v - 1) / 2 for classes of v vectors each that were assigned at
+        random. NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the classes.
-    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer than 2 classes have
-    ``min_vectors``, or when two have the same mean up to rounding (1e-9 of the longest one's length, centred).
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
+    names of the classes. Undefined when the points contain NaN or inf, when fewer than 3 of them
+    differ, when fewer than 2 classes have ``min_vectors``, or when two have the same mean up to
+    rounding (1e-9 of the longest one's length, centred).
 
-    Source: Wu, Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models, arXiv 2405.17767, 2024; the
-    quantity is that of Galanti, György, Hutter, On the Role of Neural Collapse in Transfer Learning, ICLR 2022.
+    Source: Wu, Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models, arXiv
+        2405.17767, 2024; the
+    quantity is that of Galanti, György, Hutter, On the Role of Neural Collapse in Transfer
+    Learning, ICLR 2022.
 
     Example:
         >>> points = torch.tensor([[0.0, 1.0], [0.0, -1.0], [4.0, 1.0], [4.0, -1.0], [9.0, 9.0]])
@@ -41,38 +53,46 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         0.0625
     """
     if not isinstance(min_vectors, int) or min_vectors < 2:
-        raise ValueError(f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance")
+        raise ValueError(
+            f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance"
+        )
     points, sizes = _classes_of(x, classes, min_vectors)
     means = _reduced(points, "mean", sizes)
-    variances = _reduced((points - means.repeat_interleave(sizes, dim=0)).square().sum(1), "mean", sizes)
+    variances = _reduced(
+        (points - means.repeat_interleave(sizes, dim=0)).square().sum(1), "mean", sizes
+    )
     return _mean_over_pairs(means, variances)
 
 
 @nan_if_undefined
 def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
-    """Compute the number of directions that tell classes, such as windows of text, apart from the spread within them.
+    """Compute the number of directions that tell classes, such as windows of text, apart from the
+    spread within them.
 
-    ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)`` and l the eigenvalues of ``W**-1/2 B W**-1/2``: B is the
-    covariance of the means of the classes, W that of the vectors about these means, plus ``delta`` of its mean variance
-    in every direction.
+    ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)`` and l the eigenvalues of ``W**-1/2 B
+    W**-1/2``: B is the covariance of the means of the classes, W that of the vectors about these
+    means, plus ``delta`` of its mean variance in every direction.
 
     Args:
         x, classes: as for :func:`class_variance`.
         delta: >= 0; the source adds 1e-4 itself, which depends on the scale of the points.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in directions, in [1, min(n_classes - 1, dim)]; NaN when undefined.
+        0-d float64 tensor on the device of ``x``, in directions, in [1, min(n_classes - 1, dim)];
+        NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling and order of the points and, where ``delta`` is small, to any
-    invertible linear map. Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when fewer
-    than 2 classes have 2 vectors, when these have too few vectors for W (beside one of each, at least dim), or when all
-    means are equal.
+    Invariant to translation, rotation, uniform scaling and order of the points and, where ``delta``
+    is small, to any invertible linear map. Undefined when the points contain NaN or inf, when fewer
+    than 3 of them differ, when fewer than 2 classes have 2 vectors, when these have too few vectors
+    for W (beside one of each, at least dim), or when all means are equal.
 
-    Source: Thilak et al., LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL Architectures, ICLR 2024
+    Source: Thilak et al., LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL
+        Architectures, ICLR 2024
     (arXiv 2312.04000).
 
     Example:
-        >>> points = torch.tensor([[0.0, 1.0], [0.2, 1.1], [4.0, 1.0], [4.1, 0.8], [9.0, 9.0], [9.1, 9.3]])
+        >>> points = torch.tensor([[0.0, 1.0], [0.2, 1.1], [4.0, 1.0], [4.1, 0.8], [9.0, 9.0],
+        ...     [9.1, 9.3]])
         >>> round(lidar(points, torch.tensor([7, 7, 3, 3, 1, 1])).item(), 2)
         1.33
     """
@@ -81,7 +101,9 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     points, sizes = _classes_of(x, classes)
     dim, n_beside = points.shape[1], len(points) - len(sizes)
     if n_beside < dim:
-        raise Undefined(f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed")
+        raise Undefined(
+            f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed"
+        )
     means = _reduced(points, "mean", sizes)
     points -= means.repeat_interleave(sizes, dim=0)
     means -= means.mean(0)
@@ -89,7 +111,11 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     within.diagonal().add_(delta * within.diagonal().mean())
     root, info = torch.linalg.cholesky_ex(within)
     if int(info) or not bool(means.any()):
-        raise Undefined("the means of all classes are equal" if not int(info) else "no spread within the classes")
+        raise Undefined(
+            "the means of all classes are equal"
+            if not int(info)
+            else "no spread within the classes"
+        )
     whitened = torch.linalg.solve_triangular(root, means.mT, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.mT).clamp_min(0)
     return torch.special.entr(values / values.sum()).sum().exp()
@@ -97,41 +123,51 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
 
 @nan_if_undefined
 def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: int = 10) -> Tensor:
-    """Compute how much less entropy two views of the same classes, such as windows of text, have together than in
-    random pairs: a mutual information of matrices.
+    """Compute how much less entropy two views of the same classes, such as windows of text, have
+    together than in random pairs: a mutual information of matrices.
 
-    ``mean_P(H(K * P K' P^T)) - H(K * K')``: the views are the means of every other vector of each class, K and K' their
-    Gram matrices after centring and scaling to length 1, ``*`` multiplies elements, P permutes the classes, and H is
-    ``-sum(p log p)`` of a matrix's eigenvalues as shares of their sum. The permutations are drawn from a fixed seed.
+    ``mean_P(H(K * P K' P^T)) - H(K * K')``: the views are the means of every other vector of each
+    class, K and K' their Gram matrices after centring and scaling to length 1, ``*`` multiplies
+    elements, P permutes the classes, and H is ``-sum(p log p)`` of a matrix's eigenvalues as shares
+    of their sum. The permutations are drawn from a fixed seed.
 
     Args:
         x, classes: as for :func:`class_variance`.
-        pairs: largest number of classes, >= 2, the first by their number; time grows with its cube, and values of
-            different numbers do not compare.
+        pairs: largest number of classes, >= 2, the first by their number; time grows with its cube,
+            and values of different numbers do not compare.
         permutations: >= 1; the more, the less the value depends on them.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in nats, at most log(pairs), near 0 and of either sign for unrelated
-        views; NaN when undefined. It is no mutual information of the vectors themselves: equal views have little of it
-        where all vectors lie in a few directions, or where they are orthogonal; and in a small trained decoder (512
+        0-d float64 tensor on the device of ``x``, in nats, at most log(pairs), near 0 and of either
+        sign for unrelated views; NaN when undefined. It is no mutual information of the vectors
+        themselves: equal views have little of it where all vectors lie in a few directions, or
+            where they are orthogonal; and in a small trained decoder (512
         windows of 80 tokens, 64 coordinates) it is within 0.01 of 0 in every layer.
 
-    Invariant to translation, rotation and uniform scaling. Undefined when the points contain NaN or inf, when fewer
-    than 3 of them differ, when fewer than 2 classes have 2 vectors, or when a class equals the mean of all in a view.
+    Invariant to translation, rotation and uniform scaling. Undefined when the points contain NaN or
+    inf, when fewer than 3 of them differ, when fewer than 2 classes have 2 vectors, or when a class
+    equals the mean of all in a view.
 
-    Source: Skean et al., DiME: Maximizing Mutual Information by a Difference of Matrix-Based Entropies, arXiv
-    2301.08164; with these matrices in the code of Layer by Layer, arXiv 2502.02013, whose views are augmented prompts.
+    Source: Skean et al., DiME: Maximizing Mutual Information by a Difference of Matrix-Based
+        Entropies, arXiv
+    2301.08164; with these matrices in the code of Layer by Layer, arXiv 2502.02013, whose views are
+    augmented prompts.
 
     Example:
-        >>> points = torch.tensor([[3.0, 0.0], [2.0, 1.0], [0.0, 3.0], [-1.0, 2.0], [-3.0, -1.0], [-2.0, -4.0]])
+        >>> points = torch.tensor([[3.0, 0.0], [2.0, 1.0], [0.0, 3.0], [-1.0, 2.0], [-3.0, -1.0],
+        ...     [-2.0, -4.0]])
         >>> dime(points, torch.tensor([7, 7, 3, 3, 1, 1])).item() > 0
         True
     """
     if pairs < 2 or permutations < 1:
-        raise ValueError(f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}")
+        raise ValueError(
+            f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}"
+        )
     points, sizes = _classes_of(x, classes)
     points, sizes = points[: int(sizes[:pairs].sum())], sizes[:pairs]
-    of_class = torch.arange(len(points), device=points.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    of_class = torch.arange(len(points), device=points.device) - (
+        sizes.cumsum(0) - sizes
+    ).repeat_interleave(sizes)
     grams = []
     for turn, n_of_view in ((0, (sizes + 1) // 2), (1, sizes // 2)):
         view = _reduced(points[of_class % 2 == turn], "mean", n_of_view)
@@ -142,27 +178,36 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         view /= lengths
         grams.append(view @ view.mT)
     generator = torch.Generator().manual_seed(0)
-    shuffles = [torch.randperm(len(sizes), generator=generator).to(sizes.device) for _ in range(permutations)]
-    together = torch.stack([grams[0] * other for other in (grams[1], *(grams[1][p][:, p] for p in shuffles))])
+    shuffles = [
+        torch.randperm(len(sizes), generator=generator).to(sizes.device)
+        for _ in range(permutations)
+    ]
+    together = torch.stack(
+        [grams[0] * other for other in (grams[1], *(grams[1][p][:, p] for p in shuffles))]
+    )
     shares = torch.linalg.eigvalsh(together / len(sizes)).clamp_min(0)
     entropies = torch.special.entr(shares).sum(1)
     return entropies[1:].mean() - entropies[0]
 
 
 def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Tensor, Tensor]:
-    """Return the points of the classes of :func:`_by_class`, centred, in float64, and the numbers of their points;
-    raise Undefined for fewer than 2 classes."""
+    """Return the points of the classes of :func:`_by_class`, centred, in float64, and the numbers
+    of their points; raise Undefined for fewer than 2 classes."""
     cloud = as_cloud(x)
     [classes] = as_labels(cloud.x, classes=classes)
     cloud.require_defined()
     order, sizes = _by_class(classes, min_vectors)
     if len(sizes) < 2:
-        raise Undefined(f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed")
+        raise Undefined(
+            f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed"
+        )
     return cloud.frame.transform(cloud.x[order]), sizes
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of the classes that are large enough, class after class, and the numbers of their rows."""
+    """Return the rows of the classes that are large enough, class after class, and the numbers of
+    their rows.
+    """
     names, of_row, sizes = classes.unique(return_inverse=True, return_counts=True)
     is_used = (names >= 0) & (sizes >= min_vectors)
     by_class = of_row.argsort(stable=True)
@@ -185,7 +230,10 @@ def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
         n_equal += (distances <= too_close).sum()
         total += ((variances[rows, None] + variances) / (2 * distances.square())).sum()
     if n_equal:
-        raise Undefined(f"{int(n_equal) // 2} of {n * (n - 1) // 2} pairs of classes have the same mean up to rounding")
+        raise Undefined(
+            f"{int(n_equal) // 2} of {n * (n - 1) // 2} pairs of classes have the same mean up to "
+            "rounding"
+        )
     return total / (n * (n - 1))
 
 
@@ -195,23 +243,29 @@ _CHUNK = 1 << 20
 
 @nan_if_undefined
 def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) -> Tensor:
-    """Compute how similar the vectors of one word are over its contexts, beyond the similarity of any two vectors.
+    """Compute how similar the vectors of one word are over its contexts, beyond the similarity of
+    any two vectors.
 
-    ``mean_w(mean_(i<j in w) cos(x_i, x_j)) - mean_(i<j) cos(x_i, x_j)``: each word counts alike, however frequent.
+    ``mean_w(mean_(i<j in w) cos(x_i, x_j)) - mean_(i<j) cos(x_i, x_j)``: each word counts alike,
+    however frequent.
 
     Args:
-        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They are not centred.
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They
+            are not centred.
         words: integers, shape (n_vectors,), the word (token id) of each point; negative for none.
         min_contexts: smallest number of vectors of a word that is used, >= 2.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [-2, 2]: near 0 for vectors that depend on the context alone, near
-        1 minus the mean cosine of all pairs for vectors that depend on the word alone; NaN when undefined.
+        0-d float64 tensor on the device of ``x``, in [-2, 2]: near 0 for vectors that depend on the
+        context alone, near 1 minus the mean cosine of all pairs for vectors that depend on the word
+        alone; NaN when undefined.
 
-    Invariant to rotation, to positive factors of each vector, to order and to names of words; not to translation.
-    Undefined when the points contain NaN, inf or a vector of zeros, or when no word has ``min_contexts`` vectors.
+    Invariant to rotation, to positive factors of each vector, to order and to names of words; not
+    to translation. Undefined when the points contain NaN, inf or a vector of zeros, or when no word
+    has ``min_contexts`` vectors.
 
-    Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019, self-similarity adjusted
+    Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019,
+        self-similarity adjusted
     for anisotropy, of words in at least 5 contexts.
 
     Example:
@@ -223,12 +277,17 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     x, n = cloud.x, cloud.n_vectors
     [words] = as_labels(x, words=words)
     if not isinstance(min_contexts, int) or min_contexts < 2:
-        raise ValueError(f"expected min_contexts >= 2, got {min_contexts}; a single vector has no pair")
+        raise ValueError(
+            f"expected min_contexts >= 2, got {min_contexts}; a single vector has no pair"
+        )
     order, sizes = _by_class(words, min_contexts)
     if not len(sizes):
         raise Undefined(f"no word has {min_contexts} of the {n} vectors")
     norms = _positive_norms(x)[:, None]
-    of_all, of_word = x.new_zeros((), dtype=torch.float64), x.new_zeros(len(sizes), dtype=torch.float64)
+    of_all, of_word = (
+        x.new_zeros((), dtype=torch.float64),
+        x.new_zeros(len(sizes), dtype=torch.float64),
+    )
     # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
     for columns in x.split(max(1, _CHUNK // n), dim=1):
         units = columns.double() / norms
@@ -240,23 +299,29 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
 
 @nan_if_undefined
 def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean cosine of vectors of words of one topic, minus that of vectors of words of different topics.
+    """Compute the mean cosine of vectors of words of one topic, minus that of vectors of words of
+    different topics.
 
-    ``mean(cos(x_i, x_j) : w_i != w_j, t_i = t_j) - mean(cos(x_i, x_j) : w_i != w_j, t_i != t_j)`` over all such pairs,
-    each alike. It comes from sums of unit vectors, at a cost linear in the number of vectors.
+    ``mean(cos(x_i, x_j) : w_i != w_j, t_i = t_j) - mean(cos(x_i, x_j) : w_i != w_j, t_i != t_j)``
+    over all such pairs, each alike. It comes from sums of unit vectors, at a cost linear in the
+    number of vectors.
 
     Args:
-        x: vectors, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They are not centred.
+        x: vectors, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They
+            are not centred.
         ids: word (token id) of each vector, shape (n_vectors,), integers.
-        topics: topic of each vector, shape (n_vectors,), integers; vectors of a negative topic are left out.
+        topics: topic of each vector, shape (n_vectors,), integers; vectors of a negative topic are
+            left out.
 
     Returns:
         0-d float64 tensor on the device of ``x``, in [-2, 2]; NaN when undefined.
 
-    Invariant to rotation, to positive factors of each vector, to order and to names of words and topics. Undefined
-    when no vector has a topic, when there are no pairs of one kind, when a vector is zero, or for NaN and inf.
+    Invariant to rotation, to positive factors of each vector, to order and to names of words and
+    topics. Undefined when no vector has a topic, when there are no pairs of one kind, when a vector
+    is zero, or for NaN and inf.
 
-    Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6; theirs is of the word
+    Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6;
+        theirs is of the word
     embeddings, each word once.
 
     Example:
@@ -270,7 +335,8 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
 
 @nan_if_undefined
 def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute :func:`topic_gap` of inner products instead of cosines, in the square of the vectors' unit.
+    """Compute :func:`topic_gap` of inner products instead of cosines, in the square of the vectors'
+    unit.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
@@ -309,30 +375,35 @@ def topic_mean(
 
 @nan_if_undefined
 def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean attention weight between positions of one topic, minus that between different topics.
+    """Compute the mean attention weight between positions of one topic, minus that between
+    different topics.
 
-    For each head ``mean(a_ij : w_i != w_j, t_i = t_j) - mean(a_ij : w_i != w_j, t_i != t_j)``, i attending to j, over
-    all pairs that i sees, each alike. Neither a position and itself nor two positions of the same word are in it: a
-    head that looks for itself, or for a word's earlier occurrence, would pass for one that looks for its topic. What i
-    does not see (later positions of a causal model, those out of a window) is in neither mean: a pair that no head
-    gives any weight. Weights are 1 / n on average, so gaps of sequences of different length n do not compare.
+    For each head ``mean(a_ij : w_i != w_j, t_i = t_j) - mean(a_ij : w_i != w_j, t_i != t_j)``, i
+    attending to j, over all pairs that i sees, each alike. Neither a position and itself nor two
+    positions of the same word are in it: a head that looks for itself, or for a word's earlier
+    occurrence, would pass for one that looks for its topic. What i does not see (later positions of
+    a causal model, those out of a window) is in neither mean: a pair that no head gives any weight.
+    Weights are 1 / n on average, so gaps of sequences of different length n do not compare.
 
     Args:
-        weights: of one sequence, shape (heads, n, n), from each position to each, any floating dtype, any device.
+        weights: of one sequence, shape (heads, n, n), from each position to each, any floating
+            dtype, any device.
         ids: word (token id) at each position, shape (n,), integers.
-        topics: topic at each position, shape (n,), integers; positions of a negative topic are left out.
+        topics: topic at each position, shape (n,), integers; positions of a negative topic are left
+            out.
 
     Returns:
         (heads,) float64 on the device of ``weights``, in [-1, 1]; NaN when undefined.
 
-    Invariant to the order of the positions and to names of words and topics. Undefined when no position has a topic,
-    when there are no pairs of one of the two kinds, or for NaN and inf.
+    Invariant to the order of the positions and to names of words and topics. Undefined when no
+    position has a topic, when there are no pairs of one of the two kinds, or for NaN and inf.
 
     Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6.
 
     Example:
         >>> weights = torch.tensor([[[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]])
-        >>> attention_topic_gap(weights, ids=torch.arange(3), topics=torch.tensor([0, 0, 1])).tolist()
+        >>> attention_topic_gap(weights, ids=torch.arange(3), topics=torch.tensor([0, 0,
+        ...     1])).tolist()
         [0.25]
     """
     same, different = _attention_means(weights, ids, topics)
@@ -340,7 +411,9 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
 
 
 @nan_if_undefined
-def attention_topic_mean(weights: Tensor, ids: Tensor, topics: Tensor, *, pairs: str = "same") -> Tensor:
+def attention_topic_mean(
+    weights: Tensor, ids: Tensor, topics: Tensor, *, pairs: str = "same"
+) -> Tensor:
     """Compute one of the two means of :func:`attention_topic_gap`.
 
     Args:
@@ -354,7 +427,8 @@ def attention_topic_mean(weights: Tensor, ids: Tensor, topics: Tensor, *, pairs:
 
     Example:
         >>> weights = torch.tensor([[[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]])
-        >>> attention_topic_mean(weights, torch.arange(3), torch.tensor([0, 0, 1]), pairs="different").tolist()
+        >>> attention_topic_mean(weights, torch.arange(3), torch.tensor([0, 0, 1]),
+        ...     pairs="different").tolist()
         [0.5]
     """
     return _attention_means(weights, ids, topics)[_place_of(pairs)]
@@ -367,7 +441,9 @@ def _place_of(pairs: str) -> int:
 
 
 def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each head's mean weight between positions of one topic, and between those of different topics."""
+    """Return each head's mean weight between positions of one topic, and between those of different
+    topics.
+    """
     require_attention(weights)
     ids, topics = as_labels(weights[0], ids=ids, topics=topics)
     is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
@@ -384,16 +460,21 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
 def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tuple[Tensor, Tensor]:
     """Return the mean product of vectors of one topic, and that of vectors of different topics.
 
-    The inner products of all pairs within a group, here of one topic and one word, sum to the square of the group's
-    sum; and squares add up over the coordinates, which are processed a few at a time.
+    The inner products of all pairs within a group, here of one topic and one word, sum to the
+    square of the group's sum; and squares add up over the coordinates, which are processed a few at
+    a time.
     """
     x = as_cloud(x).x
     ids, topics = as_labels(x, ids=ids, topics=topics)
     has_topic = topics >= 0
-    x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
+    x, ids, topics = (
+        (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
+    )
     words, of_word = ids.unique(return_inverse=True)
     of_topic = topics.unique(return_inverse=True)[1]
-    groups, of_group, sizes = (of_topic * len(words) + of_word).unique(return_inverse=True, return_counts=True)
+    groups, of_group, sizes = (of_topic * len(words) + of_word).unique(
+        return_inverse=True, return_counts=True
+    )
     n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
     n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
     _require_pairs(len(x), n_same, n_other, "vectors")
@@ -402,7 +483,9 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     groups_by_word, groups_of_word = word_of_group.argsort(stable=True), word_of_group.bincount()
     norms = _positive_norms(x) if product == "cosine" else _norms(x)
     unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
-    factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[order, None]
+    factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[
+        order, None
+    ]
     of_same, of_all = x.new_zeros(2, dtype=torch.float64)
     for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
         by_group = _reduced(columns[order].double() * factors, "sum", sizes)
@@ -426,7 +509,10 @@ def _positive_norms(x: Tensor) -> Tensor:
 def _norms(x: Tensor) -> Tensor:
     """Return the norms, (n,) float64."""
     scale = unit_scale(x)
-    norms = torch.cat([rows.double().mul(scale).square().sum(1).sqrt() for rows in row_chunks(x)]) / scale
+    norms = (
+        torch.cat([rows.double().mul(scale).square().sum(1).sqrt() for rows in row_chunks(x)])
+        / scale
+    )
     if not norms.isfinite().all():
         raise Undefined(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")
     return norms
@@ -438,4 +524,6 @@ def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:
     if n_same == 0:
         raise Undefined(f"no two of the {n} {what} with a topic have different words of one topic")
     if n_other == 0:
-        raise Undefined(f"no two of the {n} {what} with a topic have different words of different topics")
+        raise Undefined(
+            f"no two of the {n} {what} with a topic have different words of different topics"
+        )

@@ -29,13 +29,16 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
     """Predict tokens, int64 (n,), one from each state of the last layer, (n, dim).
 
     Raises:
-        Undefined: there is nothing to predict, a token is not in the head's vocabulary, or a logit is not finite.
+        Undefined: there is nothing to predict, a token is not in the head's vocabulary, or a logit
+            is not finite.
     """
     if not len(states):
         raise Undefined("there are no tokens to predict")
     n_logits = head(states[:1]).shape[1]
     if int(targets.max()) >= n_logits:
-        raise Undefined(f"the output head has {n_logits} logits, the probe a token {int(targets.max())}")
+        raise Undefined(
+            f"the output head has {n_logits} logits, the probe a token {int(targets.max())}"
+        )
     predictions = Predictions(*_by_tiles(partial(_predict, head=head), n_logits, states, targets))
     if not bool(predictions.loss.isfinite().all()):
         raise Undefined("a logit is not finite")
@@ -43,18 +46,22 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
 
 
 def calibration_error(predictions: Predictions) -> Tensor:
-    """Compute the expected calibration error of the most probable of n > 0 tokens: 0-d float64 tensor in [0, 1].
+    """Compute the expected calibration error of the most probable of n > 0 tokens: 0-d float64
+    tensor in [0, 1].
 
-    The predictions are grouped by confidence into 15 intervals of equal width. The error is the absolute
-    difference of accuracy and mean confidence in each, weighted by the number of predictions in it. It is biased
-    upwards for few predictions: a calibrated model has about sqrt(15 / n) / 2, at most.
+    The predictions are grouped by confidence into 15 intervals of equal width. The error is the
+    absolute difference of accuracy and mean confidence in each, weighted by the number of
+    predictions in it. It is biased upwards for few predictions: a calibrated model has about
+    sqrt(15 / n) / 2, at most.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks (ICML).
     """
     confidence, n_bins = predictions.confidence, CALIBRATION_BINS
     # intervals are open below and closed above, as in the source
     bins = (confidence * n_bins).ceil().long().clamp(1, n_bins) - 1
-    gaps = confidence.new_zeros(n_bins).index_add_(0, bins, predictions.is_correct.double() - confidence)
+    gaps = confidence.new_zeros(n_bins).index_add_(
+        0, bins, predictions.is_correct.double() - confidence
+    )
     return gaps.abs().sum() / len(confidence)
 
 
@@ -82,10 +89,12 @@ class LensReading(NamedTuple):
     entropy: Tensor
     """(n,) float64: entropy of the prediction, in nats."""
     kl: Tensor
-    """(n,) float64: KL(final || layer) in nats, the divergence of the layer's prediction from the final one."""
+    """(n,) float64: KL(final || layer) in nats, the divergence of the layer's prediction from the
+    final one.
+    """
     final_rank: Tensor
-    """(n,) how many tokens are more probable here than the one that is the most probable in the end; 0 where the
-    predictions agree."""
+    """(n,) how many tokens are more probable here than the one that is the most probable in the
+    end; 0 where the predictions agree."""
 
 
 def read_predictions(x: Tensor, last: Tensor, head: Head, k: int = 1) -> LensReading:
@@ -100,8 +109,12 @@ def read_predictions(x: Tensor, last: Tensor, head: Head, k: int = 1) -> LensRea
     return LensReading(*_by_tiles(partial(_read, head=head, k=k), head(x[:1]).shape[1], x, last))
 
 
-def _by_tiles(read: Callable[..., tuple[Tensor, ...]], n_logits: int, *rows: Tensor) -> Iterator[Tensor]:
-    """Return what ``read`` returns for some rows, of which each has so many logits, for all of them."""
+def _by_tiles(
+    read: Callable[..., tuple[Tensor, ...]], n_logits: int, *rows: Tensor
+) -> Iterator[Tensor]:
+    """Return what ``read`` returns for some rows, of which each has so many logits, for all of
+    them.
+    """
     tiles = zip(*(each.split(max(1, _LOGITS // n_logits)) for each in rows), strict=True)
     return map(torch.cat, zip(*(read(*tile) for tile in tiles), strict=True))
 
@@ -118,8 +131,8 @@ def lens_kl(reading: LensReading) -> Tensor:
 
 
 def lens_agreement(reading: LensReading) -> Tensor:
-    """Compute the share of n > 0 vectors from which the layer predicts the token that the model predicts in the end:
-    0-d float64 tensor in [0, 1].
+    """Compute the share of n > 0 vectors from which the layer predicts the token that the model
+    predicts in the end: 0-d float64 tensor in [0, 1].
 
     Source: as :func:`lens_kl`.
     """

@@ -24,12 +24,13 @@ _N_EXTRA = (30, 1022, None)
 _ROUNDOFF = 2.0**-53
 # rows of the distance matrix held at a time in float64
 _TILE = 512
-# No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below this are accepted,
-# so nothing is nearer than (1 - 5e-11) r_k.
+# No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below
+# this are accepted, so nothing is nearer than (1 - 5e-11) r_k.
 _TIE = 1e-10
 # below this, squares of distances lose digits
 _MIN_DISTANCE = 1e-145
-# coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an accelerator busy
+# coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an
+# accelerator busy
 _CPU_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 22
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
@@ -51,13 +52,14 @@ class Neighbours(NamedTuple):
 
 
 def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
-    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k), cached; or those of
-    some of them, int64 (m,). Raise Undefined if a point has fewer than k distinct others outside its group."""
+    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k),
+    cached; or those of some of them, int64 (m,). Raise Undefined if a point has fewer than k
+    distinct others outside its group."""
     points, groups, *_ = cloud.distinct
     if k > cloud.n_candidates and groups is not None:
         raise Undefined(
-            f"{cloud.n_candidates} of {cloud.n_unique} distinct points lie outside the largest of the groups, "
-            f"at least {k} needed"
+            f"{cloud.n_candidates} of {cloud.n_unique} distinct points lie outside the largest of "
+            f"the groups, at least {k} needed"
         )
     if rows is not None:
         return neighbours_of(rows, points, k, groups=groups)
@@ -72,12 +74,14 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
 
 @in_full_precision
 def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
-    """Return the cloud with one of each set of near duplicates, for use by all estimators of neighbours, and which
-    points its distinct ones are, int64; raise Undefined if fewer than 3 points, or than ``fewest``, are left.
+    """Return the cloud with one of each set of near duplicates, for use by all estimators of
+    neighbours, and which points its distinct ones are, int64; raise Undefined if fewer than 3
+    points, or than ``fewest``, are left.
 
-    Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius, have no distance
-    that means anything. A pair of them gives two ratios without bound, and a ratio of 1 to every point that has both as
-    its nearest. They may be of one group. Points that are joined in several steps count as one.
+    Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius,
+    have no distance that means anything. A pair of them gives two ratios without bound, and a ratio
+    of 1 to every point that has both as its nearest. They may be of one group. Points that are
+    joined in several steps count as one.
     """
     cloud.require_defined()
     part, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
@@ -90,28 +94,44 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
             part, rows = _part(part, stays), rows[stays]
         if len(rows) < 3:
             raise Undefined(
-                f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of {cloud.x.dtype}, at "
-                "least 3 needed"
+                f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of "
+                f"{cloud.x.dtype}, at least 3 needed"
             )
-        cloud.results[resolved] = (None if part is cloud else part), rows  # not the cloud, which would stay in memory
+        # not the cloud, which would stay in memory
+        cloud.results[resolved] = (
+            (None if part is cloud else part),
+            rows,
+        )
     if part.n_unique < fewest:
-        raise Undefined(f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed")
+        raise Undefined(
+            f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed"
+        )
     return part, rows
 
 
 def require_in_range(ratios: Tensor) -> None:
     """Raise Undefined unless all ratios of distances are finite."""
     if not ratios.isfinite().all():
-        raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
+        raise Undefined(
+            "nearest-neighbour distances leave the range of float64; rescale the points"
+        )
 
 
 def _part(cloud: Cloud, stays: Tensor) -> Cloud:
-    """Return a cloud of some of the distinct points, with their neighbours searched anew for those that lost one."""
+    """Return a cloud of some of the distinct points, with their neighbours searched anew for those
+    that lost one.
+    """
     points, groups, *_ = cloud.distinct
     groups = None if groups is None else groups[stays]
-    part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours, whole_spectrum=cloud.whole_spectrum)
+    part = Cloud(
+        points[stays],
+        groups=groups,
+        n_neighbours=cloud.n_neighbours,
+        whole_spectrum=cloud.whole_spectrum,
+    )
     every = torch.arange(len(part.x), device=points.device)
-    part.distinct = Distinct(part.x, groups, every, every)  # what is left of distinct points is distinct
+    # what is left of distinct points is distinct
+    part.distinct = Distinct(part.x, groups, every, every)
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
         left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
@@ -124,37 +144,48 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     incomplete = (~stays[indices]).any(1).nonzero().flatten()
     if _MANY * len(incomplete) < len(indices):
         found = Neighbours(distances, number[indices])
-        found.distances[incomplete], found.indices[incomplete] = cloud_neighbours(part, k, incomplete)
+        found.distances[incomplete], found.indices[incomplete] = cloud_neighbours(
+            part, k, incomplete
+        )
         part.results[cloud_neighbours] = found
     return part
 
 
 def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
-    """Return the later point of each pair closer than a limit, among nearest neighbours and within groups."""
+    """Return the later point of each pair closer than a limit, among nearest neighbours and within
+    groups.
+    """
     if not bool((torch.minimum(*cloud.once(nearest_by_origin)) < limit).any()):
         return torch.empty(0, dtype=torch.int64, device=cloud.x.device)
     pairs = list(cloud.once(_pairs_in_groups))
     if cloud.n_candidates > 0:
         distances, indices = cloud_neighbours(cloud, 1)
-        pairs.append((torch.arange(len(indices), device=indices.device), indices[:, 0], distances[:, 0]))
-    return torch.cat([first.maximum(second)[distances < limit] for first, second, distances in pairs]).unique()
+        pairs.append(
+            (torch.arange(len(indices), device=indices.device), indices[:, 0], distances[:, 0])
+        )
+    return torch.cat(
+        [first.maximum(second)[distances < limit] for first, second, distances in pairs]
+    ).unique()
 
 
 def nearest_by_origin(cloud: Cloud) -> tuple[Tensor, Tensor]:
-    """Return the distance of each distinct point to the nearest one outside its group, and to the nearest one of its
+    """Return the distance of each distinct point to the nearest one outside its group, and to the
+    nearest one of its
     group: (n_unique,) float64, infinite where there is none."""
     inside = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     outside = inside.clone()
     if cloud.n_candidates > 0:
         outside = cloud_neighbours(cloud, 1).distances[:, 0]
     for first, second, distances in cloud.once(_pairs_in_groups):
-        inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
+        inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(
+            0, second, distances, "amin"
+        )
     return outside, inside
 
 
 def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return pairs of distinct points of one group, with their distances: all of a small group, of a larger one each
-    point with its nearest."""
+    """Return pairs of distinct points of one group, with their distances: all of a small group, of
+    a larger one each point with its nearest."""
     points, groups, *_ = cloud.distinct
     if groups is None:
         return []
@@ -171,7 +202,9 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
     left = torch.arange(n, device=points.device)
     right = left + torch.arange(1, min(_MAX_PAIRWISE, largest), device=points.device)[:, None]
     together = (
-        (group_index[right.clamp(max=n - 1)] == group_index) & (right < n) & (sizes[group_index] <= _MAX_PAIRWISE)
+        (group_index[right.clamp(max=n - 1)] == group_index)
+        & (right < n)
+        & (sizes[group_index] <= _MAX_PAIRWISE)
     )
     apart, left = together.nonzero(as_tuple=True)
     first, second = order[left], order[left + apart + 1]
@@ -179,15 +212,19 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def radius(cloud: Cloud) -> float:
-    """Return the median distance of the distinct points from their centre: from the mean of all of them, then three
-    times from the mean of the nearer half."""
-    points = cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
+    """Return the median distance of the distinct points from their centre: from the mean of all of
+    them, then three times from the mean of the nearer half."""
+    points = (
+        cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
+    )
     centre, distances = points.mean(0), points.new_empty(0)
     for iteration in range(_N_ITERATIONS + 1):
         if iteration:
             nearer = (distances <= distances.median()).to(points.dtype)
             centre = (nearer @ points) / nearer.sum()
-        distances = torch.cat([torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)])
+        distances = torch.cat(
+            [torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)]
+        )
     return distances.median().item() / cloud.scale
 
 
@@ -196,17 +233,20 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
-        groups: integers, shape (n,), of which each point needs k others outside its own: points of one group are not
-            each other's neighbours.
+        groups: integers, shape (n,), of which each point needs k others outside its own: points of
+            one group are not each other's neighbours.
 
     Returns:
-        Distances ascending along each row, in the unit of ``points``; the relative error is below 1e-10, and a point's
-        values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
+        Distances ascending along each row, in the unit of ``points``; the relative error is below
+        1e-10, and a point's values do not depend on ``k``. Distances below 1e-145 of the largest
+        coordinate become 0.
     """
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
     if k > _MOST_BY_CANDIDATES:
-        return neighbours_of(torch.arange(len(points), device=points.device), points, k, groups=groups)
+        return neighbours_of(
+            torch.arange(len(points), device=points.device), points, k, groups=groups
+        )
     pairs = find_candidates(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
     rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
@@ -230,8 +270,12 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     return found
 
 
-def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
-    """Return the k nearest neighbours of some points, int64 (m,): :func:`nearest_neighbours` by float64 products."""
+def neighbours_of(
+    rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None
+) -> Neighbours:
+    """Return the k nearest neighbours of some points, int64 (m,): :func:`nearest_neighbours` by
+    float64 products.
+    """
     found = Neighbours(
         torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),
@@ -252,16 +296,22 @@ def neighbours_of(rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None
 
 
 def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Compute distances between pairs of points from the original coordinates, without cancellation.
+    """Compute distances between pairs of points from the original coordinates, without
+    cancellation.
 
     A distance so small relative to the coordinates that its square loses digits becomes 0.
     """
-    at_a_time = max(1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1])
+    at_a_time = max(
+        1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1]
+    )
     # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
-    # written in place: results kept between the rows that are gathered would scatter the freed memory of these
+    # written in place: results kept between the rows that are gathered would scatter the freed
+    # memory of these
     result = torch.empty(first.shape, dtype=torch.float64, device=points.device)
-    for a, b, target in zip(first.split(at_a_time), second.split(at_a_time), result.split(at_a_time), strict=True):
+    for a, b, target in zip(
+        first.split(at_a_time), second.split(at_a_time), result.split(at_a_time), strict=True
+    ):
         difference = embedding(a, points).double().sub_(embedding(b, points))
         difference = difference if scale == 1 else difference.mul_(scale)
         torch.linalg.vector_norm(difference, dim=1, out=target)
@@ -269,11 +319,19 @@ def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _search(
-    rows: Tensor, points: Tensor, k: int, n_candidates: int, frame: Frame, groups: Tensor | None = None
+    rows: Tensor,
+    points: Tensor,
+    k: int,
+    n_candidates: int,
+    frame: Frame,
+    groups: Tensor | None = None,
 ) -> tuple[Neighbours, Tensor]:
-    """Return the k nearest neighbours of some rows by a float64 product, and for which of them they are proven."""
+    """Return the k nearest neighbours of some rows by a float64 product, and for which of them they
+    are proven.
+    """
     left = frame.transform(points[rows])
-    # converted in chunks: all points in float64 would take twice the memory of the points themselves
+    # converted in chunks: all points in float64 would take twice the memory of the points
+    # themselves
     scores = torch.cat([_scores(left, frame.transform(right)) for right in row_chunks(points)], 1)
     scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
     if groups is not None:
@@ -290,14 +348,16 @@ def _search(
 
 
 def _is_proven(dim: int, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
-    """Return True where no point that was left out can be nearer than ``reach`` (in units of the frame).
+    """Return True where no point that was left out can be nearer than ``reach`` (in units of the
+    frame).
 
-    Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 - |x|^2 plus
+    Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 -
+    |x|^2 plus
 
     - the rounding of both points, which moves their distance by u (|x| + |y|);
-    - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k = k u / (1 - k u)
-      (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), that of the squared norms, and
-      underflow.
+    - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k =
+      k u / (1 - k u) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1),
+      that of the squared norms, and underflow.
     """
     u = _ROUNDOFF
     norm = square.sqrt()
@@ -317,25 +377,29 @@ def _squares(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1).square()
 
 
-# Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a
-# byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for each token: 99% of them are closer
-# than this to another one, at step 64 still 95%; in a trained decoder's first block, of dimension 2, 14% are. A cloud
-# of dimension 1 counts as nearly the same throughout: so close do 4096 points lie on a line.
+# Share of the radius of a cloud below which two points count as nearly the same. At initialisation
+# the blocks of a byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for
+# each token: 99% of them are closer than this to another one, at step 64 still 95%; in a trained
+# decoder's first block, of dimension 2, 14% are. A cloud of dimension 1 counts as nearly the same
+# throughout: so close do 4096 points lie on a line.
 NEAR_DUPLICATE = 1e-2
 
 
 @nan_if_undefined
 def same_group_share(cloud: Cloud) -> Tensor:
-    """Compute the share of the distinct points whose nearest other distinct point is of their own group.
+    """Compute the share of the distinct points whose nearest other distinct point is of their own
+    group.
 
-    These are the neighbours that a dimension with groups leaves out; if the share is near 1, the dimension without
-    groups would be that of the groups, not of the cloud. A tie counts for the other groups.
+    These are the neighbours that a dimension with groups leaves out; if the share is near 1, the
+    dimension without groups would be that of the groups, not of the cloud. A tie counts for the
+    other groups.
 
     Returns:
         0-d float64 tensor in [0, 1]; 0 for groups of one, 1 for a single group; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and names of the groups.
-    Undefined when the cloud has no groups, contains NaN or inf, or fewer than 3 distinct points.
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
+    names of the groups. Undefined when the cloud has no groups, contains NaN or inf, or fewer than
+    3 distinct points.
     """
     cloud.require_defined()
     if cloud.groups is None:
@@ -346,17 +410,20 @@ def same_group_share(cloud: Cloud) -> Tensor:
 
 @nan_if_undefined
 def near_duplicate_share(cloud: Cloud) -> Tensor:
-    """Compute the share of all points whose nearest other point, of any group, is an exact or a near duplicate.
+    """Compute the share of all points whose nearest other point, of any group, is an exact or a
+    near duplicate.
 
-    Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct points from their
-    centre: from the mean of all of them, then three times from the mean of the nearer half. This is robust to a few
+    Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct
+    points from their
+    centre: from the mean of all of them, then three times from the mean of the nearer half. This is
+        robust to a few
     huge points, such as attention sinks, which would dominate the mean and any mean square.
 
     Returns:
         0-d float64 tensor in [0, 1]; NaN when undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and to groups. Undefined
-    when the cloud contains NaN or inf, or fewer than 3 distinct points.
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
+    to groups. Undefined when the cloud contains NaN or inf, or fewer than 3 distinct points.
     """
     cloud.require_defined()
     is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)

@@ -18,11 +18,14 @@ class Sequences:
     """The states of all tokens of several whole sequences.
 
     Raises:
-        ValueError: vectors that are not (n_vectors, dim) of a floating dtype, or lengths that do not add up to them.
+        ValueError: vectors that are not (n_vectors, dim) of a floating dtype, or lengths that do
+            not add up to them.
     """
 
     x: Tensor
-    """(n_vectors, dim) one sequence after another, float16, bfloat16, float32 or float64, any device."""
+    """(n_vectors, dim) one sequence after another, float16, bfloat16, float32 or float64, any
+    device.
+    """
     lengths: tuple[int, ...]
     """Number of tokens in each sequence, at least 1."""
 
@@ -30,14 +33,14 @@ class Sequences:
         n_vectors = Cloud(self.x).n_vectors
         if min(self.lengths, default=0) < 1 or sum(self.lengths) != n_vectors:
             raise ValueError(
-                f"expected lengths of at least 1 that add up to {n_vectors} vectors, got {self.lengths}; give the "
-                "vectors of all sequences one after another"
+                f"expected lengths of at least 1 that add up to {n_vectors} vectors, got "
+                f"{self.lengths}; give the vectors of all sequences one after another"
             )
 
     @cached_property
     def padded(self) -> Tensor:
-        """(n_sequences, longest, dim) float64, zeros after the end of each sequence; divided by the largest magnitude
-        of each sequence, so that no square leaves the range of float64."""
+        """(n_sequences, longest, dim) float64, zeros after the end of each sequence; divided by the
+        largest magnitude of each sequence, so that no square leaves the range of float64."""
         is_token = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
         padded = self.x.new_zeros(is_token.shape + self.x.shape[1:], dtype=torch.float64)
         padded[is_token.to(self.x.device)] = self.x.detach().double()
@@ -54,9 +57,10 @@ class Sequences:
 def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor:
     """Compute the entropy of the eigenvalues of each sequence's Gram matrix, mean over sequences.
 
-    With Z (length, dim) the vectors of a sequence, ``-sum(p_i log p_i)`` over the eigenvalues p_i of
-    ``Z Z^T / trace(Z Z^T)``, the squared singular values of Z as shares of their sum. The vectors are neither centred
-    nor scaled, so that one vector that is much longer than all others takes the entropy to 0.
+    With Z (length, dim) the vectors of a sequence, ``-sum(p_i log p_i)`` over the eigenvalues p_i
+    of ``Z Z^T / trace(Z Z^T)``, the squared singular values of Z as shares of their sum. The
+    vectors are neither centred nor scaled, so that one vector that is much longer than all others
+    takes the entropy to 0.
 
     Args:
         normalised: whether to divide by the largest possible entropy, ``log(min(length, dim))``.
@@ -65,15 +69,17 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
         0-d float64 tensor on the device of the states, a pure number in [0, 1], or nats in
         [0, log(min(length, dim))]; NaN when undefined. Absolute error below 1e-12.
 
-    Invariant to rotation about the origin, uniform scaling of a sequence, order of its tokens and, unless it is
-    normalised with dim < length, columns of zeros; not to translation.
-    Undefined for a sequence of one token, for NaN and inf, for a sequence of zeros alone, and, if normalised, for
-    vectors of one coordinate.
+    Invariant to rotation about the origin, uniform scaling of a sequence, order of its tokens and,
+    unless it is normalised with dim < length, columns of zeros; not to translation.
+    Undefined for a sequence of one token, for NaN and inf, for a sequence of zeros alone, and, if
+    normalised, for vectors of one coordinate.
 
-    Source: prompt entropy of Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML
-    2025 (arXiv 2502.02013), with alpha = 1, as measured by Queipo-de-Llano et al., Attention Sinks and Compression
-    Valleys in LLMs Are Two Sides of the Same Coin (arXiv 2510.06477). The code of the former centres the tokens of a
-    sequence and scales each to length 1 first, so that long vectors count as much as short ones.
+    Source: prompt entropy of Skean et al., Layer by Layer: Uncovering Hidden Representations in
+        Language Models, ICML
+    2025 (arXiv 2502.02013), with alpha = 1, as measured by Queipo-de-Llano et al., Attention Sinks
+    and Compression Valleys in LLMs Are Two Sides of the Same Coin (arXiv 2510.06477). The code of
+    the former centres the tokens of a sequence and scales each to length 1 first, so that long
+    vectors count as much as short ones.
 
     Example:
         >>> states = torch.tensor([[3.0, 0.0], [0.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
@@ -89,29 +95,34 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     z = sequences.padded
     values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
     entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
-    return ((entropies / z.new_tensor(largest).log()).clamp_max(1) if normalised else entropies).mean()
+    return (
+        (entropies / z.new_tensor(largest).log()).clamp_max(1) if normalised else entropies
+    ).mean()
 
 
 @nan_if_undefined
 def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
-    """Compute the entropy of each sequence's Gram matrix in the convention of Layer by Layer, mean over sequences.
+    """Compute the entropy of each sequence's Gram matrix in the convention of Layer by Layer, mean
+    over sequences.
 
-    The vectors of a sequence are centred and scaled to length 1; K is their Gram matrix with negative entries set to 0.
-    Of the n eigenvalues p of ``K / n`` it is ``-sum(p log p)`` for order 1, ``-log(sum(p**2))`` for order 2, divided by
-    ``log(min(length, dim))``. Another quantity than :func:`sequence_entropy`: long vectors count as short ones.
+    The vectors of a sequence are centred and scaled to length 1; K is their Gram matrix with
+    negative entries set to 0. Of the n eigenvalues p of ``K / n`` it is ``-sum(p log p)`` for order
+    1, ``-log(sum(p**2))`` for order 2, divided by ``log(min(length, dim))``. Another quantity than
+    :func:`sequence_entropy`: long vectors count as short ones.
 
     Args:
         order: of the Renyi entropy: 2 as published for WikiText, 1 as published for MTEB.
 
     Returns:
-        0-d float64 tensor on the device of the states, a pure number >= 0, of order 2 at most 1 where dim is not
-        smaller than the length; NaN when undefined.
+        0-d float64 tensor on the device of the states, a pure number >= 0, of order 2 at most 1
+        where dim is not smaller than the length; NaN when undefined.
 
-    Invariant to rotation, translation and uniform scaling of a sequence, and to the order of its tokens.
-    Undefined for a sequence of one token, for vectors of one coordinate, for NaN and inf, and where a vector equals the
-    mean of its sequence.
+    Invariant to rotation, translation and uniform scaling of a sequence, and to the order of its
+    tokens. Undefined for a sequence of one token, for vectors of one coordinate, for NaN and inf,
+    and where a vector equals the mean of its sequence.
 
-    Source: Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML 2025 (arXiv
+    Source: Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML
+        2025 (arXiv
     2502.02013), as its code has it.
 
     Example:
@@ -123,7 +134,9 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
     if order not in (1, 2):
         raise ValueError(f"expected order 1 or 2, got {order}")
     if sequences.x.shape[1] == 1:
-        raise Undefined("vectors of one coordinate have one direction, so that log(min(length, dim)) is 0")
+        raise Undefined(
+            "vectors of one coordinate have one direction, so that log(min(length, dim)) is 0"
+        )
     entropies, shortest = [], []
     for z, length in zip(sequences.padded, sequences.lengths, strict=True):
         z = z[:length] - z[:length].mean(0)
@@ -143,21 +156,24 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
 
 @nan_if_undefined
 def curvature(sequences: Sequences) -> Tensor:
-    """Compute how much less a sequence of states turns than one of independent vectors does, mean over sequences.
+    """Compute how much less a sequence of states turns than one of independent vectors does, mean
+    over sequences.
 
-    The mean angle between successive steps, ``arccos(cos(z_(k+1) - z_k, z_(k+2) - z_(k+1)))``, less ``2 pi / 3``: the
-    steps between independent vectors have a cosine of -1/2. A step of length 0, between two equal vectors, has no
-    direction; the angles at it are left out.
+    The mean angle between successive steps, ``arccos(cos(z_(k+1) - z_k, z_(k+2) - z_(k+1)))``, less
+    ``2 pi / 3``: the steps between independent vectors have a cosine of -1/2. A step of length 0,
+    between two equal vectors, has no direction; the angles at it are left out.
 
     Returns:
-        0-d float64 tensor on the device of the states, radians in [-2 pi / 3, pi / 3]: 0 for independent vectors, below
-        for a smoother path; NaN when undefined.
+        0-d float64 tensor on the device of the states, radians in [-2 pi / 3, pi / 3]: 0 for
+        independent vectors, below for a smoother path; NaN when undefined.
 
-    Invariant to translation, rotation and uniform scaling of a sequence; not to the order of its tokens.
-    Undefined where a sequence has no two successive steps, and for NaN and inf.
+    Invariant to translation, rotation and uniform scaling of a sequence; not to the order of its
+    tokens. Undefined where a sequence has no two successive steps, and for NaN and inf.
 
-    Source: Henaff, Goris, Simoncelli, Perceptual straightening of natural videos, Nature Neuroscience 22, 2019; for
-    language models Hosseini, Fedorenko, NeurIPS 36, 2023, and Skean et al., arXiv 2502.02013. The deviation is ours.
+    Source: Henaff, Goris, Simoncelli, Perceptual straightening of natural videos, Nature
+        Neuroscience 22, 2019; for
+    language models Hosseini, Fedorenko, NeurIPS 36, 2023, and Skean et al., arXiv 2502.02013. The
+    deviation is ours.
 
     Example:
         >>> line = torch.arange(5.0)[:, None] * torch.tensor([[3.0, 4.0]])
@@ -172,27 +188,32 @@ def curvature(sequences: Sequences) -> Tensor:
         means.append(cosines.clamp(-1, 1).arccos().nanmean())
     mean = torch.stack(means).mean()
     if mean.isnan():
-        raise Undefined("a sequence has no two successive steps: at least 3 tokens that differ are needed")
+        raise Undefined(
+            "a sequence has no two successive steps: at least 3 tokens that differ are needed"
+        )
     return mean - 2 * math.pi / 3
 
 
 @nan_if_undefined
 def sequence_cosine(sequences: Sequences) -> Tensor:
-    """Compute the mean cosine between the vectors of two different tokens of a sequence, mean over sequences.
+    """Compute the mean cosine between the vectors of two different tokens of a sequence, mean over
+    sequences.
 
-    With u_i the vectors of a sequence divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``.
+    With u_i the vectors of a sequence divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n -
+    1))``.
 
     Returns:
-        0-d float64 tensor on the device of the states, a cosine in [-1 / (n - 1), 1] with n tokens in a sequence; NaN
-        when undefined. Absolute error below 1e-13.
+        0-d float64 tensor on the device of the states, a cosine in [-1 / (n - 1), 1] with n tokens
+        in a sequence; NaN when undefined. Absolute error below 1e-13.
 
-    Invariant to rotation about the origin, positive scaling of each vector, order of the tokens in a sequence and
-    columns of zeros; not to translation.
+    Invariant to rotation about the origin, positive scaling of each vector, order of the tokens in
+    a sequence and columns of zeros; not to translation.
     Undefined for a sequence of one token, and for NaN, inf or a vector of zeros.
 
-    Source: Liu et al., Dispersion Loss Counteracts Embedding Condensation and Improves Generalization in Small Language
-    Models, 2026 (arXiv 2602.00217), who average over all n**2 pairs, each vector with itself among them: their value
-    is ``c + (1 - c) / n`` where this one is c.
+    Source: Liu et al., Dispersion Loss Counteracts Embedding Condensation and Improves
+        Generalization in Small Language
+    Models, 2026 (arXiv 2602.00217), who average over all n**2 pairs, each vector with itself among
+    them: their value is ``c + (1 - c) / n`` where this one is c.
 
     Example:
         >>> states = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
@@ -221,13 +242,14 @@ def largest_activation(sequences: Sequences) -> Tensor:
     Returns:
         0-d float64 tensor on the device of the states, in their unit, >= 0; NaN when undefined.
 
-    Invariant to order of the tokens in a sequence and of their coordinates, signs, and columns of zeros; proportional
-    to a scaling of the vectors; not invariant to rotation or translation.
+    Invariant to order of the tokens in a sequence and of their coordinates, signs, and columns of
+    zeros; proportional to a scaling of the vectors; not invariant to rotation or translation.
     Undefined for NaN and inf.
 
-    Source: Sun, Chen, Kolter, Liu, Massive Activations in Large Language Models, COLM 2024, who show the largest
-    magnitudes of each layer, mean over sequences. Gallego-Feliciano et al., Hidden Dynamics of Massive Activations in
-    Transformer Training (arXiv 2508.03616), follow them over training.
+    Source: Sun, Chen, Kolter, Liu, Massive Activations in Large Language Models, COLM 2024, who
+        show the largest
+    magnitudes of each layer, mean over sequences. Gallego-Feliciano et al., Hidden Dynamics of
+    Massive Activations in Transformer Training (arXiv 2508.03616), follow them over training.
 
     Example:
         >>> states = torch.tensor([[1.0, -8.0], [2.0, 0.0], [0.5, 4.0]])
@@ -245,26 +267,33 @@ def largest_activation(sequences: Sequences) -> Tensor:
 def _require_pairs(sequences: Sequences) -> None:
     """Raise Undefined if a sequence has one token only."""
     if n_short := sequences.lengths.count(1):
-        raise Undefined(f"{n_short} of {len(sequences.lengths)} sequences have one token, at least 2 needed")
+        raise Undefined(
+            f"{n_short} of {len(sequences.lengths)} sequences have one token, at least 2 needed"
+        )
 
 
 @nan_if_undefined
 def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
-    """Compute whether each head's mean attention to the first token exceeds a threshold: 1 where it does, 0 elsewhere.
+    """Compute whether each head's mean attention to the first token exceeds a threshold: 1 where it
+    does, 0 elsewhere.
 
-    ``1[mean(a_i0 : i >= 1) > threshold]``, i attending to position 0. The first position itself, which in a causal
-    model sees nothing else, is left out. The mean over heads, layers and sequences is the sink rate of the model.
+    ``1[mean(a_i0 : i >= 1) > threshold]``, i attending to position 0. The first position itself,
+    which in a causal model sees nothing else, is left out. The mean over heads, layers and
+    sequences is the sink rate of the model.
 
     Args:
-        weights: of one sequence, (heads, n, n) from each position to each, rows of sum 1; any floating dtype, device.
+        weights: of one sequence, (heads, n, n) from each position to each, rows of sum 1; any
+            floating dtype, device.
         threshold: of the mean weight, in (0, 1).
 
     Returns:
         (heads,) float64 on the device of ``weights``, 0 or 1; NaN when undefined.
 
-    Invariant to the order of the positions after the first. Undefined for fewer than 2 positions, and for NaN and inf.
+    Invariant to the order of the positions after the first. Undefined for fewer than 2 positions,
+    and for NaN and inf.
 
-    Source: Gu, Pang, Du, Liu, Zhang, Du, Wang, Lin, When Attention Sink Emerges in Language Models: An Empirical View,
+    Source: Gu, Pang, Du, Liu, Zhang, Du, Wang, Lin, When Attention Sink Emerges in Language Models:
+        An Empirical View,
     ICLR 2025 (arXiv 2410.10781), section 3, with the threshold 0.3.
 
     Example:
@@ -282,20 +311,26 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
 
 @nan_if_undefined
 def attention_evenness(weights: Tensor) -> Tensor:
-    """Compute how evenly each head spreads its attention: its entropy as a share of the largest possible.
+    """Compute how evenly each head spreads its attention: its entropy as a share of the largest
+    possible.
 
-    ``mean_i(-sum_j(a_ij log a_ij) / log n_i)``, rows divided by their sums; n_i is the number of positions that i sees:
-    those to which any head gives weight. Positions that see one alone, as the first of a causal model, are left out.
+    ``mean_i(-sum_j(a_ij log a_ij) / log n_i)``, rows divided by their sums; n_i is the number of
+    positions that i sees: those to which any head gives weight. Positions that see one alone, as
+    the first of a causal model, are left out.
 
     Args: ``weights`` as for :func:`sink_rate`.
 
     Returns:
-        (heads,) float64 on the device of ``weights``, from 0, all on one position, to 1, even; NaN when undefined.
+        (heads,) float64 on the device of ``weights``, from 0, all on one position, to 1, even; NaN
+        when undefined.
 
-    Invariant to the order of the positions. Undefined when no position sees two, and for NaN and inf.
+    Invariant to the order of the positions. Undefined when no position sees two, and for NaN and
+    inf.
 
-    Source: entropy of attention, as in Ghader, Monz, What does Attention in Neural Machine Translation Pay Attention
-    to?, IJCNLP 2017, here relative to even attention, which Li, Li, Risteski, ICML 2023, assume while embeddings form.
+    Source: entropy of attention, as in Ghader, Monz, What does Attention in Neural Machine
+        Translation Pay Attention
+    to?, IJCNLP 2017, here relative to even attention, which Li, Li, Risteski, ICML 2023, assume
+    while embeddings form.
 
     Example:
         >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]])
@@ -312,11 +347,13 @@ def attention_evenness(weights: Tensor) -> Tensor:
 
 
 def require_attention(weights: Tensor) -> None:
-    """Raise ValueError unless these are the attention weights of one sequence, and Undefined for NaN and inf."""
+    """Raise ValueError unless these are the attention weights of one sequence, and Undefined for
+    NaN and inf.
+    """
     if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():
         raise ValueError(
-            f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of {weights.dtype}; give "
-            "one sequence at a time"
+            f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of "
+            f"{weights.dtype}; give one sequence at a time"
         )
     if not weights.isfinite().all():
         raise Undefined("the attention weights contain NaN or inf")

@@ -3,31 +3,44 @@
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, as_cloud, in_full_precision, nan_if_undefined, row_chunks
+from repdyn.kernels.cloud import (
+    Cloud,
+    Frame,
+    Undefined,
+    as_cloud,
+    in_full_precision,
+    nan_if_undefined,
+    row_chunks,
+)
 
 
 @in_full_precision
 def spectrum_of(cloud: Cloud, *, centred: bool = True) -> Tensor:
-    """Compute the squared singular values of the points, centred or not, up to a common factor: (min(n_vectors, dim),)
-    float64, descending, none negative, off by 1e-13 of the largest or so. Use as ``cloud.once(spectrum_of)``."""
+    """Compute the squared singular values of the points, centred or not, up to a common factor:
+    (min(n_vectors, dim),) float64, descending, none negative, off by 1e-13 of the largest or so.
+    Use as ``cloud.once(spectrum_of)``."""
     cloud.require_defined()
     return torch.linalg.eigvalsh(gram_matrix(cloud, centred=centred)).flip(0).clamp_min(0)
 
 
 @nan_if_undefined
 def participation_ratio(x: Tensor | Cloud) -> Tensor:
-    """Compute the number of directions that the variance is spread over: ``sum(l_i)**2 / sum(l_i**2)``.
+    """Compute the number of directions that the variance is spread over: ``sum(l_i)**2 /
+    sum(l_i**2)``.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when
+        undefined.
 
-    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros; repeated points count
-    as often as they occur. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros;
+    repeated points count as often as they occur. Undefined when the points contain NaN or inf, or
+    fewer than 3 of them differ.
 
-    Source: Gao et al., A theory of multineuronal dimensionality, dynamics and measurement, bioRxiv 214262, 2017.
+    Source: Gao et al., A theory of multineuronal dimensionality, dynamics and measurement, bioRxiv
+        214262, 2017.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -41,24 +54,29 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
 
 @nan_if_undefined
 def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
-    """Estimate the participation ratio of the distribution that the points are drawn from, free of the bias by which
-    :func:`participation_ratio` falls short where there are few points for the directions.
+    """Estimate the participation ratio of the distribution that the points are drawn from, free of
+    the bias by which :func:`participation_ratio` falls short where there are few points for the
+    directions.
 
-    ``B / A``, with unbiased estimates of the squared trace of the covariance and of the trace of its square: with S the
-    covariance (divisor n - 1), ``Q = sum(|x_i - mean|**4) / (n - 1)`` and ``f = (n - 1) / (n (n - 2) (n - 3))``,
-    ``A = f ((n - 1) (n - 2) tr(S**2) + tr(S)**2 - n Q)`` and
-    ``B = f (2 tr(S**2) + (n**2 - 3 n + 1) tr(S)**2 - n Q)``. It supposes independent points: vectors of one window of
-    text are not, so that a design with few of them from each window is called for.
+    ``B / A``, with unbiased estimates of the squared trace of the covariance and of the trace of
+    its square: with S the covariance (divisor n - 1), ``Q = sum(|x_i - mean|**4) / (n - 1)`` and
+    ``f = (n - 1) / (n (n - 2) (n - 3))``, ``A = f ((n - 1) (n - 2) tr(S**2) + tr(S)**2 - n Q)`` and
+    ``B = f (2 tr(S**2) + (n**2 - 3 n + 1) tr(S)**2 - n Q)``. It supposes independent points:
+    vectors of one window of text are not, so that a design with few of them from each window is
+    called for.
 
     Args: as for :func:`participation_ratio`.
 
     Returns:
         0-d float64 tensor on the device of ``x``, > 0, at times above dim; NaN when undefined.
 
-    Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points, and where A <= 0.
+    Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points,
+    and where A <= 0.
 
-    Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno, Yamada, Estimations
-    for some functions of covariance matrix in high dimension, Journal of Multivariate Analysis 130, 2014.
+    Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno,
+        Yamada, Estimations
+    for some functions of covariance matrix in high dimension, Journal of Multivariate Analysis 130,
+    2014.
 
     Example:
         >>> cross = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 0.0]])
@@ -69,12 +87,19 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     values, n = cloud.once(spectrum_of), cloud.n_vectors
     if n < 4:
         raise Undefined(f"{n} points, at least 4 needed")
-    trace_squared, of_square = values.sum().square() / (n - 1) ** 2, values.square().sum() / (n - 1) ** 2
-    fourth = torch.stack([cloud.frame.transform(rows).square().sum(1).square().sum() for rows in row_chunks(cloud.x)])
+    trace_squared, of_square = (
+        values.sum().square() / (n - 1) ** 2,
+        values.square().sum() / (n - 1) ** 2,
+    )
+    fourth = torch.stack(
+        [cloud.frame.transform(rows).square().sum(1).square().sum() for rows in row_chunks(cloud.x)]
+    )
     correction = n / (n - 1) * fourth.sum()
     purity = (n - 1) * (n - 2) * of_square + trace_squared - correction
     if purity <= 0:
-        raise Undefined(f"of {n} points the estimated sum of squared eigenvalues is not positive; take more")
+        raise Undefined(
+            f"of {n} points the estimated sum of squared eigenvalues is not positive; take more"
+        )
     return (2 * of_square + (n * n - 3 * n + 1) * trace_squared - correction) / purity
 
 
@@ -87,8 +112,9 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
     Args: as for :func:`participation_ratio`.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined. Directions
-        without variance count as rounding leaves them, which adds a relative 1e-4 or so where there are many.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when
+        undefined. Directions without variance count as rounding leaves them, which adds a relative
+        1e-4 or so where there are many.
 
     Invariant and undefined as :func:`participation_ratio`.
 
@@ -108,20 +134,24 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
 def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     """Compute the exponential of the entropy of the eigenvalues' shares of the variance.
 
-    ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)``: :func:`effective_rank` with eigenvalues for singular values.
+    ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)``: :func:`effective_rank` with eigenvalues
+    for singular values.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        centred: whether the mean is subtracted first; if not, the eigenvalues are those of the second moments, of which
-            the mean's direction is often the largest.
+        centred: whether the mean is subtracted first; if not, the eigenvalues are those of the
+            second moments, of which the mean's direction is often the largest.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined. Without the
-        epsilon of 1e-7 that the source has in its shares, which adds a relative 2e-6 per direction at most.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined.
+        Without the epsilon of 1e-7 that the source has in its shares, which adds a relative 2e-6
+        per direction at most.
 
-    Invariant and undefined as :func:`participation_ratio`; not centred, not invariant to translation.
+    Invariant and undefined as :func:`participation_ratio`; not centred, not invariant to
+    translation.
 
-    Source: arXiv 2509.23024, which calls it RankMe; RankMe of Garrido et al., ICML 2023, takes singular values.
+    Source: arXiv 2509.23024, which calls it RankMe; RankMe of Garrido et al., ICML 2023, takes
+        singular values.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -134,7 +164,9 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
 
 
 def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
-    """Return the products of the rows or the columns, whichever are fewer, in float64, times a power of two."""
+    """Return the products of the rows or the columns, whichever are fewer, in float64, times a
+    power of two.
+    """
     x, (n, dim) = cloud.x, cloud.x.shape
     frame = cloud.frame if centred else Frame(cloud.scale, torch.zeros_like(cloud.frame.mean))
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
@@ -143,7 +175,9 @@ def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
             wide = frame.transform(rows)
             gram.addmm_(wide.mT, wide)
     else:
-        for columns, mean in zip(row_chunks(x.mT), frame.mean.split(len(row_chunks(x.mT)[0])), strict=True):
+        for columns, mean in zip(
+            row_chunks(x.mT), frame.mean.split(len(row_chunks(x.mT)[0])), strict=True
+        ):
             wide = columns.double().mul(frame.scale).sub_(mean[:, None])
             gram.addmm_(wide.mT, wide)
     return gram
@@ -151,35 +185,38 @@ def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
 
 # eigenvalues that a slope is fitted to, at least
 _LEAST = 10
-# Share of the largest eigenvalue down to which one is variance. Rounding makes up some 1e-14 of it, whether the points
-# are float32 or float64, and moves what is kept by less than a thousandth.
+# Share of the largest eigenvalue down to which one is variance. Rounding makes up some 1e-14 of it,
+# whether the points are float32 or float64, and moves what is kept by less than a thousandth.
 _NO_VARIANCE = 1e-12
 
 
 @nan_if_undefined
 def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
-    """Compute the exponent of the power law ``l_i ~ i**-alpha`` by which a covariance's eigenvalues decay.
+    """Compute the exponent of the power law ``l_i ~ i**-alpha`` by which a covariance's eigenvalues
+    decay.
 
-    Minus the slope of the least-squares line of ``log(l_i)`` on ``log(i)`` over the ranks i from ``first`` to ``last``,
-    each weighted by ``1 / i`` because ranks crowd along a logarithmic axis. The largest eigenvalues, which seldom
-    follow the law of the rest, are left out by ``first``.
+    Minus the slope of the least-squares line of ``log(l_i)`` on ``log(i)`` over the ranks i from
+    ``first`` to ``last``, each weighted by ``1 / i`` because ranks crowd along a logarithmic axis.
+    The largest eigenvalues, which seldom follow the law of the rest, are left out by ``first``.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         first: rank of the first of at least 10 eigenvalues of the fit, the largest being 1.
-        last: rank of the last one. Where fewer than that stand above rounding (1e-12 of the largest), the fit ends with
+        last: rank of the last one. Where fewer than that stand above rounding (1e-12 of the
+            largest), the fit ends with
             them: compare clouds of at least ``last`` directions, or of one width.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
 
-    Invariant and undefined as :func:`participation_ratio`; undefined too when fewer than 10 eigenvalues from ``first``
-    on stand above rounding.
+    Invariant and undefined as :func:`participation_ratio`; undefined too when fewer than 10
+    eigenvalues from ``first`` on stand above rounding.
 
-    Source: Agrawal, Mondal, Ghosh, Richards, alpha-ReQ: Assessing Representation Quality in Self-Supervised Learning by
-    measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights are the defaults of its authors' package, reptrix
-    0.1.0; the code of its experiments, fastssl, took ranks 4 to 100. The fit is that of Stringer et al., Nature
-    571:361, 2019.
+    Source: Agrawal, Mondal, Ghosh, Richards, alpha-ReQ: Assessing Representation Quality in
+        Self-Supervised Learning by
+    measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights are the defaults of its
+    authors' package, reptrix 0.1.0; the code of its experiments, fastssl, took ranks 4 to 100. The
+    fit is that of Stringer et al., Nature 571:361, 2019.
 
     Example:
         >>> spokes = torch.arange(1.0, 65.0).rsqrt().diag()
@@ -189,18 +226,22 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     cloud = as_cloud(x)
     if not (isinstance(first, int) and isinstance(last, int) and 1 <= first <= last + 1 - _LEAST):
         raise ValueError(
-            f"expected ranks first >= 1 and last >= first + {_LEAST - 1}, got first = {first} and last = {last}; "
-            f"a slope is fitted to {_LEAST} eigenvalues or more"
+            f"expected ranks first >= 1 and last >= first + {_LEAST - 1}, got first = {first} and "
+            f"last = {last}; a slope is fitted to {_LEAST} eigenvalues or more"
         )
     values = cloud.once(spectrum_of)
     n_above = int((values > _NO_VARIANCE * values[0]).sum())
     if n_above < first + _LEAST - 1:
-        raise Undefined(f"{n_above} eigenvalues stand above rounding, at least {first + _LEAST - 1} needed")
+        raise Undefined(
+            f"{n_above} eigenvalues stand above rounding, at least {first + _LEAST - 1} needed"
+        )
     return -_slope(values[first - 1 : min(last, n_above)].log(), first)
 
 
 def _slope(heights: Tensor, first: int) -> Tensor:
-    """Return the slope of the weighted least-squares line through the heights over the logarithms of their ranks."""
+    """Return the slope of the weighted least-squares line through the heights over the logarithms
+    of their ranks.
+    """
     ranks = torch.arange(first, first + len(heights), dtype=heights.dtype, device=heights.device)
     weights = 1 / (ranks * (1 / ranks).sum())
     steps = ranks.log() - weights @ ranks.log()
@@ -213,17 +254,19 @@ _ROUNDING = 1e-10
 
 @nan_if_undefined
 def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
-    """Compute the smallest number of principal directions that together hold a share of the variance of a cloud.
+    """Compute the smallest number of principal directions that together hold a share of the
+    variance of a cloud.
 
-    The smallest m with ``l_1 + ... + l_m >= share * sum(l_i)``, over the eigenvalues of the covariance in descending
-    order. A whole number: its mean over batches need not be one.
+    The smallest m with ``l_1 + ... + l_m >= share * sum(l_i)``, over the eigenvalues of the
+    covariance in descending order. A whole number: its mean over batches need not be one.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         share: of the variance, in (0, 1).
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)] directions; NaN when undefined.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)] directions; NaN
+        when undefined.
 
     Invariant and undefined as :func:`participation_ratio`.
 
@@ -236,7 +279,9 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
     """
     cloud = as_cloud(x)
     if not 0 < share < 1:
-        raise ValueError(f"expected a share 0 < share < 1, got {share}; 90% of the variance is share=0.9")
+        raise ValueError(
+            f"expected a share 0 < share < 1, got {share}; 90% of the variance is share=0.9"
+        )
     cumulative = cloud.once(spectrum_of).cumsum(0)
     n_short = (cumulative[:-1] < (share - _ROUNDING) * cumulative[-1]).sum()
     return (n_short + 1).to(torch.float64)
@@ -244,11 +289,13 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
 
 @nan_if_undefined
 def isoscore(x: Tensor | Cloud) -> Tensor:
-    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where it is even.
+    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where
+    it is even.
 
-    ``((dim - |u - 1|**2 / 2)**2 - dim) / (dim**2 - dim)``, where u are the dim eigenvalues of the covariance (zeros
-    included) divided by their root mean square. That equals ``(p - 1) / (dim - 1)``, p being the participation ratio,
-    since ``|u - 1|**2 = 2 * dim - 2 * sqrt(dim * p)``; so it is computed. It orders clouds of one width as p does.
+    ``((dim - |u - 1|**2 / 2)**2 - dim) / (dim**2 - dim)``, where u are the dim eigenvalues of the
+    covariance (zeros included) divided by their root mean square. That equals ``(p - 1) / (dim -
+    1)``, p being the participation ratio, since ``|u - 1|**2 = 2 * dim - 2 * sqrt(dim * p)``; so it
+    is computed. It orders clouds of one width as p does.
 
     Args: as for :func:`participation_ratio`.
 
@@ -256,10 +303,11 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, a pure number in [0, 1], and no larger than
         (n_vectors - 2) / (dim - 1); NaN when undefined.
 
-    Invariant and undefined as :func:`participation_ratio`, but that columns of zeros lower it, for they are directions
-    that are not used, and that it is undefined when dim is 1.
+    Invariant and undefined as :func:`participation_ratio`, but that columns of zeros lower it, for
+    they are directions that are not used, and that it is undefined when dim is 1.
 
-    Source: Rudman, Gillman, Rayne, Eickhoff, IsoScore: Measuring the Uniformity of Embedding Space Utilization,
+    Source: Rudman, Gillman, Rayne, Eickhoff, IsoScore: Measuring the Uniformity of Embedding Space
+        Utilization,
     Findings of ACL 2022, algorithm 1.
 
     Example:

@@ -15,7 +15,8 @@ def weight_norm(x: Tensor) -> Tensor:
         x: shape (n_weights,), any floating dtype, any device.
 
     Returns:
-        0-d float64 tensor in [0, inf), in the unit of the weights; NaN, as undefined, if one of them is not finite.
+        0-d float64 tensor in [0, inf), in the unit of the weights; NaN, as undefined, if one of
+        them is not finite.
 
     Example:
         >>> weight_norm(torch.tensor([3.0, 4.0])).item()
@@ -37,7 +38,8 @@ def update_ratio(x: Tensor, before: Tensor) -> Tensor:
         before: (n_weights,) before it.
 
     Returns:
-        0-d float64 tensor in [0, inf), a pure number; NaN, as undefined, if weights are not finite or all were 0.
+        0-d float64 tensor in [0, inf), a pure number; NaN, as undefined, if weights are not finite
+        or all were 0.
 
     Example:
         >>> update_ratio(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 0.0])).item()
@@ -54,11 +56,12 @@ def weight_stable_rank(*matrices: Tensor) -> Tensor:
     """Compute the mean stable rank of matrices: squared Frobenius norm over squared spectral norm.
 
     Args:
-        matrices: each (n, m) or with more dimensions, which are joined behind the first; any floating dtype.
+        matrices: each (n, m) or with more dimensions, which are joined behind the first; any
+            floating dtype.
 
     Returns:
-        0-d float64 tensor in [1, min(n, m)], in directions, accurate to a relative 1e-6; NaN, as undefined, if a matrix
-        is 0 or not finite.
+        0-d float64 tensor in [1, min(n, m)], in directions, accurate to a relative 1e-6; NaN, as
+        undefined, if a matrix is 0 or not finite.
 
     Source: Rudelson, Vershynin, Sampling from large matrices, JACM 54(4), 2007.
 
@@ -66,7 +69,8 @@ def weight_stable_rank(*matrices: Tensor) -> Tensor:
         >>> weight_stable_rank(torch.eye(4), torch.ones(2, 3)).item()
         2.5
     """
-    # with its negative a matrix has the mean 0, and is a cloud of the same directions; 0 is a third point of equal rows
+    # with its negative a matrix has the mean 0, and is a cloud of the same directions; 0 is a third
+    # point of equal rows
     flat = (matrix.flatten(1) for matrix in matrices)
     clouds = (torch.cat([each, -each, each.new_zeros(1, each.shape[1])]) for each in flat)
     return torch.stack([1 / anisotropy.or_raise(cloud) for cloud in clouds]).mean()

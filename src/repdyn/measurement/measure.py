@@ -1,4 +1,6 @@
-"""Measure a model: probe and metrics in, rows out. Live tracking and offline sweeps share this path."""
+"""Measure a model: probe and metrics in, rows out. Live tracking and offline sweeps share this
+path.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,18 @@ class MeasurementArguments(TypedDict, total=False):
     """Keyword arguments that everything that measures takes beside ``metrics`` and ``layers``."""
 
     probe_loss: bool
-    """Measure the model's loss, accuracy and calibration on the probe too; see :mod:`repdyn.measurement.probe_loss`."""
+    """Measure the model's loss, accuracy and calibration on the probe too; see
+    :mod:`repdyn.measurement.probe_loss`.
+    """
     forward: Forward | None
-    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with ``input_ids``
-    and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder reads the same tokens as its encoder."""
+    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it
+    with ``input_ids`` and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder
+    reads the same tokens as its encoder."""
     tokens_per_forward: int | None
     """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
     states_bytes: int
-    """How much memory the states of all layers may take on the model's device; the rest is written to the system's
-    temporary folder (TMPDIR), with the same values in the end."""
+    """How much memory the states of all layers may take on the model's device; the rest is written
+    to the system's temporary folder (TMPDIR), with the same values in the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +76,12 @@ class MeasurementOptions:
     """
 
     metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
-    """Names in :data:`repdyn.metrics.METRICS`, with settings and a subset unless the defaults are meant
-    ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that the probe allows."""
+    """Names in :data:`repdyn.metrics.METRICS`, with settings and a subset unless the defaults are
+    meant ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that
+    the probe allows."""
     layers: LayerPatterns = None
-    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks, patterns by name of
-    the stack; None finds them."""
+    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks,
+    patterns by name of the stack; None finds them."""
     probe_loss: bool = False
     forward: Forward | None = None
     tokens_per_forward: int | None = None
@@ -87,8 +93,8 @@ class MeasurementOptions:
         if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
             metric, subset = repeated[0]
             raise ValueError(
-                f"expected metrics of different names, got several called {metric} on {subset}; give each a name of "
-                "its own"
+                f"expected metrics of different names, got several called {metric} on {subset}; "
+                "give each a name of its own"
             )
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -96,24 +102,32 @@ class MeasurementOptions:
         return [(metric.name, subset) for metric, subset in resolve(self.metrics)]
 
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
-        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the layers, and the
-        precision that weights are converted to ("auto": their own)."""
-        pairs = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(self.metrics, probe))
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the
+        layers, and the precision that weights are converted to ("auto": their own)."""
+        pairs = sorted(
+            (metric.name, metric.settings_json, subset)
+            for metric, subset in resolve(self.metrics, probe)
+        )
         converted = [] if dtype == "auto" else [dtype]
         loss = ["probe loss"] if self.probe_loss else []
-        return hashlib.sha256(json.dumps([pairs, self.choice, *converted, *loss]).encode()).hexdigest()[:8]
+        return hashlib.sha256(
+            json.dumps([pairs, self.choice, *converted, *loss]).encode()
+        ).hexdigest()[:8]
 
     @cached_property
     def choice(self) -> str:
         """The choice of layers as rows record it: as JSON, "" where there is none.
 
-        >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*", {"encoder": "encoder.layers.*"})]
+        >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*",
+        ...     {"encoder": "encoder.layers.*"})]
         ['', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}']
         """
         if self.layers is None:
             return ""
         if isinstance(self.layers, Mapping):
-            return json.dumps({stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True)
+            return json.dumps(
+                {stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True
+            )
         return json.dumps(pattern_list(self.layers))
 
 
@@ -135,7 +149,9 @@ class Profile:
     """Wall-clock time of computing the metrics."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one line for each layer, metric and subset; columns as in :class:`repdyn.store.schema.Row`."""
+        """Return one line for each layer, metric and subset; columns as in
+        :class:`repdyn.store.schema.Row`.
+        """
         from repdyn.store.frame import to_pandas  # with pandas, which no training waits for
 
         return to_pandas(to_table(self.rows))
@@ -143,7 +159,10 @@ class Profile:
     def __repr__(self) -> str:
         n_layers = len({(row.stack, row.layer) for row in self.rows})
         metrics = ", ".join(sorted({row.metric for row in self.rows}))
-        return f"Profile({self.checkpoint.model}, step {self.checkpoint.step}, {n_layers} layers: {metrics})"
+        return (
+            f"Profile({self.checkpoint.model}, step {self.checkpoint.step}, {n_layers} layers: "
+            f"{metrics})"
+        )
 
 
 def measure(
@@ -161,33 +180,37 @@ def measure(
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
-    The model runs in evaluation mode, in the precision of its own weights, and is left as it was found. Where a value
-    is undefined, the row has NaN and the reason.
+    The model runs in evaluation mode, in the precision of its own weights, and is left as it was
+    found. Where a value is undefined, the row has NaN and the reason.
 
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
         metrics, layers: as in :class:`repdyn.measurement.measure.MeasurementOptions`.
-        checkpoint: identifies what is measured in the rows; class, size and device of the model are filled in.
-        on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error's text.
-        progress: called with "forward", "masked forward" (of an encoder whose loss is measured) or "kernels" and the
-            completed share of it, in [0, 1]: after each forward pass and before each batch of each metric; what it
-            raises breaks the measurement off.
-        ranks: processes that measure together, ``Ranks.of_job()`` in a distributed job. All of them call this function
-            and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
-        state_cache: states of earlier checkpoints, for metrics that compare with them; those of this one are added.
+        checkpoint: identifies what is measured in the rows; class, size and device of the model are
+            filled in.
+        on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with
+            the error's text.
+        progress: called with "forward", "masked forward" (of an encoder whose loss is measured) or
+            "kernels" and the completed share of it, in [0, 1]: after each forward pass and before
+            each batch of each metric; what it raises breaks the measurement off.
+        ranks: processes that measure together, ``Ranks.of_job()`` in a distributed job. All of them
+            call this function and get the whole profile; forward passes and layers are shared out.
+            Needed for a sharded model.
+        state_cache: states of earlier checkpoints, for metrics that compare with them; those of
+            this one are added.
         options: as in :class:`repdyn.measurement.measure.MeasurementArguments`.
 
     Returns:
-        A profile with one row for each layer (0 is the embedding output), metric and subset, stack after stack;
-        metrics of attention heads have one for each head too.
+        A profile with one row for each layer (0 is the embedding output), metric and subset, stack
+        after stack; metrics of attention heads have one for each head too.
 
     Raises:
         TypeError: the model is no ``nn.Module``, or the probe no Probe.
-        ValueError: an unknown metric, blocks that cannot be identified, states that depend on the padding, layers on
-            several devices, or ranks that differ.
-        RuntimeError: a block that did not run, or does not output one vector for each token; found blocks that do not
-            pass states from one to the next; or a rank that failed.
+        ValueError: an unknown metric, blocks that cannot be identified, states that depend on the
+            padding, layers on several devices, or ranks that differ.
+        RuntimeError: a block that did not run, or does not output one vector for each token; found
+            blocks that do not pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     chosen = options_of(MeasurementOptions, measure, metrics=metrics, layers=layers, **options)
@@ -219,16 +242,20 @@ def prepare_for(
     Args:
         model, probe, ranks: as for :func:`measure`.
         options: what will be measured, and how.
-        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
-        parameters: by name, what to measure in place of the model's own parameters and buffers, such as averages of
-            them; the model keeps its own.
-        former: what an earlier call returned for this model; it is taken over while its modules and hooks are the same.
+        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP);
+            None for the model.
+        parameters: by name, what to measure in place of the model's own parameters and buffers,
+            such as averages of them; the model keeps its own.
+        former: what an earlier call returned for this model; it is taken over while its modules and
+            hooks are the same.
 
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`measure` does.
     """
     root = model if root_module is None else root_module
-    fits = former is not None and former.fits(root) and not (parameters and former.way == "restored")
+    fits = (
+        former is not None and former.fits(root) and not (parameters and former.way == "restored")
+    )
     # all ranks take part, also one that has nothing from before: the others would wait for it
     if not all(ranks.all_gather(fits)):
         former = None
@@ -241,7 +268,8 @@ def prepare_for(
             prepared = prepare(model, options.layers, forward=options.forward, **places).on(probe)
         if not prepared.causal and prepared.forward is None and probe.inputs is None:
             check_padding(prepared, probe)
-        if not prepared.causal or None in prepared.causal.values():  # undecidable: blocks that begin as the identity
+        # undecidable: blocks that begin as the identity
+        if not prepared.causal or None in prepared.causal.values():
             prepared = replace(prepared, causal=causality(prepared, probe))
     return prepared
 
@@ -259,7 +287,9 @@ def measure_with(
     state_cache: StateCache | None = None,
     last_step: BlockWeights | None = None,
 ) -> Profile:
-    """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see :func:`measure`."""
+    """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see
+    :func:`measure`.
+    """
     pairs = resolve(options.metrics, probe)
     captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
     views = {view_of(subset) for _, subset in pairs}
@@ -314,7 +344,9 @@ def measure_with(
         checkpoint.step,
         output_head=output_head,
         final_norm=final_norm,
-        weights=_weights(prepared, last_step) if captures & {"weights", "gradients", "weights_before"} else None,
+        weights=_weights(prepared, last_step)
+        if captures & {"weights", "gradients", "weights_before"}
+        else None,
         n_neighbours=max(2, *(metric.n_neighbours for metric, _ in pairs)),
         whole_spectrum=any(metric.whole_spectrum for metric, _ in pairs),
     )
@@ -337,7 +369,11 @@ def measure_with(
     if ranks.size > 1:  # layers are dealt to the ranks in turn
         by_rank = ranks.all_gather(rows_by_layer)
         n_layers = sum(map(len, by_rank))
-        rows = [row for number in range(n_layers) for row in by_rank[number % ranks.size][number // ranks.size]]
+        rows = [
+            row
+            for number in range(n_layers)
+            for row in by_rank[number % ranks.size][number // ranks.size]
+        ]
     return Profile(
         [row for row in rows if row.layer is not None],
         checkpoint,
@@ -357,22 +393,31 @@ def _weights(prepared: PreparedModel, last_step: BlockWeights | None) -> BlockWe
     return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 
 
-def _check(model: nn.Module, root: nn.Module, probe: Probe, options: MeasurementOptions, ranks: Ranks) -> None:
+def _check(
+    model: nn.Module, root: nn.Module, probe: Probe, options: MeasurementOptions, ranks: Ranks
+) -> None:
     """Check what is given to :func:`prepare_for`, and that all ranks are given the same."""
     check_model(model)
     check_probe(probe)
     resolve(options.metrics, probe)
     if options.probe_loss and probe.inputs is not None:
-        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
+        raise ValueError(
+            "expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out"
+        )
     if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(root):
         # it would wait for the others forever
         raise ValueError(
-            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(root))} "
-            "together, got one; call measure(..., ranks=Ranks.of_job()) on each of them"
+            f"expected all {dist.get_world_size()} ranks to measure this sharded "
+            f"{class_name(unwrapped(root))} together, got one; call measure(..., "
+            "ranks=Ranks.of_job()) on each of them"
         )
     if ranks.size > 1:
         tokens = options.tokens_per_forward
-        what = {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens}
+        what = {
+            "probe": probe.hash,
+            "metrics": options.identity(probe),
+            "tokens_per_forward": tokens,
+        }
         ranks.require_same("what is measured", what)
 
 
@@ -380,8 +425,8 @@ def check_model(model: object) -> None:
     """Raise TypeError unless a model is a module of torch."""
     if not isinstance(model, nn.Module):
         raise TypeError(
-            f"expected the model as a torch.nn.Module, got {type(model).__name__}; pass the module that is trained, "
-            "and a function that calls it in a way of its own as forward="
+            f"expected the model as a torch.nn.Module, got {type(model).__name__}; pass the module "
+            "that is trained, and a function that calls it in a way of its own as forward="
         )
 
 
@@ -389,7 +434,12 @@ def check_probe(probe: object) -> None:
     """Raise TypeError unless a probe is one."""
     if isinstance(probe, Probe):
         return
-    how = "Probe.from_tokens(tokens)" if isinstance(probe, Tensor | list) else "Probe.from_texts(texts, tokenizer)"
-    if type(probe).__name__ == "DictConfig":  # so Hydra passes on a dataclass that is a keyword argument
+    how = (
+        "Probe.from_tokens(tokens)"
+        if isinstance(probe, Tensor | list)
+        else "Probe.from_texts(texts, tokenizer)"
+    )
+    # so Hydra passes on a dataclass that is a keyword argument
+    if type(probe).__name__ == "DictConfig":
         how = f"{how}, and give it to Hydra by position: instantiate(config, probe)"
     raise TypeError(f"expected a repdyn.Probe, got {type(probe).__name__}; make one with {how}")

@@ -1,10 +1,10 @@
 """The loss of a model on the probe, beside the geometry that the probe measures.
 
 The last layer's states of the sampled tokens go through the model's own output head, which
-:func:`repdyn.capture.output_head.find_output_head` certifies. A decoder predicts the token after each sampled one. An
-encoder predicts sampled tokens that are replaced by the mask, in a forward pass of its own: at most
-:data:`MASKED_SHARE` of the probe. Special tokens are never predicted. Both see no more context than the probe's windows
-have, so that the loss is above that of long texts.
+:func:`repdyn.capture.output_head.find_output_head` certifies. A decoder predicts the token after
+each sampled one. An encoder predicts sampled tokens that are replaced by the mask, in a forward
+pass of its own: at most :data:`MASKED_SHARE` of the probe. Special tokens are never predicted. Both
+see no more context than the probe's windows have, so that the loss is above that of long texts.
 """
 
 import math
@@ -34,12 +34,16 @@ from repdyn.store.schema import (
 
 MASKED_SHARE = 0.15
 """Largest fraction of the probe's tokens that are masked at once, as in the training of BERT."""
-UNKNOWN_DIRECTION = "whether a position sees later ones is unknown, and so is what the model predicts"
+UNKNOWN_DIRECTION = (
+    "whether a position sees later ones is unknown, and so is what the model predicts"
+)
 NO_MASK = "an encoder predicts masked tokens, and the probe knows no mask token"
 
 
 Targets: TypeAlias = list[tuple[np.ndarray, Tensor]]
-"""By batch, the indices in the probe of what tokens are predicted from, and the ids of these tokens, (n,) each."""
+"""By batch, the indices in the probe of what tokens are predicted from, and the ids of these
+tokens, (n,) each.
+"""
 
 
 def next_tokens(probe: Probe) -> Targets:
@@ -52,7 +56,8 @@ def next_tokens(probe: Probe) -> Targets:
 def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
     """Return the probe with some of its sampled tokens masked, and these tokens.
 
-    Each batch contributes equally many, in the order of the sample, which alternates between windows.
+    Each batch contributes equally many, in the order of the sample, which alternates between
+    windows.
     """
     batches = probe.sample("all")
     n_masked = min(batches.shape[1], int(MASKED_SHARE * len(probe.tokens)) // len(batches))
@@ -68,12 +73,16 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
 class ProbeLoss:
     """The prediction of a probe's tokens by one checkpoint.
 
-    ``capture`` captures the states of the masked probe's sampled tokens, for an encoder only; all processes call it,
-    and each gets those of its layers.
+    ``capture`` captures the states of the masked probe's sampled tokens, for an encoder only; all
+    processes call it, and each gets those of its layers.
     """
 
     def __init__(
-        self, probe: Probe, causal: bool | None, head: OutputHead | str, capture: Callable[[Probe], States]
+        self,
+        probe: Probe,
+        causal: bool | None,
+        head: OutputHead | str,
+        capture: Callable[[Probe], States],
     ) -> None:
         self._probe = probe
         self._head = head
@@ -82,16 +91,30 @@ class ProbeLoss:
         if causal is False and probe.mask_id is not None and callable(head):
             masked_probe, self._targets = masked_tokens(probe, probe.mask_id)
             states = capture(masked_probe)
-            self._masked = replace(states, layers=[layer for layer in states.layers if layer.is_last])
+            self._masked = replace(
+                states, layers=[layer for layer in states.layers if layer.is_last]
+            )
         elif causal:
             self._targets = next_tokens(probe)
 
-    def rows(self, last: LayerStates, states: States, checkpoint: Checkpoint, on_error: OnError) -> list[Row]:
-        """Return the scalars of the checkpoint: loss, bits per byte, accuracy and calibration error."""
+    def rows(
+        self, last: LayerStates, states: States, checkpoint: Checkpoint, on_error: OnError
+    ) -> list[Row]:
+        """Return the scalars of the checkpoint: loss, bits per byte, accuracy and calibration
+        error.
+        """
         try:
             values, n_tokens = self._values(last, states)
         except RECORDED[on_error] as error:
-            return [scalar_row(checkpoint, PROBE_LOSS, math.nan, probe=self._probe.hash, reason=reason_of(error))]
+            return [
+                scalar_row(
+                    checkpoint,
+                    PROBE_LOSS,
+                    math.nan,
+                    probe=self._probe.hash,
+                    reason=reason_of(error),
+                )
+            ]
         independent = self._probe.has_disjoint_batches("all")
         sizes = {"n_vectors": n_tokens, "n_unique": n_tokens, "design": self._probe.design.name}
         return [
@@ -104,7 +127,9 @@ class ProbeLoss:
         ]
 
     def _values(self, last: LayerStates, states: States) -> tuple[dict[str, list[float]], int]:
-        """Return the values of every batch by name, and the number of predicted tokens in the smallest."""
+        """Return the values of every batch by name, and the number of predicted tokens in the
+        smallest.
+        """
         if not callable(self._head):
             raise Undefined(self._head)
         if self._causal is None:
@@ -120,9 +145,12 @@ class ProbeLoss:
             ]
         losses = [float(batch.loss.mean()) for batch in batches]
         values = {PROBE_LOSS: losses}
-        if self._causal and self._probe.bytes_per_token is not None:  # that of masked tokens is no compression
+        # that of masked tokens is no compression
+        if self._causal and self._probe.bytes_per_token is not None:
             nats_per_bit = math.log(2)
-            values[PROBE_BITS_PER_BYTE] = [loss / nats_per_bit / self._probe.bytes_per_token for loss in losses]
+            values[PROBE_BITS_PER_BYTE] = [
+                loss / nats_per_bit / self._probe.bytes_per_token for loss in losses
+            ]
         values[PROBE_ACCURACY] = [float(batch.is_correct.double().mean()) for batch in batches]
         values[PROBE_CALIBRATION_ERROR] = [float(calibration_error(batch)) for batch in batches]
         return values, min(len(at) for at, _ in self._targets)

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from repdyn.kernels import Cloud, Sequences, Undefined, full_precision, near_duplicate_share, same_group_share
+from repdyn.kernels import (
+    Cloud,
+    Sequences,
+    Undefined,
+    full_precision,
+    near_duplicate_share,
+    same_group_share,
+)
 from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
@@ -34,8 +41,12 @@ def reason_of(error: Exception, batch: int | None = None) -> str:
     return storable(str(error) if batch is None else f"batch {batch}: {error}")
 
 
-def part_of(progress: Callable[[float], None], number: int, n_parts: int) -> Callable[[float], None]:
-    """Return a function that reports a share of one of several equal parts as a share of the whole."""
+def part_of(
+    progress: Callable[[float], None], number: int, n_parts: int
+) -> Callable[[float], None]:
+    """Return a function that reports a share of one of several equal parts as a share of
+    the whole.
+    """
     return lambda share: progress((number + share) / n_parts)
 
 
@@ -47,10 +58,12 @@ def rows_of_layer(
     on_error: OnError,
     progress: Callable[[float], None],
 ) -> list[Row]:
-    """Return the rows of one layer: one for each metric defined there, and for each head where it has such values.
+    """Return the rows of one layer: one for each metric defined there, and for each head where it
+    has such values.
 
-    ``layers`` is the choice of layers as rows record it. ``progress`` is called before each metric and each of its
-    batches with the completed share of the layer; what it raises breaks the measurement off.
+    ``layers`` is the choice of layers as rows record it. ``progress`` is called before each metric
+    and each of its batches with the completed share of the layer; what it raises breaks the
+    measurement off.
     """
     rows = []
     for number, (metric, subset) in enumerate(pairs):
@@ -86,8 +99,12 @@ def _rows_of_metric(
     if metric.neighbours and n_unique:  # in the worst batch
         clouds = view.clouds(subset)
         by_window = clouds if probe.design.exclude_own_window else view.clouds_by_window(subset)
-        shares["same_window_share"] = max(float(cloud.once(same_group_share)) for cloud in by_window[:n_batches])
-        shares["near_duplicate_share"] = max(float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches])
+        shares["same_window_share"] = max(
+            float(cloud.once(same_group_share)) for cloud in by_window[:n_batches]
+        )
+        shares["near_duplicate_share"] = max(
+            float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches]
+        )
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )
@@ -95,7 +112,9 @@ def _rows_of_metric(
     by_head = np.array(values if reason is None else [math.nan] * n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
     independent = metric.per_head or metric.whole_sequences
-    independent = independent or (n_batches > 1 and probe.has_disjoint_batches(view_of(subset).sampled))
+    independent = independent or (
+        n_batches > 1 and probe.has_disjoint_batches(view_of(subset).sampled)
+    )
     summary = mean_and_spread(by_head.mean(axis=1), independent)
     if len(batches) == 1 and reason is None and not metric.per_head:
         summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
@@ -134,13 +153,21 @@ def _rows_of_metric(
     if not metric.per_head or reason is not None:
         return [row]
     of_heads = enumerate(by_head.T)
-    return [row, *(replace(row, head=head, **mean_and_spread(batches, independent)) for head, batches in of_heads)]
+    return [
+        row,
+        *(
+            replace(row, head=head, **mean_and_spread(batches, independent))
+            for head, batches in of_heads
+        ),
+    ]
 
 
 def _interval_of_one_cloud(
     view: LayerView, metric: Metric, subset: str, inputs: tuple, value: float
 ) -> dict[str, float]:
-    """Return standard error and interval from the variation between the windows of a single cloud, if known."""
+    """Return standard error and interval from the variation between the windows of a single cloud,
+    if known.
+    """
     windows = view.windows(subset)[0]
     n_windows = len(windows.unique())
     std_error = getattr(metric.function, "std_error", None)
@@ -160,9 +187,9 @@ def _interval_of_one_cloud(
 def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
     """Return the columns that summarise the values of all batches.
 
-    The mean over n batches of another probe differs from this one by a normal variate of variance 2 sigma^2 / n, so the
-    interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom. There is none unless the
-    batches are independent, of disjoint windows.
+    The mean over n batches of another probe differs from this one by a normal variate of variance 2
+    sigma^2 / n, so the interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of
+    freedom. There is none unless the batches are independent, of disjoint windows.
     """
     mean, n = float(np.mean(values)), len(values)
     spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
@@ -175,16 +202,24 @@ def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
 
 @cache
 def _student(degrees: int, probability: float) -> float:
-    """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with a tracker."""
+    """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with
+    a tracker.
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
 
 
 def _values(
-    view: LayerView, metric: Metric, subset: str, recorded: type[Exception], progress: Callable[[float], None]
+    view: LayerView,
+    metric: Metric,
+    subset: str,
+    recorded: type[Exception],
+    progress: Callable[[float], None],
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
-    """Return the kernel's inputs and value for each batch, and the reason if the value is undefined."""
+    """Return the kernel's inputs and value for each batch, and the reason if the value is
+    undefined.
+    """
     values: list[np.ndarray | float] = []
     undefined = None
     with full_precision(view.layer.states.device):
@@ -193,15 +228,16 @@ def _values(
         except recorded as error:
             return [], values, reason_of(error, 0)
         for number, inputs in enumerate(batches):
-            progress(number / len(batches))  # not among what is tried: it may break the measurement off
+            # not among what is tried: it may break the measurement off
+            progress(number / len(batches))
             try:
                 # a kernel of another package may write into its inputs
                 value = metric.compute(*(deepcopy(inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except Undefined as error:
                 undefined = undefined or reason_of(error, number)
-                # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of
-                # one sample
+                # the batches of heads are sequences, some of which may have nothing to compare; all
+                # others are parts of one sample
                 if not metric.per_head:
                     return batches, values, undefined
             except recorded as error:
@@ -214,15 +250,23 @@ def _values(
 def _sizes(
     view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None
 ) -> tuple[int, int]:
-    """Return vectors and distinct vectors of the smallest batch; of attention weights, positions are counted."""
+    """Return vectors and distinct vectors of the smallest batch; of attention weights, positions
+    are counted.
+    """
     first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
     if first and metric.per_head:
         n_positions = min(weights.shape[-1] for weights in first)
         return n_positions, n_positions
     if metric.family == "weights":  # the probe's
         first = []
-    points = [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
+    points = [
+        x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)
+    ]
     clouds = distinct = points or view.clouds(subset)
-    if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
+    if (
+        metric.collapses_duplicates
+        and reason is None
+        and all(len(inputs) == 1 for inputs in batches)
+    ):
         distinct = [resolved(cloud)[0] for cloud in clouds]
     return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in distinct)

@@ -1,7 +1,7 @@
 """The registry of metrics: everything that can be measured, each with all that is known of it.
 
-To add a metric to the package, write its kernel in ``kernels/`` and its record in one of the modules here. A metric of
-another package needs a record alone: :func:`register_metric`.
+To add a metric to the package, write its kernel in ``kernels/`` and its record in one of the
+modules here. A metric of another package needs a record alone: :func:`register_metric`.
 """
 
 from __future__ import annotations
@@ -28,5 +28,8 @@ if TYPE_CHECKING:
 
 # with torch, which lists of metrics do without
 __getattr__ = lazy_names(
-    __name__, dict.fromkeys(("BlockWeights", "CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view")
+    __name__,
+    dict.fromkeys(
+        ("BlockWeights", "CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view"
+    ),
 )

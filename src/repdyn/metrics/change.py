@@ -1,4 +1,6 @@
-"""Metrics of two matched clouds: a layer and the next, the last, or itself at the checkpoint before."""
+"""Metrics of two matched clouds: a layer and the next, the last, or itself at the checkpoint
+before.
+"""
 
 from functools import partial
 from math import inf
@@ -17,7 +19,10 @@ _CKA: dict[str, Any] = {
 }
 _MUTUAL_KNN: dict[str, Any] = {
     "range": (-1.0, 1.0),
-    "source": "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypothesis (ICML); calibrated here",
+    "source": (
+        "Huh, Cheung, Wang, Isola 2024, The Platonic Representation Hypothesis (ICML); calibrated "
+        "here"
+    ),
     "settings": {"k": 10, "calibrated": True},
     # the one after k shows whether the k nearest are determined
     "neighbours": 11,
@@ -56,7 +61,9 @@ _towards_last = partial(
     position="between",
     family="convergence",
 )
-_to_next = partial(of_kernel, captures=frozenset({"following"}), position="between", family="evolution")
+_to_next = partial(
+    of_kernel, captures=frozenset({"following"}), position="between", family="evolution"
+)
 _to_previous = partial(
     of_kernel,
     select_inputs="repdyn.metrics.layer_view:with_previous_checkpoint",
@@ -85,7 +92,9 @@ METRICS = [
     ),
     _towards_last(
         name="alignment_falls",
-        meaning="share of tokens whose cosine to their vector in the last layer falls in the next block",
+        meaning=(
+            "share of tokens whose cosine to their vector in the last layer falls in the next block"
+        ),
         **SHARE,
         settings={"more_than": 0.0},
         title="Tokens that move away from their final vector",
@@ -93,7 +102,10 @@ METRICS = [
     ),
     _to_last(
         name="mutual_knn",
-        meaning="share of each token's nearest neighbours that are its neighbours in the last layer too, above chance",
+        meaning=(
+            "share of each token's nearest neighbours that are its neighbours in the last layer "
+            "too, above chance"
+        ),
         **_MUTUAL_KNN,
         title="Neighbours shared with the last layer",
     ),
@@ -145,7 +157,10 @@ METRICS = [
         name="linearity_step",
         kernel="linearity",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
-        meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
+        meaning=(
+            "share of what the next block adds, by variance, that a linear map of this layer "
+            "explains"
+        ),
         **SHARE,
         source=_LINEARITY,
         settings={"of": "step", "adjusted": False},
@@ -163,32 +178,46 @@ METRICS = [
         name="imbalance_next",
         **_IMBALANCE,
         select_inputs="repdyn.metrics.layer_view:with_following",
-        meaning="how little the distances of a layer tell of those of the next (information imbalance)",
+        meaning=(
+            "how little the distances of a layer tell of those of the next (information imbalance)"
+        ),
         title="Information imbalance to the next layer",
     ),
     _to_previous(
         name="imbalance_previous",
         **_IMBALANCE,
-        meaning="how little the distances of a layer tell of those at the checkpoint before (information imbalance)",
+        meaning=(
+            "how little the distances of a layer tell of those at the checkpoint before "
+            "(information imbalance)"
+        ),
         title="Information imbalance to the checkpoint before",
     ),
     _to_previous(
         name="cka_previous",
         **_CKA,
-        meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
+        meaning=(
+            "similarity of the layer to itself at the checkpoint before, whatever the rotation "
+            "(linear CKA)"
+        ),
         title="Linear CKA with the checkpoint before",
     ),
     _to_previous(
         name="mutual_knn_previous",
         kernel="mutual_knn",
-        meaning="share of each token's nearest neighbours that were so at the checkpoint before too, above chance",
+        meaning=(
+            "share of each token's nearest neighbours that were so at the checkpoint before too, "
+            "above chance"
+        ),
         **_MUTUAL_KNN,
         title="Neighbours shared with the checkpoint before",
     ),
     _to_previous(
         name="procrustes_previous",
         **_PROCRUSTES,
-        meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
+        meaning=(
+            "squared distance of the layer to itself at the checkpoint before, after the best "
+            "rotation"
+        ),
         title="Procrustes distance to the checkpoint before",
     ),
     # of the blocks themselves, not of vectors; measured where they are named
@@ -204,7 +233,9 @@ METRICS = [
         name="gradient_norm",
         select_inputs="repdyn.metrics.layer_view:gradients_of_block",
         captures=frozenset({"gradients"}),
-        meaning="Euclidean norm of the gradients of the block's weights, as the optimizer took them",
+        meaning=(
+            "Euclidean norm of the gradients of the block's weights, as the optimizer took them"
+        ),
         title="Norm of the gradients",
         unit="norm of the gradients",
     ),
@@ -212,7 +243,9 @@ METRICS = [
         name="update_ratio",
         select_inputs="repdyn.metrics.layer_view:with_weights_before",
         captures=frozenset({"weights_before"}),
-        meaning="norm of the change of the block's weights by the last step, relative to the weights",
+        meaning=(
+            "norm of the change of the block's weights by the last step, relative to the weights"
+        ),
         range=(0.0, inf),
         title="Update relative to the weights",
         unit="update / weights",
@@ -223,7 +256,10 @@ METRICS = [
         name="weight_stable_rank",
         select_inputs="repdyn.metrics.layer_view:matrices_of_block",
         captures=frozenset({"weights"}),
-        meaning="squared Frobenius over squared spectral norm of a weight matrix, mean over the block's matrices",
+        meaning=(
+            "squared Frobenius over squared spectral norm of a weight matrix, mean over the "
+            "block's matrices"
+        ),
         range=(1.0, inf),
         source="Rudelson, Vershynin 2007 (JACM 54)",
         title="Stable rank of the weights",

@@ -1,4 +1,6 @@
-"""What a metric can access at one layer, and the functions that select a kernel's inputs from it, batch by batch."""
+"""What a metric can access at one layer, and the functions that select a kernel's inputs from it,
+batch by batch.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,31 @@ if TYPE_CHECKING:
     from repdyn.capture.states import LayerStates, States
 
 MASSIVE_NORM = 10.0
-"""Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024 (Massive Activations in
-Large Language Models, COLM) find a few activations orders of magnitude above the median, on delimiters as well as on
-first tokens, and hardly any in between; norms of other vectors stay within a small multiple of their median."""
+"""Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024
+(Massive Activations in Large Language Models, COLM) find a few activations orders of magnitude
+above the median, on delimiters as well as on first tokens, and hardly any in between; norms of
+other vectors stay within a small multiple of their median."""
 NO_TOPICS = "the tokens of the probe have no topics"
 # vectors of each batch that are read through the output head twice, for the layer and for the end
 _LENS_VECTORS = 256
-# vectors of each batch that are compared with the vocabulary, which costs their number times its size
+# vectors of each batch that are compared with the vocabulary, which costs their number times its
+# size
 _VOCABULARY_VECTORS = 1024
 
 
 def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return for each batch of a layer which vectors have a norm above :data:`MASSIVE_NORM` times the median of all.
+    """Return for each batch of a layer which vectors have a norm above :data:`MASSIVE_NORM` times
+    the median of all.
 
     Vectors with NaN or inf are not massive: they are not to be hidden.
     """
     norms = [torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64) for vectors in batches]
     every = torch.cat(norms)
-    bound = MASSIVE_NORM * every[every.isfinite()].quantile(0.5) if every.isfinite().any() else torch.inf
+    bound = (
+        MASSIVE_NORM * every[every.isfinite()].quantile(0.5)
+        if every.isfinite().any()
+        else torch.inf
+    )
     return [(of_batch > bound) & of_batch.isfinite() for of_batch in norms]
 
 
@@ -70,7 +79,9 @@ class CheckpointContext:
     output_head: OutputHead | str | None = None
     """From states to logits, or the reason why there is none; None if no metric needs it."""
     final_norm: OutputHead | str | None = None
-    """Function that applies the final norm to states, or the reason why there is none; None if no view needs it."""
+    """Function that applies the final norm to states, or the reason why there is none; None if no
+    view needs it.
+    """
     weights: BlockWeights | str | None = None
     """The weights of the blocks, or why they are not known; None if no metric needs them."""
     n_neighbours: int = 2
@@ -81,7 +92,8 @@ class CheckpointContext:
 
 @dataclass
 class LayerView:
-    """Inputs available to a metric at one layer. Clouds are made once and shared by all metrics of the layer.
+    """Inputs available to a metric at one layer. Clouds are made once and shared by all metrics of
+    the layer.
 
     ``states`` holds the following layers only: the preceding ones are measured and released.
     """
@@ -99,10 +111,16 @@ class LayerView:
     def sample(self, subset: str) -> list[np.ndarray]:
         """Return the indices of the tokens in each batch of a subset, at this layer."""
         view = view_of(subset)
-        return self._not_massive if view.vectors == NO_MASSIVE else list(self.probe.sample(view.sampled))
+        return (
+            self._not_massive
+            if view.vectors == NO_MASSIVE
+            else list(self.probe.sample(view.sampled))
+        )
 
     def clouds(self, subset: str, of: str = "own", states: Tensor | None = None) -> list[Cloud]:
-        """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the same tokens."""
+        """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the
+        same tokens.
+        """
         if (of, subset) not in self._clouds:
             view, device, found = view_of(subset), self.layer.states.device, []
             if view.vectors == GAUSSIAN:
@@ -110,27 +128,45 @@ class LayerView:
                 return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
             states = self.layer.states if states is None else states
             batches, norm = self.sample(subset), self.context.final_norm
-            windows = self.windows(subset) if self.probe.design.exclude_own_window else [None] * len(batches)
+            windows = (
+                self.windows(subset)
+                if self.probe.design.exclude_own_window
+                else [None] * len(batches)
+            )
             for tokens, groups in zip(batches, windows, strict=True):
                 at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
-                vectors = [states[self.states.rows_of(each)] if len(each) else states[:0] for each in at]
+                vectors = [
+                    states[self.states.rows_of(each)] if len(each) else states[:0] for each in at
+                ]
                 if view.normed:
                     if not callable(norm):
                         raise Undefined(norm or "the final norm was not looked for")
                     vectors = [norm(each) for each in vectors]
                 x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
-                n_neighbours, whole_spectrum = self.context.n_neighbours, self.context.whole_spectrum
+                n_neighbours, whole_spectrum = (
+                    self.context.n_neighbours,
+                    self.context.whole_spectrum,
+                )
                 found.append(
-                    Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours, whole_spectrum=whole_spectrum)
+                    Cloud(
+                        x.to(device),
+                        groups=groups,
+                        n_neighbours=n_neighbours,
+                        whole_spectrum=whole_spectrum,
+                    )
                 )
             self._clouds[of, subset] = found
         return self._clouds[of, subset]
 
     def clouds_by_window(self, subset: str) -> list[Cloud]:
-        """Return the same clouds with the window of each vector as its group, where the design does not exclude it."""
+        """Return the same clouds with the window of each vector as its group, where the design does
+        not exclude it.
+        """
         if ("own by window", subset) not in self._clouds:
             batches = zip(self.clouds(subset), self.windows(subset), strict=True)
-            self._clouds["own by window", subset] = [Cloud(cloud.x, groups=groups) for cloud, groups in batches]
+            self._clouds["own by window", subset] = [
+                Cloud(cloud.x, groups=groups) for cloud, groups in batches
+            ]
         return self._clouds["own by window", subset]
 
     def following(self, subset: str) -> list[Cloud]:
@@ -138,7 +174,9 @@ class LayerView:
         return self.clouds(subset, "following", self.states.following(self.layer))
 
     def last(self, subset: str) -> list[Cloud]:
-        """Return the clouds of the stack's last layer, made once for all layers with the same tokens."""
+        """Return the clouds of the stack's last layer, made once for all layers with the same
+        tokens.
+        """
         if self.layer.is_last:
             return self.clouds(subset)
         if view_of(subset).vectors == NO_MASSIVE:  # each layer leaves out other tokens
@@ -153,7 +191,9 @@ class LayerView:
         return self._of_rows(self.probe.tokens, subset)
 
     def next_tokens(self, subset: str) -> list[Tensor]:
-        """Return the token ids that follow those of the rows of each cloud in their windows, -1 after the last."""
+        """Return the token ids that follow those of the rows of each cloud in their windows, -1
+        after the last.
+        """
         following = self.probe.tokens.roll(-1)
         following[self.probe.lengths.cumsum(0) - 1] = -1
         return self._of_rows(following, subset)
@@ -165,7 +205,9 @@ class LayerView:
         return self._of_rows(self.probe.topics, subset)
 
     def after_attention(self, subset: str) -> list[Cloud]:
-        """Return the clouds of the states between the block's attention and its feed-forward part."""
+        """Return the clouds of the states between the block's attention and its
+        feed-forward part.
+        """
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
             raise Undefined(states or "the states after attention were not captured")
@@ -188,11 +230,12 @@ class LayerView:
         return self.context.vocabularies[by_distance]
 
     def lens(self, subset: str) -> list[LensReading]:
-        """Return what the model would predict from vectors of the layer, evenly taken from each batch, by batch.
+        """Return what the model would predict from vectors of the layer, evenly taken from each
+        batch, by batch.
 
         Raises:
-            Undefined: the model has no output head, the layer's vectors have another dimension than the last layer's,
-                or a logit is not finite.
+            Undefined: the model has no output head, the layer's vectors have another dimension than
+                the last layer's, or a logit is not finite.
         """
         if subset not in self._readings:
             head = self.context.output_head
@@ -204,15 +247,21 @@ class LayerView:
         return self._readings[subset]
 
     def keep_for_later(self) -> None:
-        """Keep the layer's first batch in the state cache, if there is one, for the next checkpoint."""
+        """Keep the layer's first batch in the state cache, if there is one, for the next
+        checkpoint.
+        """
         if (cache := self.context.state_cache) is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
-            cache.save(self.context.step, self.layer.stack, self.layer.index, self.layer.states[first])
+            cache.save(
+                self.context.step, self.layer.stack, self.layer.index, self.layer.states[first]
+            )
 
     def windows(self, subset: str) -> list[Tensor]:
         """Return the window that each row of each cloud comes from."""
         if subset not in self._windows:
-            windows = (torch.from_numpy(self.probe.window_of(tokens)) for tokens in self.sample(subset))
+            windows = (
+                torch.from_numpy(self.probe.window_of(tokens)) for tokens in self.sample(subset)
+            )
             self._windows[subset] = [of_rows.to(self.layer.states.device) for of_rows in windows]
         return self._windows[subset]
 
@@ -224,8 +273,13 @@ class LayerView:
     @cached_property
     def _not_massive(self) -> list[np.ndarray]:
         batches = self.sample("all")
-        massive = are_massive([self.layer.states[self.states.rows_of(tokens)] for tokens in batches])
-        return [tokens[~left_out.cpu().numpy()] for tokens, left_out in zip(batches, massive, strict=True)]
+        massive = are_massive(
+            [self.layer.states[self.states.rows_of(tokens)] for tokens in batches]
+        )
+        return [
+            tokens[~left_out.cpu().numpy()]
+            for tokens, left_out in zip(batches, massive, strict=True)
+        ]
 
     def _require_single_tokens(self, subset: str) -> None:
         if not view_of(subset).of_single_tokens:
@@ -233,7 +287,9 @@ class LayerView:
 
 
 def of_same_dim(*clouds: list[Cloud]) -> list[tuple]:
-    """Return clouds batch by batch; raise Undefined where those of several layers have other dimensions."""
+    """Return clouds batch by batch; raise Undefined where those of several layers have other
+    dimensions.
+    """
     widths = sorted({batches[0].x.shape[1] for batches in clouds})
     if len(widths) > 1:
         raise Undefined(f"the layers have vectors of {' and '.join(map(str, widths))} coordinates")
@@ -256,8 +312,8 @@ def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
 
 
 def _selected(*names: str, one_space: bool = False) -> Callable[[LayerView, str], list[tuple]]:
-    """Return a function that selects inputs by the names of a view's methods, batch by batch; clouds of one dimension
-    if of ``one_space``."""
+    """Return a function that selects inputs by the names of a view's methods, batch by batch;
+    clouds of one dimension if of ``one_space``."""
 
     def select(layer: LayerView, subset: str) -> list[tuple]:
         found = [getattr(layer, name)(subset) for name in names]
@@ -278,12 +334,16 @@ through_output_head = _selected("lens")
 
 
 def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's first cloud, and that of the same tokens at the previously measured checkpoint."""
+    """Return the layer's first cloud, and that of the same tokens at the previously measured
+    checkpoint.
+    """
     cache, step = layer.context.state_cache, layer.context.step
     if cache is None:
         raise Undefined("no earlier checkpoint of this run is at hand")
     cloud = layer.clouds(subset)[0]
-    layer.compared_to, states = cache.load_previous(step, layer.layer.stack, layer.layer.index, like=cloud.x)
+    layer.compared_to, states = cache.load_previous(
+        step, layer.layer.stack, layer.layer.index, like=cloud.x
+    )
     return [(cloud, Cloud(states, groups=cloud.groups))]
 
 
@@ -293,9 +353,13 @@ def weights_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
 
 
 def matrices_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor, ...]]:
-    """Return the weight matrices of the block; of experts that are stacked in one weight, that of each."""
+    """Return the weight matrices of the block; of experts that are stacked in one weight, that of
+    each.
+    """
     weights = [weight for weight in _of_block(layer, "now").values() if weight.ndim > 1]
-    return [tuple(each for weight in weights for each in (weight if weight.ndim == 3 else (weight,)))]
+    return [
+        tuple(each for weight in weights for each in (weight if weight.ndim == 3 else (weight,)))
+    ]
 
 
 def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
@@ -314,8 +378,10 @@ def with_weights_before(layer: LayerView, subset: str) -> list[tuple[Tensor, Ten
 
 _MISSING = {
     "now": "the layer has no weights of its own that can be read",
-    "gradients": "no gradients: they exist at a step of a live training, until zero_grad() clears them; call "
-    "tracker.step() between optimizer.step() and zero_grad()",
+    "gradients": (
+        "no gradients: they exist at a step of a live training, until zero_grad() clears them; "
+        "call tracker.step() between optimizer.step() and zero_grad()"
+    ),
     "before": "the weights before the step are kept at scheduled steps of a live training alone",
 }
 
@@ -325,8 +391,14 @@ def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
     if not isinstance(weights, BlockWeights):
         raise Undefined(weights or "the weights were not looked for")
     begin = f"{layer.layer.module}."
-    found = {name: weight.detach() for name, weight in getattr(weights, kind).items() if name.startswith(begin)}
-    if not found or not all(weight.is_floating_point() and weight.device.type != "meta" for weight in found.values()):
+    found = {
+        name: weight.detach()
+        for name, weight in getattr(weights, kind).items()
+        if name.startswith(begin)
+    }
+    if not found or not all(
+        weight.is_floating_point() and weight.device.type != "meta" for weight in found.values()
+    ):
         raise Undefined(_MISSING[kind])
     return found
 
@@ -340,8 +412,14 @@ def tokens_of_states(
 ) -> list[tuple[Tensor, Tensor, Vocabulary]]:
     """Return the layer's vectors, their token ids, and the input embeddings of all tokens."""
     clouds = layer.after_attention(subset) if after_attention else layer.clouds(subset)
-    vocabulary, pairs = layer.vocabulary(by_distance=by_distance), zip(clouds, layer.tokens(subset), strict=True)
-    return [(cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary) for cloud, ids in pairs]
+    vocabulary, pairs = (
+        layer.vocabulary(by_distance=by_distance),
+        zip(clouds, layer.tokens(subset), strict=True),
+    )
+    return [
+        (cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary)
+        for cloud, ids in pairs
+    ]
 
 
 tokens_by_distance = partial(tokens_of_states, by_distance=True)
@@ -349,13 +427,18 @@ tokens_after_attention = partial(tokens_of_states, after_attention=True)
 
 
 def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return attention weights (heads, n, n), token ids and topics (n,) of each sequence that has weights."""
+    """Return attention weights (heads, n, n), token ids and topics (n,) of each sequence that has
+    weights.
+    """
     if layer.probe.topics is None:
         raise Undefined(NO_TOPICS)
     members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
     members[torch.from_numpy(layer.probe.members(subset))] = True
     topics = layer.probe.topics.masked_fill(~members, -1)
-    return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in _attention(layer)]
+    return [
+        (weights, layer.probe.tokens[tokens], topics[tokens])
+        for weights, tokens in _attention(layer)
+    ]
 
 
 def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]:
@@ -365,7 +448,10 @@ def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]
         raise Undefined("fewer windows of 2 tokens or more than batches")
     rows = [layer.states.rows_of(np.concatenate(windows)) for windows in batches]
     lengths = [tuple(map(len, windows)) for windows in batches]
-    return [(Sequences(layer.layer.states[each], of_each),) for each, of_each in zip(rows, lengths, strict=True)]
+    return [
+        (Sequences(layer.layer.states[each], of_each),)
+        for each, of_each in zip(rows, lengths, strict=True)
+    ]
 
 
 def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]:

@@ -50,15 +50,17 @@ OWN_FAMILY = "own"
 class Metric:
     """A quantity measured at one layer: its kernel, inputs, title, unit and scale.
 
-    Only ``name`` and ``kernel`` are needed; :func:`repdyn.register_metric` makes it known by its name.
+    Only ``name`` and ``kernel`` are needed; :func:`repdyn.register_metric` makes it known by its
+    name.
     """
 
     # What it is
     name: str
     """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
     kernel: str | Callable[..., Any]
-    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason; its
-    keyword-only arguments are the metric's settings. A function, or "module:function" to import it on first use."""
+    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined`
+    with the reason; its keyword-only arguments are the metric's settings. A function, or
+    "module:function" to import it on first use."""
     meaning: str = ""
     """One line that says what is measured."""
     range: tuple[float, float] = (-inf, inf)
@@ -72,15 +74,18 @@ class Metric:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their values, recorded in every row."""
     select_inputs: str | Callable[..., Any] = "repdyn.metrics.layer_view:clouds"
-    """Selects the kernel's positional arguments for every batch of a subset; by default the layer's cloud.
-    A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
+    """Selects the kernel's positional arguments for every batch of a subset; by default the layer's
+    cloud. A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()
     """What ``select_inputs`` needs in addition to the layer's own states."""
     probe_requires: Literal["", "tokens", "topics"] = ""
-    """What the probe must have beside vectors: tokens, rather than inputs of another kind, or topics of its tokens."""
+    """What the probe must have beside vectors: tokens, rather than inputs of another kind, or
+    topics of its tokens.
+    """
     neighbours: int | str = 0
-    """How many nearest neighbours of each distinct vector it uses, or the name of the setting that says so; 0 if none.
-    Exact duplicates then count once, unless a setting ``duplicates`` is "count"."""
+    """How many nearest neighbours of each distinct vector it uses, or the name of the setting that
+    says so; 0 if none. Exact duplicates then count once, unless a setting ``duplicates`` is
+    "count"."""
     whole_spectrum: bool = False
     """It uses all eigenvalues of the covariance, which are then computed once for all metrics."""
 
@@ -88,8 +93,8 @@ class Metric:
     subsets: tuple[str, ...] = ("all",)
     """Subsets of the name without a subset."""
     position: Position = "layers"
-    """At all "layers"; at the outputs of "blocks" only, not at the embedding output; or "between" a layer and the next,
-    recorded at the lower one, so that the last layer has no value."""
+    """At all "layers"; at the outputs of "blocks" only, not at the embedding output; or "between" a
+    layer and the next, recorded at the lower one, so that the last layer has no value."""
     per_head: bool = False
     """The kernel returns one value for each attention head; the layer's value is their mean."""
     whole_sequences: bool = False
@@ -101,11 +106,14 @@ class Metric:
     unit: str = ""
     """The label of an axis of values; the name if empty."""
     family: str = OWN_FAMILY
-    """Metrics of one of :data:`FAMILIES` share overviews; any other family has a figure for each metric."""
+    """Metrics of one of :data:`FAMILIES` share overviews; any other family has a figure for each
+    metric.
+    """
     scale: Scale = "linear"
-    """The axis of its values: "linear" around them; "from_zero" for shares, whose small differences would else look
-    large; "signed" with a line at 0 and colours that change there; "log" for counts that span decades and may be 0;
-    "log_if_wide" for lengths, which are logarithmic where the largest is many times the smallest."""
+    """The axis of its values: "linear" around them; "from_zero" for shares, whose small differences
+    would else look large; "signed" with a line at 0 and colours that change there; "log" for counts
+    that span decades and may be 0; "log_if_wide" for lengths, which are logarithmic where the
+    largest is many times the smallest."""
     log_from: float = 0.0
     """Smallest value of a "log" scale: smaller values are drawn as 0."""
     panel: str = ""
@@ -113,7 +121,9 @@ class Metric:
     line: str = ""
     """What its line in that panel is called."""
     shows_embeddings: bool = False
-    """Whether the embedding output (layer 0) deserves a line of its own next to the mean over layers."""
+    """Whether the embedding output (layer 0) deserves a line of its own next to the mean over
+    layers.
+    """
 
     # Settings that were given by name, as in "two_nn[discard=0.8]"; filled in by with_settings
     default_settings: Mapping[str, Any] | None = None
@@ -155,20 +165,29 @@ class Metric:
 
     @cached_property
     def collapses_duplicates(self) -> bool:
-        """Return whether exact duplicates count once, so that few distinct vectors are a small sample."""
+        """Return whether exact duplicates count once, so that few distinct vectors are a small
+        sample.
+        """
         return bool(self.neighbours) and self.settings.get("duplicates") != "count"
 
     @cached_property
     def n_neighbours(self) -> int:
         """The number of nearest neighbours of each vector it uses."""
-        return self.settings[self.neighbours] if isinstance(self.neighbours, str) else self.neighbours
+        return (
+            self.settings[self.neighbours] if isinstance(self.neighbours, str) else self.neighbours
+        )
 
     def is_defined_at(self, layer: int, *, is_last: bool) -> bool:
-        """Return whether the metric has a value at a layer of a stack; layer 0 is the embedding output."""
-        return not (self.position == "blocks" and layer == 0) and not (self.position == "between" and is_last)
+        """Return whether the metric has a value at a layer of a stack; layer 0 is the embedding
+        output.
+        """
+        return not (self.position == "blocks" and layer == 0) and not (
+            self.position == "between" and is_last
+        )
 
     def with_settings(self, **settings: Any) -> Metric:
-        """Return the metric with other settings, as ``METRICS["two_nn"].with_settings(discard=0.8)``.
+        """Return the metric with other settings, as
+        ``METRICS["two_nn"].with_settings(discard=0.8)``.
 
         Its name lists those that differ from the defaults: ``two_nn[discard=0.8]``.
 
@@ -180,7 +199,11 @@ class Metric:
         defaults = self.settings if self.default_settings is None else self.default_settings
         combined = {**self.settings, **checked(self.base, self.function, defaults, settings)}
         _require_usable(self.base, self.function, json.dumps(combined, sort_keys=True))
-        differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
+        differing = {
+            name: value
+            for name, value in combined.items()
+            if name not in defaults or defaults[name] != value
+        }
         return replace(
             self,
             name=spelled(self.base, differing),
@@ -196,7 +219,9 @@ LENGTH: dict[str, Any] = {"range": (0.0, inf), "scale": "log_if_wide"}
 
 
 def of_kernel(name: str, kernel: str = "", **fields: Any) -> Metric:
-    """Return the metric of a kernel of this package, by default of that with the metric's own name."""
+    """Return the metric of a kernel of this package, by default of that with the metric's
+    own name.
+    """
     return Metric(name, f"repdyn.kernels:{kernel or name}", **fields)
 
 
@@ -213,12 +238,16 @@ _SPELLED = re.compile(r"([^\[\]@]+)\[([A-Za-z_]\w*=.*)\]", re.DOTALL)
 _SETTING = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.=+-]")
-_HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as two_nn[discard=0.8]@no_sink"
+_HOW = (
+    "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as "
+    "two_nn[discard=0.8]@no_sink"
+)
 Kernel: TypeAlias = Callable[..., Any]
 
 
 def parsed(name: str) -> tuple[str, dict[str, Any], str]:
-    """Return the name of the registered metric, the given settings, and the subset, "" where none was given.
+    """Return the name of the registered metric, the given settings, and the subset, "" where none
+    was given.
 
     >>> parsed("two_nn[discard=0.8, duplicates=count]@no_sink")
     ('two_nn', {'discard': 0.8, 'duplicates': 'count'}, 'no_sink')
@@ -233,7 +262,9 @@ def parsed(name: str) -> tuple[str, dict[str, Any], str]:
     for part in brackets[1:-1].split(",") if brackets else ():
         setting = _SETTING.fullmatch(part)
         if not setting:
-            raise ValueError(f"expected settings as name=value, got {part.strip()!r} in {name!r}; {_HOW}")
+            raise ValueError(
+                f"expected settings as name=value, got {part.strip()!r} in {name!r}; {_HOW}"
+            )
         settings[setting[1]] = _value(setting[2], name)
     return base.strip(), settings, (subset or "").strip()
 
@@ -270,7 +301,8 @@ def settings_in_words(metric: str) -> str:
 
 
 def file_stem(metric: str) -> str:
-    """Return the name as a part of a file name without characters special to shells or file systems.
+    """Return the name as a part of a file name without characters special to shells or file
+    systems.
 
     >>> file_stem("two_nn[discard=0.8,duplicates=count]"), file_stem("anisotropy")
     ('two_nn-discard=0.8-duplicates=count', 'anisotropy')
@@ -287,7 +319,10 @@ def written(value: Any) -> str:
     """
     if isinstance(value, str):
         return value
-    return json.dumps(value + 0.0 if isinstance(value, float) else value, default=str).removesuffix(".0")  # one zero
+    # one zero
+    return json.dumps(value + 0.0 if isinstance(value, float) else value, default=str).removesuffix(
+        ".0"
+    )
 
 
 def _value(text: str, name: str) -> Any:
@@ -296,12 +331,19 @@ def _value(text: str, name: str) -> Any:
     for number in (int, float):
         with suppress(ValueError):
             return number(text)
-    raise ValueError(f"expected the value of a setting to be a number, true, false or a word, got {text!r} in {name!r}")
+    raise ValueError(
+        f"expected the value of a setting to be a number, true, false or a word, got {text!r} in "
+        f"{name!r}"
+    )
 
 
-def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(
+    metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the given settings, each in the type that the kernel takes."""
-    known = {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY} | {**defaults}
+    known = {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY} | {
+        **defaults
+    }
     for name in given:
         if name not in known:
             choices, hint = ", ".join(sorted(known)) or "it has none", did_you_mean(name, known)
@@ -334,7 +376,9 @@ def _parameters(kernel: Kernel) -> list[inspect.Parameter]:
 
 @lru_cache(maxsize=256)
 def _require_usable(metric: str, kernel: Kernel, settings: str) -> None:
-    """Run a kernel of this package on a cloud or attention weights, so that an invalid value is rejected at once."""
+    """Run a kernel of this package on a cloud or attention weights, so that an invalid value is
+    rejected at once.
+    """
     if not getattr(kernel, "__module__", "").startswith("repdyn.kernels."):
         return
     import torch

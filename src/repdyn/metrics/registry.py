@@ -40,7 +40,9 @@ DEFAULT_METRICS = ("anisotropy", "two_nn")
 
 
 class Registry(Mapping[str, Metric]):
-    """Metrics by name, in the order in which they are listed; those of installed packages are loaded on first use."""
+    """Metrics by name, in the order in which they are listed; those of installed packages are
+    loaded on first use.
+    """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
@@ -60,13 +62,15 @@ class Registry(Mapping[str, Metric]):
             raise ValueError(f"expected a repdyn.Metric, got {metric!r}")
         if not _NAME.fullmatch(metric.name) or metric.name == ALL:
             raise ValueError(
-                f'expected a name of letters, digits, "_", "-" and ".", other than {ALL!r}, got {metric.name!r}'
+                f'expected a name of letters, digits, "_", "-" and ".", other than {ALL!r}, got '
+                f"{metric.name!r}"
             )
         known = self._metrics.get(metric.name)
         if known is not None and known != metric:
             meaning = f" ({known.meaning})" if known.meaning else ""
             raise ValueError(
-                f"expected a new name, got {metric.name!r}, which is another metric{meaning}; choose another name"
+                f"expected a new name, got {metric.name!r}, which is another metric{meaning}; "
+                "choose another name"
             )
         if known is None:
             self._metrics[metric.name] = metric
@@ -74,7 +78,8 @@ class Registry(Mapping[str, Metric]):
 
     @cached_property
     def _loaded(self) -> dict[str, Metric]:
-        # kept first: a package that looks into the registry while it is imported must not load it again
+        # kept first: a package that looks into the registry while it is imported must not load it
+        # again
         self.__dict__["_loaded"] = self._metrics
         for entry_point in entry_points(group=ENTRY_POINTS):
             try:
@@ -84,8 +89,9 @@ class Registry(Mapping[str, Metric]):
             except Exception as error:
                 package = entry_point.dist.name if entry_point.dist else "an unknown package"
                 warnings.warn(
-                    f"the metrics of {package} are not available: its entry point {entry_point.name} = "
-                    f"{entry_point.value} raised {type(error).__name__}: {error}; update or uninstall {package}",
+                    f"the metrics of {package} are not available: its entry point "
+                    f"{entry_point.name} = {entry_point.value} raised {type(error).__name__}: "
+                    f"{error}; update or uninstall {package}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -96,13 +102,15 @@ METRICS = Registry([*shape.METRICS, *change.METRICS, *tokens.METRICS])
 
 
 def register_metric(metric: Metric) -> None:
-    """Make a metric known by its name, to everything that measures, lists or draws metrics in this process.
+    """Make a metric known by its name, to everything that measures, lists or draws metrics in this
+    process.
 
-    An installed package makes its metrics known everywhere by an entry point of the group "repdyn.metrics".
+    An installed package makes its metrics known everywhere by an entry point of the group
+    "repdyn.metrics".
 
     Raises:
-        ValueError: not a Metric, a name with other characters than letters, digits, "_", "-" and ".", or a name that
-            another metric has.
+        ValueError: not a Metric, a name with other characters than letters, digits, "_", "-" and
+            ".", or a name that another metric has.
     """
     METRICS.add(metric)
 
@@ -110,8 +118,8 @@ def register_metric(metric: Metric) -> None:
 def metric_info(name: str) -> Metric:
     """Return the record of the metric that a stored name means, with whatever settings.
 
-    A name that the registry does not know, such as that of a package that is not installed here, has the record that
-    was stored with its rows; without one it is shown under its name.
+    A name that the registry does not know, such as that of a package that is not installed here,
+    has the record that was stored with its rows; without one it is shown under its name.
 
     >>> metric_info("two_nn[discard=0.8]").unit, metric_info("my_metric").title
     ('dimension', '')
@@ -119,9 +127,14 @@ def metric_info(name: str) -> Metric:
     base = base_name(name)
     if base in METRICS:
         return METRICS[base]
-    from repdyn.store.schema import DESCRIPTIONS  # with pyarrow, which a list of metrics should not wait for
+    # with pyarrow, which a list of metrics should not wait for
+    from repdyn.store.schema import (
+        DESCRIPTIONS,
+    )
 
-    known: dict[str, Any] = {name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS}
+    known: dict[str, Any] = {
+        name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS
+    }
     return Metric(base, _unavailable, **known)
 
 
@@ -137,32 +150,41 @@ def _describe(metric: Metric) -> None:
 
 
 def _unavailable(*inputs: object, **settings: object) -> Tensor:
-    raise RuntimeError("expected the kernel of a registered metric, got a stored name alone; install its package")
+    raise RuntimeError(
+        "expected the kernel of a registered metric, got a stored name alone; install its package"
+    )
 
 
 def resolve(
-    metrics: str | Sequence[MetricLike], probe: Probe | None = None, subsets: Collection[str] | None = None
+    metrics: str | Sequence[MetricLike],
+    probe: Probe | None = None,
+    subsets: Collection[str] | None = None,
 ) -> list[tuple[Metric, str]]:
     """Return pairs of metric and subset.
 
     Args:
-        metrics: names of metrics, each measured on its default subsets, or on one when written "two_nn@no_sink", and
-            with its default settings, or others when written "two_nn[discard=0.8]"; "all" for every one of vectors that
-            the probe allows; or Metric objects. A name without settings stands for those of its record, or of the
-            probe's design where that has its own.
+        metrics: names of metrics, each measured on its default subsets, or on one when written
+            "two_nn@no_sink", and with its default settings, or others when written
+            "two_nn[discard=0.8]"; "all" for every one of vectors that the probe allows; or Metric
+            objects. A name without settings stands for those of its record, or of the probe's
+            design where that has its own.
         probe: what they will be measured on; None where it is not known yet.
         subsets: the subsets that the probe will have, where that is known before the probe is.
 
     Raises:
-        ValueError: no metric, an unknown name or setting, a value that a setting does not take, or a subset or token
-            knowledge that the probe lacks.
+        ValueError: no metric, an unknown name or setting, a value that a setting does not take, or
+            a subset or token knowledge that the probe lacks.
 
     >>> [(metric.name, subset) for metric, subset in resolve(["anisotropy", "two_nn@no_sink"])]
     [('anisotropy', 'all'), ('anisotropy', 'no_sink'), ('two_nn', 'no_sink')]
     """
     known = probe.subsets if probe is not None else subsets
     pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
-    every = (each for requested in as_tuple(metrics) for each in (_all(probe) if requested == ALL else [requested]))
+    every = (
+        each
+        for requested in as_tuple(metrics)
+        for each in (_all(probe) if requested == ALL else [requested])
+    )
     for requested in every:
         for plain, subset in _pairs(requested, probe):
             metric = _with_design_settings(plain, probe)
@@ -181,9 +203,14 @@ def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
         return (ALL,)
     if not isinstance(metrics, Sequence) or isinstance(metrics, str | bytes) or not metrics:
         has_brackets = isinstance(metrics, str) and "[" in metrics
-        hint = '; in YAML put names with settings in quotes: ["two_nn[discard=0.8]"]' if has_brackets else ""
+        hint = (
+            '; in YAML put names with settings in quotes: ["two_nn[discard=0.8]"]'
+            if has_brackets
+            else ""
+        )
         raise ValueError(
-            f'expected a sequence of metrics such as ("anisotropy", "two_nn"), or "all", got {metrics!r}{hint}'
+            'expected a sequence of metrics such as ("anisotropy", "two_nn"), or "all", got '
+            f"{metrics!r}{hint}"
         )
     return tuple(metrics)
 
@@ -192,7 +219,11 @@ def _all(probe: Probe | None) -> list[Metric]:
     possible = {"", "tokens"} if probe is None or probe.inputs is None else {""}
     if probe is not None and probe.topics is not None:
         possible.add("topics")
-    return [each for each in METRICS.values() if each.probe_requires in possible and each.family != "weights"]
+    return [
+        each
+        for each in METRICS.values()
+        if each.probe_requires in possible and each.family != "weights"
+    ]
 
 
 def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
@@ -203,19 +234,21 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
         _describe(metric)
     if probe is not None and metric.probe_requires == "topics" and probe.topics is None:
         raise ValueError(
-            f"expected a probe whose tokens have topics for {metric.name}, got one without; make one with "
-            "probe.with_topics(...), or leave the metric out"
+            f"expected a probe whose tokens have topics for {metric.name}, got one without; make "
+            "one with probe.with_topics(...), or leave the metric out"
         )
     subsets = (subset,) if subset else metric.subsets
     if probe is not None and probe.inputs is not None:
         if metric.probe_requires:
             raise ValueError(
-                f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the metric out"
+                f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the "
+                "metric out"
             )
         if subset not in {"", "all", *LAYER_SUBSETS}:
             raise ValueError(
-                f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe of inputs, got "
-                f"{subset!r}; choose positions with Probe.from_inputs(..., positions=)"
+                f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe "
+                f"of inputs, got {subset!r}; choose positions with Probe.from_inputs(..., "
+                "positions=)"
             )
         subsets = tuple(each for each in subsets if each in {*probe.subsets, *LAYER_SUBSETS})
     return [(metric, each) for each in subsets]
@@ -225,12 +258,16 @@ def _from_name(name: str) -> tuple[Metric, str]:
     base, settings, subset = parsed(name)
     if base not in METRICS:
         hint = "; give each name by itself" if "," in base else did_you_mean(base, METRICS)
-        raise ValueError(f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}")
+        raise ValueError(
+            f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}"
+        )
     return METRICS[base].with_settings(**settings), subset
 
 
 def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
-    """Return a registered metric with the settings that its name stands for in the probe's design; others unchanged."""
+    """Return a registered metric with the settings that its name stands for in the probe's design;
+    others unchanged.
+    """
     known = METRICS.get(metric.base)
     settings = probe.design.metric_settings.get(metric.base, {}) if probe is not None else {}
     if known is None or (metric is known and not settings) or known.kernel is not metric.kernel:
@@ -238,7 +275,9 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
     given = {
         name: value
         for name, value in metric.settings.items()
-        if name in metric.explicit_settings or name not in known.settings or known.settings[name] != value
+        if name in metric.explicit_settings
+        or name not in known.settings
+        or known.settings[name] != value
     }
     defaults = known.with_settings(**settings).settings
     unset = {"default_settings": None, "explicit_settings": frozenset()}
@@ -252,19 +291,40 @@ def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) ->
         near = closest(view.vectors, choices)
         hint = f"did you mean {near + NORMED * view.normed!r}? " if near else ""
         raise ValueError(
-            f"expected a subset among {', '.join(choices)}, got {subset!r} for {metric.name}; {hint}classes of words "
-            "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
-            f"Probe.with_classes; each may be taken after the final norm, as in {LAST_TOKEN}{NORMED}"
+            f"expected a subset among {', '.join(choices)}, got {subset!r} for {metric.name}; "
+            f"{hint}classes of words come with Probe.from_texts(..., classes=...), or --classes "
+            "words in a sweep, others with Probe.with_classes; each may be taken after the final "
+            f"norm, as in {LAST_TOKEN}{NORMED}"
         )
     captures, of_layer = metric.captures, subset == NO_MASSIVE or not view.of_single_tokens
     after_norm = f"{WINDOW_MEAN} or on another view after the final norm"
     refusals = (
-        ("previous_checkpoint" in captures and subset != "all", "all tokens", "no others are kept for the next step"),
+        (
+            "previous_checkpoint" in captures and subset != "all",
+            "all tokens",
+            "no others are kept for the next step",
+        ),
         (metric.whole_sequences and subset != "all", "all tokens", "it is not of single vectors"),
-        (view.vectors == GAUSSIAN and (captures or metric.probe_requires), "real vectors", "it is not of one cloud"),
-        (view == View(WINDOW_MEAN, normed=True), after_norm, "only the mean of the tokens is kept, which has no norm"),
-        ("attention_weights" in captures and of_layer, "a subset of tokens", "attention weights have no norm"),
-        ("after_attention" in captures and view.normed, "states as the block has them", "the final norm is the last's"),
+        (
+            view.vectors == GAUSSIAN and (captures or metric.probe_requires),
+            "real vectors",
+            "it is not of one cloud",
+        ),
+        (
+            view == View(WINDOW_MEAN, normed=True),
+            after_norm,
+            "only the mean of the tokens is kept, which has no norm",
+        ),
+        (
+            "attention_weights" in captures and of_layer,
+            "a subset of tokens",
+            "attention weights have no norm",
+        ),
+        (
+            "after_attention" in captures and view.normed,
+            "states as the block has them",
+            "the final norm is the last's",
+        ),
     )
     for is_refused, where, why in refusals:
         if is_refused:

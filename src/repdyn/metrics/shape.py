@@ -1,4 +1,6 @@
-"""Metrics of one layer's cloud: its shape, its dimension, its spectrum, how its vectors resemble one another."""
+"""Metrics of one layer's cloud: its shape, its dimension, its spectrum, how its vectors resemble
+one another.
+"""
 
 from functools import partial
 from math import inf, pi
@@ -6,7 +8,9 @@ from math import inf, pi
 from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
 
 _dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
-_directions = partial(of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum")
+_directions = partial(
+    of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum"
+)
 _alike = partial(of_kernel, family="similarity")
 _of_sequences = partial(
     of_kernel,
@@ -41,7 +45,9 @@ METRICS = [
     ),
     _dimension(
         name="two_nn",
-        meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
+        meaning=(
+            "intrinsic dimension from the ratio of each point's two nearest-neighbour distances"
+        ),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
         settings={"discard": 0.1, "duplicates": "collapse", "estimator": "regression"},
         neighbours=2,
@@ -52,7 +58,10 @@ METRICS = [
         _dimension(
             name=f"gride_{k}",
             kernel="gride",
-            meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
+            meaning=(
+                f"intrinsic dimension from the ratio of each point's distances to neighbours {k} "
+                f"and {k // 2}"
+            ),
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
             settings={"k": k},
             neighbours="k",
@@ -64,7 +73,10 @@ METRICS = [
     ),
     _dimension(
         name="levina_bickel",
-        meaning="intrinsic dimension from the distances to the k nearest neighbours, by maximum likelihood",
+        meaning=(
+            "intrinsic dimension from the distances to the k nearest neighbours, by maximum "
+            "likelihood"
+        ),
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
         settings={"k": 20},
         neighbours="k",
@@ -72,7 +84,9 @@ METRICS = [
     ),
     _dimension(
         name="local_dimension",
-        meaning="mean intrinsic dimension (TwoNN) of the k nearest neighbours of each of some points",
+        meaning=(
+            "mean intrinsic dimension (TwoNN) of the k nearest neighbours of each of some points"
+        ),
         source="Ruppik et al. 2025, Less is More: Local Intrinsic Dimensions (arXiv 2506.01034)",
         settings={"k": 64, "points": 256},
         # inside the neighbourhoods, which are searched for these points alone
@@ -81,7 +95,10 @@ METRICS = [
     ),
     _dimension(
         name="ph_dimension",
-        meaning="intrinsic dimension from the growth of minimum spanning trees with the number of points",
+        meaning=(
+            "intrinsic dimension from the growth of minimum spanning trees with the number of "
+            "points"
+        ),
         source="Tulchinskii et al. 2023 (NeurIPS 36); Schweinhart 2020 (Adv. Math. 372)",
         settings={"points": 512, "alpha": 1.0},
         # a tree joins each vector to its nearest neighbour, at least
@@ -96,7 +113,9 @@ METRICS = [
     ),
     _directions(
         name="unbiased_participation_ratio",
-        meaning="participation ratio of the distribution behind the vectors, corrected for their number",
+        meaning=(
+            "participation ratio of the distribution behind the vectors, corrected for their number"
+        ),
         source="arXiv 2509.26560 (ICLR 2026), the correction for samples",
         title="Participation ratio, unbiased",
     ),
@@ -118,7 +137,10 @@ METRICS = [
         select_inputs="repdyn.metrics.layer_view:with_windows",
         meaning="directions that tell windows apart from the spread of the vectors within them",
         range=(1.0, inf),
-        source="Thilak et al. 2024, LiDAR (ICLR); the views of a text are the sampled vectors of a window",
+        source=(
+            "Thilak et al. 2024, LiDAR (ICLR); the views of a text are the sampled vectors of a "
+            "window"
+        ),
         settings={"delta": 1e-4},
         title="LiDAR",
         unit="directions",
@@ -127,8 +149,14 @@ METRICS = [
     of_kernel(
         name="dime",
         select_inputs="repdyn.metrics.layer_view:with_windows",
-        meaning="mutual information of the two halves of the vectors of a window, by matrices of similarities",
-        source="Skean et al. 2023, DiME (arXiv 2301.08164); kernel of Skean et al. 2025, Layer by Layer (ICML)",
+        meaning=(
+            "mutual information of the two halves of the vectors of a window, by matrices of "
+            "similarities"
+        ),
+        source=(
+            "Skean et al. 2023, DiME (arXiv 2301.08164); kernel of Skean et al. 2025, Layer by "
+            "Layer (ICML)"
+        ),
         settings={"pairs": 512, "permutations": 10},
         title="Mutual information within a window (DiME)",
         unit="nats",
@@ -161,9 +189,15 @@ METRICS = [
     ),
     _of_sequences(
         name="sequence_entropy",
-        meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
+        meaning=(
+            "entropy of the squared singular values of a sequence's states, as a share of the "
+            "largest possible"
+        ),
         **SHARE,
-        source="Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv 2510.06477)",
+        source=(
+            "Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv "
+            "2510.06477)"
+        ),
         settings={"normalised": True},
         title="Entropy of a sequence",
         unit="entropy",
@@ -226,7 +260,10 @@ METRICS = [
     ),
     _alike(
         name="outlier_kurtosis",
-        meaning="how far a few coordinates are larger than the rest: 1 all alike, the width if one has all",
+        meaning=(
+            "how far a few coordinates are larger than the rest: 1 all alike, the width if one has "
+            "all"
+        ),
         range=(1.0, inf),
         source="He, Noci, Paliotta, Schlag, Hofmann 2024, Outlier Features (arXiv 2405.19279)",
         subsets=("all", "no_sink"),
@@ -239,7 +276,10 @@ METRICS = [
         kernel="class_variance",
         select_inputs="repdyn.metrics.layer_view:with_next_tokens",
         probe_requires="tokens",
-        meaning="variance of the vectors before one next token, relative to the distance from those before another",
+        meaning=(
+            "variance of the vectors before one next token, relative to the distance from those "
+            "before another"
+        ),
         **LENGTH,
         source="Wu, Papyan 2024, Linguistic Collapse (arXiv 2405.17767)",
         settings={"min_vectors": 2},
@@ -250,9 +290,14 @@ METRICS = [
     ),
     _of_sequences(
         name="curvature",
-        meaning="mean angle between the steps from token to token, less that of independent vectors",
+        meaning=(
+            "mean angle between the steps from token to token, less that of independent vectors"
+        ),
         range=(-2 * pi / 3, pi / 3),
-        source="Henaff, Goris, Simoncelli 2019 (Nat. Neurosci. 22); Hosseini, Fedorenko 2023 (NeurIPS 36)",
+        source=(
+            "Henaff, Goris, Simoncelli 2019 (Nat. Neurosci. 22); Hosseini, Fedorenko 2023 (NeurIPS "
+            "36)"
+        ),
         title="Curvature of a sequence",
         unit="radians (0: independent)",
         family="similarity",
@@ -260,7 +305,10 @@ METRICS = [
     ),
     _of_sequences(
         name="sequence_cosine",
-        meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",
+        meaning=(
+            "mean cosine between the vectors of two different tokens of one sequence, without "
+            "centring"
+        ),
         **COSINE,
         source="Liu et al. 2026, embedding condensation (arXiv 2602.00217)",
         title="Mean cosine within a sequence",
@@ -270,14 +318,18 @@ METRICS = [
         name="largest_activation",
         meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
         **LENGTH,
-        source="Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)",
+        source=(
+            "Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)"
+        ),
         title="Largest activation",
         unit="magnitude",
         family="similarity",
     ),
     _of_attention(
         name="sink_rate",
-        meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
+        meaning=(
+            "share of attention heads whose mean attention to the first token exceeds a threshold"
+        ),
         source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
         settings={"threshold": 0.3},
         title="Attention heads with a sink",
@@ -285,14 +337,20 @@ METRICS = [
     ),
     _of_attention(
         name="attention_evenness",
-        meaning="entropy of the attention weights as a share of the largest possible: 1 even, 0 all on one position",
+        meaning=(
+            "entropy of the attention weights as a share of the largest possible: 1 even, 0 all on "
+            "one position"
+        ),
         source="Ghader, Monz 2017 (IJCNLP), relative to even attention",
         title="Evenness of the attention",
         unit="entropy / log of the positions seen",
     ),
     of_kernel(
         name="top_norm_variance_share",
-        meaning="share of the variance along the first principal direction that the longest 1% of the vectors carry",
+        meaning=(
+            "share of the variance along the first principal direction that the longest 1% of the "
+            "vectors carry"
+        ),
         **SHARE,
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
         settings={"share": 0.01},

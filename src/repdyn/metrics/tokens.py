@@ -10,7 +10,12 @@ _LENS = "nostalgebraist, the logit lens, 2020"
 _TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
 _SOURCE = "token encodings across the attention layers of RoBERTa"
 
-_RANK: dict[str, Any] = {"range": (0.0, inf), "unit": "input embeddings closer", "scale": "log", "log_from": 1.0}
+_RANK: dict[str, Any] = {
+    "range": (0.0, inf),
+    "unit": "input embeddings closer",
+    "scale": "log",
+    "log_from": 1.0,
+}
 
 _of_tokens = partial(
     of_kernel,
@@ -35,7 +40,9 @@ _of_lens = partial(
     family="tokens",
     scale="from_zero",
 )
-_of_topics = partial(of_kernel, source=_TOPICS, probe_requires="topics", family="topics", scale="signed")
+_of_topics = partial(
+    of_kernel, source=_TOPICS, probe_requires="topics", family="topics", scale="signed"
+)
 _of_attention = partial(
     _of_topics,
     select_inputs="repdyn.metrics.layer_view:attention_with_topics",
@@ -47,7 +54,9 @@ _of_attention = partial(
 
 
 def _means_over(pairs: str, words: str) -> list[Metric]:
-    """Return the mean inner product and the mean attention of one kind of pairs, whose words are of ``words``."""
+    """Return the mean inner product and the mean attention of one kind of pairs, whose words are of
+    ``words``.
+    """
     return [
         _of_topics(
             name=f"topic_{pairs}",
@@ -88,7 +97,9 @@ METRICS = [
     ),
     _of_tokens(
         name="token_top1_match",
-        meaning="share of tokens whose vector is closer to its own input embedding than to any other",
+        meaning=(
+            "share of tokens whose vector is closer to its own input embedding than to any other"
+        ),
         **SHARE,
         title="Tokens closest to their own embedding",
         unit="share of tokens",
@@ -97,7 +108,10 @@ METRICS = [
         name="token_imbalance",
         select_inputs="repdyn.metrics.layer_view:with_tokens",
         probe_requires="tokens",
-        meaning="how little the distances of a layer tell of which token is which (information imbalance)",
+        meaning=(
+            "how little the distances of a layer tell of which token is which (information "
+            "imbalance)"
+        ),
         range=(0.0, 2.0),
         source="Glielmo et al. 2022 (PNAS Nexus 1); Acevedo et al. 2025 (arXiv 2505.17101)",
         neighbours=1,
@@ -110,7 +124,9 @@ METRICS = [
     _after_attention(
         name="token_cosine_attention",
         kernel="token_cosine",
-        meaning="token_cosine of the state after the block's attention, before its feed-forward part",
+        meaning=(
+            "token_cosine of the state after the block's attention, before its feed-forward part"
+        ),
         **COSINE,
         title="Cosine with the own embedding, after attention",
     ),
@@ -139,7 +155,10 @@ METRICS = [
     _of_lens(
         name="lens_kl",
         kernel="repdyn.kernels.lens:lens_kl",
-        meaning="KL divergence of the layer's prediction from the final one, through the model's output head",
+        meaning=(
+            "KL divergence of the layer's prediction from the final one, through the model's "
+            "output head"
+        ),
         range=(0.0, inf),
         title="Logit lens: KL from the final prediction",
         unit="nats",
@@ -155,7 +174,9 @@ METRICS = [
     _of_topics(
         name="topic_gap",
         select_inputs="repdyn.metrics.layer_view:with_topics",
-        meaning="mean cosine between vectors of different words of one topic, minus that between topics",
+        meaning=(
+            "mean cosine between vectors of different words of one topic, minus that between topics"
+        ),
         range=(-2.0, 2.0),
         title="Topic gap, cosine",
         unit="cosine",

@@ -28,7 +28,9 @@ _OF_MODERNBERT = ("attention_dropout", "embedding_dropout", "mlp_dropout")
 _FAMILIES: dict[str, _Family] = {
     "gpt_neox": _Family("causal", ("hidden_dropout", "attention_dropout")),
     "gpt2": _Family("causal", ("resid_pdrop", "embd_pdrop", "attn_pdrop"), feed_forward="n_inner"),
-    "bloom": _Family("causal", ("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
+    "bloom": _Family(
+        "causal", ("hidden_dropout", "attention_dropout"), feed_forward=None, position=None
+    ),
     "llama": _Family("causal", ("attention_dropout",)),
     "modernbert-decoder": _Family("causal", _OF_MODERNBERT),
     "bert": _Family("masked", ("hidden_dropout_prob", "attention_probs_dropout_prob")),
@@ -40,7 +42,8 @@ _SENTENCE_TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_i
 
 
 def objective_of(family: str) -> Objective:
-    """Return what a family is trained to predict: the next token ("causal") or masked ones ("masked").
+    """Return what a family is trained to predict: the next token ("causal") or masked ones
+    ("masked").
 
     Raises:
         ValueError: the family is unknown.
@@ -49,7 +52,9 @@ def objective_of(family: str) -> Objective:
     'masked'
     """
     if family not in _FAMILIES:
-        raise ValueError(f"expected a family among {', '.join(get_args(FamilyName))}, got {family!r}")
+        raise ValueError(
+            f"expected a family among {', '.join(get_args(FamilyName))}, got {family!r}"
+        )
     return _FAMILIES[family].objective
 
 
@@ -67,15 +72,18 @@ def build_model(
 ) -> PreTrainedModel:
     """Build a randomly initialised model with a language-modelling head.
 
-    With ``global_attention`` every layer attends to the whole context, also in the families of which most layers attend
-    to a sliding window (modernbert, modernbert-decoder); it changes nothing in the others.
+    With ``global_attention`` every layer attends to the whole context, also in the families of
+    which most layers attend to a sliding window (modernbert, modernbert-decoder); it changes
+    nothing in the others.
 
     Raises:
         ValueError: the family is unknown, or ``hidden_size`` is no multiple of ``n_heads``.
     """
     objective = objective_of(family)
     if hidden_size % n_heads:
-        raise ValueError(f"expected hidden_size to be a multiple of n_heads, got {hidden_size} and {n_heads}")
+        raise ValueError(
+            f"expected hidden_size to be a multiple of n_heads, got {hidden_size} and {n_heads}"
+        )
     spec = _FAMILIES[family]
     sizes = {
         "vocab_size": vocab_size,
@@ -83,16 +91,20 @@ def build_model(
         "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "pad_token_id": pad_token_id,
-        # the vocabularies here lack the sentence tokens to which the defaults refer; no model here reads these ids, but
-        # one configuration rejects None
-        **dict.fromkeys(_SENTENCE_TOKENS, (pad_token_id or 0) if family == "modernbert-decoder" else None),
+        # the vocabularies here lack the sentence tokens to which the defaults refer; no model here
+        # reads these ids, but one configuration rejects None
+        **dict.fromkeys(
+            _SENTENCE_TOKENS, (pad_token_id or 0) if family == "modernbert-decoder" else None
+        ),
         **dict.fromkeys(spec.dropout, dropout),
     }
     if spec.feed_forward:
         sizes[spec.feed_forward] = 4 * hidden_size
     if spec.position:
         # RoBERTa numbers positions from pad_token_id + 1
-        sizes[spec.position] = context_length + ((pad_token_id or 0) + 1 if family == "roberta" else 0)
+        sizes[spec.position] = context_length + (
+            (pad_token_id or 0) + 1 if family == "roberta" else 0
+        )
     if global_attention and family.startswith("modernbert"):
         sizes["layer_types"] = ["full_attention"] * n_layers
     if family == "llama":

@@ -18,23 +18,29 @@ _LAST_RATE = 0.1
 class LanguageModel(LightningModule):
     """A randomly initialised transformer with its training loss and optimizer.
 
-    Decoders learn to predict the next token, encoders the masked ones, as given by the labels of a batch.
+    Decoders learn to predict the next token, encoders the masked ones, as given by the labels of a
+    batch.
 
     Args:
-        family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama,
-            modernbert-decoder; encoders bert, roberta, modernbert. The two ModernBERT families share one backbone.
+        family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia),
+            gpt2, bloom, llama, modernbert-decoder; encoders bert, roberta, modernbert. The two
+            ModernBERT families share one backbone.
         vocab_size: number of tokens in the vocabulary; train.py takes it from the data.
         hidden_size: width of the residual stream.
         n_layers: number of blocks.
         n_heads: number of attention heads; on a CPU keep hidden_size / n_heads at 64.
         context_length: longest sequence; train.py takes it from the data.
         dropout: probability of every dropout of the family.
-        pad_token_id: id of the padding token, None if there is none; train.py takes it from the data.
+        pad_token_id: id of the padding token, None if there is none; train.py takes it from the
+            data.
         learning_rate: peak of the schedule.
-        warmup_steps: optimizer steps of linear warm-up, followed by a cosine decay to a tenth of the peak.
-        cooldown_steps: keep the peak rate instead, and decay linearly to a tenth of it in so many last steps.
+        warmup_steps: optimizer steps of linear warm-up, followed by a cosine decay to a tenth of
+            the peak.
+        cooldown_steps: keep the peak rate instead, and decay linearly to a tenth of it in so many
+            last steps.
         weight_decay: weight decay of matrices; vectors (norms, biases) have none.
-        global_attention: whether every layer attends to the whole context, also in families with sliding windows.
+        global_attention: whether every layer attends to the whole context, also in families with
+            sliding windows.
     """
 
     def __init__(
@@ -87,19 +93,25 @@ class LanguageModel(LightningModule):
         total = self.trainer.estimated_stepping_batches
         if math.isinf(total):
             raise ValueError(
-                "expected a training of known length for the learning rate schedule, got an unlimited one; set "
-                "trainer.max_steps or trainer.max_epochs"
+                "expected a training of known length for the learning rate schedule, got an "
+                "unlimited one; set trainer.max_steps or trainer.max_epochs"
             )
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            [
+                {"params": matrices, "weight_decay": self.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
             lr=self.learning_rate,
             betas=(0.9, 0.95),
         )
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": self._schedule(optimizer, int(total)), "interval": "step"},
+            "lr_scheduler": {
+                "scheduler": self._schedule(optimizer, int(total)),
+                "interval": "step",
+            },
         }
 
     def _schedule(self, optimizer: torch.optim.Optimizer, n_steps: int) -> LRScheduler:
@@ -109,8 +121,8 @@ class LanguageModel(LightningModule):
             )
         if self.warmup_steps + self.cooldown_steps > n_steps:
             raise ValueError(
-                f"expected warmup_steps and cooldown_steps within the {n_steps} steps of the training, got "
-                f"{self.warmup_steps} and {self.cooldown_steps}"
+                f"expected warmup_steps and cooldown_steps within the {n_steps} steps of the "
+                f"training, got {self.warmup_steps} and {self.cooldown_steps}"
             )
         return get_wsd_schedule(
             optimizer,
@@ -122,7 +134,9 @@ class LanguageModel(LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store the random state that dropout draws from, so that a resumed training goes on as an undisturbed one."""
+        """Store the random state that dropout draws from, so that a resumed training goes on as an
+        undisturbed one.
+        """
         checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -135,7 +149,9 @@ class LanguageModel(LightningModule):
             torch.cuda.set_rng_state(state["cuda"].cpu(), self.device)
 
     def _log_loss(self, split: str, loss: Tensor, *, on_step: bool) -> None:
-        """Log the loss in nats per predicted token and, comparable between vocabularies, in bits per byte."""
+        """Log the loss in nats per predicted token and, comparable between vocabularies, in bits
+        per byte.
+        """
         bytes_per_token = getattr(getattr(self.trainer, "datamodule", None), "bytes_per_token", 1.0)
         # for masked tokens this is not the compression rate, hence another name
         name = "bits_per_byte" if self.objective == "causal" else "masked_bits_per_byte"

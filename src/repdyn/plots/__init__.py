@@ -1,4 +1,6 @@
-"""Plots of stores for notebooks, ``heatmap(store, "two_nn")``: the report's figures as figures of Plotly."""
+"""Plots of stores for notebooks, ``heatmap(store, "two_nn")``: the report's figures as figures of
+Plotly.
+"""
 
 from repdyn.utils.extras import require
 

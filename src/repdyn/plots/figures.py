@@ -52,8 +52,8 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
         which: ``run``, ``probe`` and ``stack``, of :class:`Which`.
 
     Raises:
-        ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
-            no steps.
+        ValueError: no such run, probe, stack, metric or subset, or several to choose from; a
+            finished model, which has no steps.
     """
     found, series = _series(store, metric, subset, of_training=True, **which)
     plot = plots.heatmap_plot(found, series)
@@ -62,13 +62,20 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
 
 
 def profile(
-    store: StoreLike, metric: str, subset: str = "all", *, step: int | None = None, **which: Unpack[Which]
+    store: StoreLike,
+    metric: str,
+    subset: str = "all",
+    *,
+    step: int | None = None,
+    **which: Unpack[Which],
 ) -> Figure:
-    """Return a metric over depth with its 95% intervals: at one step, or with a slider over the steps.
+    """Return a metric over depth with its 95% intervals: at one step, or with a slider over the
+    steps.
 
     Args:
         store, metric, subset, which: as for :func:`heatmap`.
-        step: a step at which it was measured; a slider over at most 40 log-spaced steps unless given.
+        step: a step at which it was measured; a slider over at most 40 log-spaced steps unless
+            given.
 
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
@@ -81,19 +88,24 @@ def profile(
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
         raise ValueError(
-            f"expected a step at which {metric} was measured, got {step}; the closest are {', '.join(map(str, around))}"
+            f"expected a step at which {metric} was measured, got {step}; the closest are "
+            f"{', '.join(map(str, around))}"
         )
-    plot = plots.profile_plot(found, replace(series, rows=series.rows.loc[series.rows["step"] == step]))
+    plot = plots.profile_plot(
+        found, replace(series, rows=series.rows.loc[series.rows["step"] == step])
+    )
     # the legend would name one step, the heading does
     plot["layout"]["showlegend"] = False
     return _figure(plot, f"{_title(metric, subset, found)}, step {step:,}", _about(found))
 
 
 def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
-    """Return a metric averaged over layers during training, with the loss. Arguments and errors are those of
-    :func:`heatmap`."""
+    """Return a metric averaged over layers during training, with the loss. Arguments and errors are
+    those of :func:`heatmap`."""
     found, series = _series(store, metric, subset, of_training=True, **which)
-    return _figure(_along_steps(plots.course_plot(found, series)), _title(metric, subset, found), _about(found))
+    return _figure(
+        _along_steps(plots.course_plot(found, series)), _title(metric, subset, found), _about(found)
+    )
 
 
 def compare(
@@ -106,10 +118,11 @@ def compare(
     probe: str | None = None,
     seeds: Sequence[str] | None = None,
 ) -> Figure:
-    """Return a metric of several runs: their last profiles over relative depth, or their means during training.
+    """Return a metric of several runs: their last profiles over relative depth, or their means
+    during training.
 
-    Runs that are seeds of one model are one line, their mean, with its 95% interval over seeds as a band. The title
-    says so if the values do not compare, as after different sampling designs.
+    Runs that are seeds of one model are one line, their mean, with its 95% interval over seeds as a
+    band. The title says so if the values do not compare, as after different sampling designs.
 
     Args:
         stores: one or several with measurements, or the folders they are in.
@@ -118,18 +131,19 @@ def compare(
         over: "depth" or "training".
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to show.
-        seeds: patterns of runs that are seeds of one model; by default, runs whose names differ in the number behind
-            "seed" alone. An empty sequence shows each run on its own.
+        seeds: patterns of runs that are seeds of one model; by default, runs whose names differ in
+            the number behind "seed" alone. An empty sequence shows each run on its own.
 
     Raises:
         TypeError: the metric is no text.
-        ValueError: no such run or probe; ``seeds`` that differ in more than their seed; no run with the metric on
-            the subset; ``over`` is neither of the two; no run with two checkpoints to compare during training.
+        ValueError: no such run or probe; ``seeds`` that differ in more than their seed; no run with
+            the metric on the subset; ``over`` is neither of the two; no run with two checkpoints to
+            compare during training.
     """
     if not isinstance(metric, str):
         raise TypeError(
-            f"expected the name of a metric, got {type(metric).__name__}; give several stores as a list, as in "
-            "compare([store, other], 'two_nn')"
+            f"expected the name of a metric, got {type(metric).__name__}; give several stores as a "
+            "list, as in compare([store, other], 'two_nn')"
         )
     if over not in ("depth", "training"):
         raise ValueError(f"expected over='depth' or over='training', got {over!r}")
@@ -138,8 +152,15 @@ def compare(
     if not members:
         raise _not_measured(data.runs, metric, subset)
     colours = plots.compared_colours(data.runs, data.seeds)
-    why = differences([member.run for member in plots.compared_with(data.runs, (), (metric, subset))]) or data.not_seeds
-    plot = plots.profiles_plot(members, colours) if over == "depth" else plots.training_plot(members, colours)
+    why = (
+        differences([member.run for member in plots.compared_with(data.runs, (), (metric, subset))])
+        or data.not_seeds
+    )
+    plot = (
+        plots.profiles_plot(members, colours)
+        if over == "depth"
+        else plots.training_plot(members, colours)
+    )
     if plot is None:
         raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
     if over == "training":
@@ -151,25 +172,29 @@ def compare(
 def _series(
     store: StoreLike, metric: str, subset: str, *, of_training: bool = False, **which: Unpack[Which]
 ) -> tuple[DescribedRun, MetricSeries]:
-    """Return the only run that is meant and one of its series; a finished model is an error where a training is
-    needed."""
+    """Return the only run that is meant and one of its series; a finished model is an error where a
+    training is needed."""
     run, stack = which.get("run"), which.get("stack")
     there = described_runs(store, None if run is None else [run], which.get("probe"), seeds=()).runs
     runs = [one for one in there if stack in (None, one.stack)]
     if not runs:
-        names = ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"
+        names = (
+            ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"
+        )
         raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
     # averaged weights are shown beside those of their training
     averaged = {f"{one.name} (averaged)" for one in runs}
     runs = [one for one in runs if one.name not in averaged]
     if len(runs) > 1:
         labels = ", ".join(one.label for one in runs)
-        raise ValueError(f"expected one run, got {len(runs)}: {labels}; choose with run=, probe= or stack=")
+        raise ValueError(
+            f"expected one run, got {len(runs)}: {labels}; choose with run=, probe= or stack="
+        )
     (found,) = runs
     if of_training and found.finished:
         raise ValueError(
-            f"expected checkpoints of a training, got the finished model {found.name!r}, which has no steps; draw its "
-            "profile"
+            f"expected checkpoints of a training, got the finished model {found.name!r}, which has "
+            "no steps; draw its profile"
         )
     if (metric, subset) not in found.series:
         raise _not_measured(runs, metric, subset)
@@ -179,14 +204,17 @@ def _series(
 def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> ValueError:
     measured = ", ".join(dict.fromkeys(f"{name} ({of})" for run in runs for name, of in run.series))
     return ValueError(
-        f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
+        f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are "
+        f"{measured}"
     )
 
 
 def _along_steps(plot: plots.PlotlyDict) -> plots.PlotlyDict:
     """Return a plot along the training on an axis of steps."""
     axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
-    traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
+    traces = [
+        {**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]
+    ]
     along = {**plot["layout"].get("xaxis", {}), **plots.plotly_axis(axis)}
     return {"data": traces, "layout": {**plot["layout"], "xaxis": along, "shapes": []}}
 
@@ -197,7 +225,9 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     value = len(plots.with_bands(plot["data"])) - 1  # the last trace, above its band
     frames, stops = [], []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)):
+    for line in profile_lines(
+        series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)
+    ):
         exact = np.asarray(line.y)
         band = plots.band_outline(line.x, exact, np.asarray(line.margin), floor)
         data = [band, {"y": placed(exact, floor), "customdata": exact}]
@@ -207,16 +237,30 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
     layout = {
         **plot["layout"],
-        "sliders": [{"steps": stops, "active": len(stops) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 40}}],
+        "sliders": [
+            {
+                "steps": stops,
+                "active": len(stops) - 1,
+                "currentvalue": {"prefix": "step "},
+                "pad": {"t": 40},
+            }
+        ],
         "updatemenus": [
-            {"type": "buttons", "buttons": [{"label": "Play", "method": "animate", "args": play}], "x": 0, "y": 1.15}
+            {
+                "type": "buttons",
+                "buttons": [{"label": "Play", "method": "animate", "args": play}],
+                "x": 0,
+                "y": 1.15,
+            }
         ],
     }
     return {"layout": layout, "frames": frames}
 
 
 def _figure(plot: plots.PlotlyDict, title: str, caption: str) -> Figure:
-    """Return a figure as high as on the page, with room for its heading also in the narrow column of a notebook."""
+    """Return a figure as high as on the page, with room for its heading also in the narrow column
+    of a notebook.
+    """
     import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
 
     heading = f"{title}<br><sub>{caption}</sub>" if caption else title
@@ -229,7 +273,9 @@ def _figure(plot: plots.PlotlyDict, title: str, caption: str) -> Figure:
         # Plotly's button that uploads a figure has no place next to unpublished results
         "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
     }
-    return go.Figure({**plot, "data": plots.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}})
+    return go.Figure(
+        {**plot, "data": plots.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}}
+    )
 
 
 def _title(metric: str, subset: str, run: MeasuredRun) -> str:

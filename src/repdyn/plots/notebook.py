@@ -29,8 +29,8 @@ class Rows(Protocol):
 
 
 def picture(shown: Store | Rows) -> bytes | None:
-    """Return the means of a store's runs over training, above what is said of the first of them, or a profile over
-    depth, as PNG; None where nothing has a value.
+    """Return the means of a store's runs over training, above what is said of the first of them, or
+    a profile over depth, as PNG; None where nothing has a value.
 
     The metrics are those of one family: geometry, unless none of its metrics was measured.
     """
@@ -57,7 +57,11 @@ def _drawn(data: DescribedRuns) -> Figure:
         return comparison.means_over_layers(runs, metrics)
     if len(runs) > 1:
         return comparison.over_depth(runs, metrics, title, LARGE)
-    return of_run.mean_over_layers(first, metrics) if in_training else of_run.over_depth(first, metrics, title, LARGE)
+    return (
+        of_run.mean_over_layers(first, metrics)
+        if in_training
+        else of_run.over_depth(first, metrics, title, LARGE)
+    )
 
 
 def _png(figure: Figure, told: str) -> bytes:

@@ -18,7 +18,9 @@ _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class ProbeBatch:
-    """A batch of the probe's sequences as model input: both tensors (n_sequences, length), right-padded."""
+    """A batch of the probe's sequences as model input: both tensors (n_sequences, length),
+    right-padded.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -27,12 +29,16 @@ class ProbeBatch:
     tokens: np.ndarray
     """(n_valid,) index of each of these tokens in the probe."""
     means: np.ndarray | None = None
-    """(n_sequences,) index of the mean over each sequence, as ``Probe.index_of_mean``; None if it is not needed."""
+    """(n_sequences,) index of the mean over each sequence, as ``Probe.index_of_mean``; None if it
+    is not needed.
+    """
     inputs: Any = None
-    """The model's inputs as they were given, of a probe of inputs; ``input_ids`` is then as wide as vectors are taken
-    of each input, and means nothing."""
+    """The model's inputs as they were given, of a probe of inputs; ``input_ids`` is then as wide as
+    vectors are taken of each input, and means nothing."""
     draws: Any = None
-    """(n_sequences, length) tensor: which position of each part of an input is taken; None of tokens."""
+    """(n_sequences, length) tensor: which position of each part of an input is taken; None of
+    tokens.
+    """
     rule_of: Callable[[str | None], Any] = lambda stack: None
     """Returns which positions of a stack count."""
 
@@ -59,7 +65,9 @@ def padded_batches(
         indices = (starts[batch, None] + columns)[mask]
         input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
         input_ids[mask] = tokens[indices]
-        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
+        yield ProbeBatch(
+            input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy()
+        )
 
 
 def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
@@ -70,44 +78,58 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
 
 
 def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
-    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`."""
+    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see
+    :meth:`repdyn.Probe.from_tokens`.
+    """
     ids, mask_of_lists = _as_tensor(input_ids, "input_ids")
     attention_mask = mask_of_lists if attention_mask is None else attention_mask
     if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
         cut = "cut a corpus into windows, input_ids[: len(input_ids) // 80 * 80].reshape(-1, 80); "
         raise ValueError(
-            f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
-            f"{ids.dtype}; {cut if ids.ndim == 1 else ''}a single sequence needs a leading dimension of 1"
+            "expected input_ids of shape (n_sequences, length) and integer type, got "
+            f"{tuple(ids.shape)} of {ids.dtype}; {cut if ids.ndim == 1 else ''}a single sequence "
+            "needs a leading dimension of 1"
         )
-    mask = torch.ones_like(ids) if attention_mask is None else _as_tensor(attention_mask, "attention_mask")[0]
+    mask = (
+        torch.ones_like(ids)
+        if attention_mask is None
+        else _as_tensor(attention_mask, "attention_mask")[0]
+    )
     if mask.shape != ids.shape:
         raise ValueError(
-            f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
+            f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got "
+            f"{tuple(mask.shape)}"
         )
     is_token = mask == 1
     is_other = ~(is_token | (mask == 0))
     if bool(is_other.any()):
         raise ValueError(
-            f"expected an attention_mask of ones at tokens and zeros at padding, or of True and False, got "
-            f"{mask[is_other][0].item()}; of an additive mask, 0 at tokens and a large negative number at padding, "
-            "pass mask == 0"
+            "expected an attention_mask of ones at tokens and zeros at padding, or of True and "
+            f"False, got {mask[is_other][0].item()}; of an additive mask, 0 at tokens and a large "
+            "negative number at padding, pass mask == 0"
         )
     # one run of tokens changes the mask at most twice, with padding added at both ends
     flips = torch.diff(torch.nn.functional.pad(is_token.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
     if bool((flips > 2).any()):
         raise ValueError(
-            "expected padding on the left or on the right of each sequence, got masked positions between the tokens "
-            f"of sequence {int(flips.gt(2).nonzero()[0])}; drop them from input_ids"
+            "expected padding on the left or on the right of each sequence, got masked positions "
+            f"between the tokens of sequence {int(flips.gt(2).nonzero()[0])}; drop them from "
+            "input_ids"
         )
     lengths = is_token.sum(dim=1)
     return ids.long()[is_token], lengths[lengths > 0]
 
 
 def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
-    """Return ids or a mask as a tensor of their own, and the mask of the padding that rows of several lengths get."""
+    """Return ids or a mask as a tensor of their own, and the mask of the padding that rows of
+    several lengths get.
+    """
     if isinstance(given, np.ndarray):
-        # a copy, since a file that is mapped read-only cannot back a tensor; unsigned types lack operations
-        return torch.from_numpy(np.array(given, dtype=np.int64 if given.dtype.kind in "ui" else None)), None
+        # a copy, since a file that is mapped read-only cannot back a tensor; unsigned types lack
+        # operations
+        return torch.from_numpy(
+            np.array(given, dtype=np.int64 if given.dtype.kind in "ui" else None)
+        ), None
     try:
         rows = [torch.as_tensor(row) for row in given] if isinstance(given, Sequence) else []
         if not rows or any(row.ndim != 1 for row in rows):
@@ -117,8 +139,10 @@ def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
         return pad_sequence(rows, batch_first=True).cpu(), None if is_token.all() else is_token
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"expected {name} as a tensor, an array or lists of integers, got {type(given).__name__} ({error}); "
-            'pass ids alone, batch["input_ids"] or [row["input_ids"] for row in dataset], of rows the training does '
+            f"expected {name} as a tensor, an array or lists of integers, got "
+            f"{type(given).__name__} ({error}); "
+            'pass ids alone, batch["input_ids"] or [row["input_ids"] for row in dataset], of rows '
+            "the training does "
             "not see; iterating its DataLoader would draw from its random numbers"
         ) from error
 
@@ -126,17 +150,18 @@ def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
 def validate_content(
     tokens: Tensor, lengths: Tensor, classes: Mapping[str, Tensor], topics: Tensor | None = None
 ) -> None:
-    """Raise ValueError unless lengths (n_sequences,), classes by valid names, (n_tokens,) bool, and topics, (n_tokens,)
-    int64 with -1 for none, fit the tokens, int64 and not negative."""
+    """Raise ValueError unless lengths (n_sequences,), classes by valid names, (n_tokens,) bool, and
+    topics, (n_tokens,) int64 with -1 for none, fit the tokens, int64 and not negative."""
     within = (lengths >= 1) & (lengths <= len(tokens))
     if not bool(within.all()) or int(lengths.sum()) != len(tokens):
         raise ValueError(
-            f"expected lengths of at least 1 that add up to {len(tokens)} tokens, got {len(lengths)} that add up to "
-            f"{int(lengths.sum())}"
+            f"expected lengths of at least 1 that add up to {len(tokens)} tokens, got "
+            f"{len(lengths)} that add up to {int(lengths.sum())}"
         )
     if bool((tokens < 0).any()):
         raise ValueError(
-            f"expected token ids >= 0, got {int(tokens.min())}; mask such positions with attention_mask, or drop them"
+            f"expected token ids >= 0, got {int(tokens.min())}; mask such positions with "
+            "attention_mask, or drop them"
         )
     for name, members in classes.items():
         if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in _RESERVED:
@@ -147,41 +172,49 @@ def validate_content(
         if members.dtype != torch.bool or members.shape != tokens.shape:
             raise ValueError(
                 f"expected the class {name!r} as torch.bool of shape {tuple(tokens.shape)}, got "
-                f"{tuple(members.shape)} of {members.dtype}; give True or False for each token, in the order of "
-                "probe.tokens"
+                f"{tuple(members.shape)} of {members.dtype}; give True or False for each token, in "
+                "the order of probe.tokens"
             )
     if topics is None:
         return
     if topics.dtype != torch.int64 or topics.shape != tokens.shape:
         raise ValueError(
-            f"expected topics as torch.int64 of shape {tuple(tokens.shape)}, got {tuple(topics.shape)} of "
-            f"{topics.dtype}; give the number of each token's topic, in the order of probe.tokens, -1 where it has none"
+            f"expected topics as torch.int64 of shape {tuple(tokens.shape)}, got "
+            f"{tuple(topics.shape)} of {topics.dtype}; give the number of each token's topic, in "
+            "the order of probe.tokens, -1 where it has none"
         )
     if bool((topics < -1).any()) or not bool((topics >= 0).any()):
         raise ValueError(
-            f"expected topics numbered from 0, and -1 for none, got {int(topics.min())} to {int(topics.max())}; leave "
-            "topics out where no token has one"
+            f"expected topics numbered from 0, and -1 for none, got {int(topics.min())} to "
+            f"{int(topics.max())}; leave topics out where no token has one"
         )
 
 
 def validate_subset_sizes(
-    available: Mapping[str, int], batch_vectors: int, n_batches: int, full: Collection[str] = SUBSETS
+    available: Mapping[str, int],
+    batch_vectors: int,
+    n_batches: int,
+    full: Collection[str] = SUBSETS,
 ) -> None:
     """Raise ValueError unless every subset has enough tokens for its batches."""
     if batch_vectors < MIN_BATCH_VECTORS or n_batches < 1:
         raise ValueError(
-            f"expected batch_vectors >= {MIN_BATCH_VECTORS} and at least one batch, got batch_vectors={batch_vectors} "
-            f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
+            f"expected batch_vectors >= {MIN_BATCH_VECTORS} and at least one batch, got "
+            f"batch_vectors={batch_vectors} and {n_batches} batches; raise max_vectors or lower "
+            "batch_vectors"
         )
     for subset, found in available.items():
         if subset == "no_sink" and found < MIN_BATCH_VECTORS:
             continue  # windows of one token have first positions alone: no value, with a reason
         what, least = ("probe", batch_vectors) if subset in full else ("class", MIN_BATCH_VECTORS)
         if found < (needed := least * n_batches):
-            smaller = f"max_vectors={found}, batch_vectors={max(MIN_BATCH_VECTORS, found // n_batches)}"
+            smaller = (
+                f"max_vectors={found}, batch_vectors={max(MIN_BATCH_VECTORS, found // n_batches)}"
+            )
             fewer = f"max_vectors={found // least * batch_vectors}" if found >= least else smaller
             raise ValueError(
-                f"the {what} is too small: {n_batches} batches of {least} vectors or more need {needed} tokens, but "
-                f"{subset!r} has {found} of {available['all']}; give {needed - found} more tokens of {subset!r}, or "
-                f"request fewer vectors with {fewer}{', or leave the class out' if what == 'class' else ''}"
+                f"the {what} is too small: {n_batches} batches of {least} vectors or more need "
+                f"{needed} tokens, but {subset!r} has {found} of {available['all']}; give "
+                f"{needed - found} more tokens of {subset!r}, or request fewer vectors with "
+                f"{fewer}{', or leave the class out' if what == 'class' else ''}"
             )

@@ -1,8 +1,10 @@
-"""Inputs of any kind as a probe: images, waveforms, pairs; and which positions of a model's states count as vectors.
+"""Inputs of any kind as a probe: images, waveforms, pairs; and which positions of a model's states
+count as vectors.
 
-How many positions an input has is only known inside the model, and differs between its layers where it merges patches
-or samples down. A probe of inputs therefore takes the same number of vectors of each input at every layer. The number
-of positions that count is cut into as many equal parts, and one position of each is taken, by a number drawn once.
+How many positions an input has is only known inside the model, and differs between its layers where
+it merges patches or samples down. A probe of inputs therefore takes the same number of vectors of
+each input at every layer. The number of positions that count is cut into as many equal parts, and
+one position of each is taken, by a number drawn once.
 """
 
 import json
@@ -21,8 +23,9 @@ from repdyn.probe.design import AUDIO, IMAGES, INPUTS, Design, fitting
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
 CountingRule: TypeAlias = slice | str | Callable[[Tensor, InputBatch], Tensor] | None
-"""Which positions of states count: a slice of them; the name of a mask among the inputs; a function from states
-(n_inputs, n_positions, dim) and the inputs to a mask (n_inputs, n_positions); None for all."""
+"""Which positions of states count: a slice of them; the name of a mask among the inputs; a function
+from states (n_inputs, n_positions, dim) and the inputs to a mask (n_inputs, n_positions); None for
+all."""
 Positions: TypeAlias = CountingRule | Mapping[str, CountingRule]
 """A rule, or one for each stack."""
 Causal: TypeAlias = bool | Mapping[str, bool | None] | None
@@ -53,14 +56,22 @@ class Inputs:
     def update_hash(self, digest: Any) -> None:
         """Add the inputs and the choice of positions to a digest."""
         digest.update(
-            json.dumps(["inputs", rules_as_json(self.positions, names=True), self.vectors_per_input]).encode()
+            json.dumps(
+                ["inputs", rules_as_json(self.positions, names=True), self.vectors_per_input]
+            ).encode()
         )
         for batch in self.batches:
             for name, value in _items(batch):
-                header = [name, list(value.shape), str(value.dtype)] if isinstance(value, Tensor) else [name, value]
+                header = (
+                    [name, list(value.shape), str(value.dtype)]
+                    if isinstance(value, Tensor)
+                    else [name, value]
+                )
                 digest.update(json.dumps(header).encode())
                 if isinstance(value, Tensor):
-                    digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    digest.update(
+                        value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                    )
 
 
 def inputs_fields(
@@ -74,8 +85,8 @@ def inputs_fields(
     """Return the fields of a probe of inputs; arguments as for :meth:`repdyn.Probe.from_inputs`."""
     if isinstance(batches, Tensor | Mapping | str):
         raise ValueError(
-            f"expected several batches of inputs, got one {type(batches).__name__}; put it into a list, "
-            "Probe.from_inputs([batch])"
+            f"expected several batches of inputs, got one {type(batches).__name__}; put it into a "
+            "list, Probe.from_inputs([batch])"
         )
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
@@ -83,9 +94,16 @@ def inputs_fields(
     plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
     size, n_batches = plan["batch_vectors"], plan["n_batches"]
     in_each = n_inputs // max(n_batches, 1)
-    of_each = max(VECTORS_PER_INPUT, -(-size // max(in_each, 1))) if vectors_per_input is None else vectors_per_input
+    of_each = (
+        max(VECTORS_PER_INPUT, -(-size // max(in_each, 1)))
+        if vectors_per_input is None
+        else vectors_per_input
+    )
     if n_inputs < 1 or of_each < 1:
-        raise ValueError(f"expected at least 1 input and 1 vector of each, got {n_inputs} inputs, {of_each} of each")
+        raise ValueError(
+            f"expected at least 1 input and 1 vector of each, got {n_inputs} inputs, {of_each} of "
+            "each"
+        )
     # a batch takes whole inputs, so that no two share one
     filled = min(n_batches, n_inputs // max(1, -(-size // of_each))) * size
     return {
@@ -98,10 +116,19 @@ def inputs_fields(
 
 
 def _design_of(batch: InputBatch) -> Design:
-    """Return the design that says what inputs are, by the names that transformers gives them, or four dimensions."""
+    """Return the design that says what inputs are, by the names that transformers gives them, or
+    four dimensions.
+    """
     tensors = {name: value for name, value in _items(batch) if isinstance(value, Tensor)}
-    own = {name: value for name, value in tensors.items() if not ("mask" in name or name.startswith("decoder"))}
-    if all(name.startswith("pixel") or (x.ndim == 4 and x.is_floating_point()) for name, x in own.items()):
+    own = {
+        name: value
+        for name, value in tensors.items()
+        if not ("mask" in name or name.startswith("decoder"))
+    }
+    if all(
+        name.startswith("pixel") or (x.ndim == 4 and x.is_floating_point())
+        for name, x in own.items()
+    ):
         return IMAGES
     return AUDIO if all(name in {"input_features", "input_values"} for name in own) else INPUTS
 
@@ -109,34 +136,56 @@ def _design_of(batch: InputBatch) -> Design:
 def as_batch(batch: Any) -> InputBatch:
     """Return a copy of a batch in memory, as a mapping or a tuple."""
     values = dict(batch) if isinstance(batch, Mapping) else batch
-    values = values if isinstance(values, dict) else tuple(values) if isinstance(values, list | tuple) else (values,)
+    values = (
+        values
+        if isinstance(values, dict)
+        else tuple(values)
+        if isinstance(values, list | tuple)
+        else (values,)
+    )
     items = [(name, _copied(value)) for name, value in _items(values)]
     sizes = {len(value) for _, value in items if isinstance(value, Tensor) and value.ndim}
-    unknown = [name for name, value in items if not isinstance(value, Tensor | bool | int | float | str | None)]
+    unknown = [
+        name
+        for name, value in items
+        if not isinstance(value, Tensor | bool | int | float | str | None)
+    ]
     if len(sizes) != 1 or unknown or 0 in sizes:
-        shown = [(name, tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__) for name, x in items]
+        shown = [
+            (name, tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__)
+            for name, x in items
+        ]
         got = ", ".join(f"{name}: {what}" for name, what in shown)
         raise ValueError(
-            "expected each batch as a tensor, a tuple of tensors or a dictionary of tensors, whose first dimension is "
-            f"the number of inputs, got {got or 'nothing'}; give the batches as the model's forward takes them"
+            "expected each batch as a tensor, a tuple of tensors or a dictionary of tensors, whose "
+            f"first dimension is the number of inputs, got {got or 'nothing'}; give the batches as "
+            "the model's forward takes them"
         )
     return dict(items) if isinstance(values, dict) else tuple(value for _, value in items)
 
 
 def batch_size(batch: InputBatch) -> int:
     """Return the number of inputs in a batch."""
-    return next(len(value) for _, value in _items(batch) if isinstance(value, Tensor) and value.ndim)
+    return next(
+        len(value) for _, value in _items(batch) if isinstance(value, Tensor) and value.ndim
+    )
 
 
 def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) -> InputBatch:
     """Return a batch on a device, tensors of floating type in the given precision."""
-    return tree_map_only(Tensor, lambda value: value.to(device, dtype if value.is_floating_point() else None), batch)
+    return tree_map_only(
+        Tensor, lambda value: value.to(device, dtype if value.is_floating_point() else None), batch
+    )
 
 
 def rules_as_json(positions: Any, *, names: bool = False) -> Any:
     """Return the choice of positions as JSON-serialisable values."""
     if isinstance(positions, Mapping):
-        return {"stacks": {str(stack): rules_as_json(rule, names=names) for stack, rule in positions.items()}}
+        return {
+            "stacks": {
+                str(stack): rules_as_json(rule, names=names) for stack, rule in positions.items()
+            }
+        }
     if positions is None or isinstance(positions, str):
         return positions
     if isinstance(positions, slice):
@@ -148,13 +197,13 @@ def rules_as_json(positions: Any, *, names: bool = False) -> Any:
         return {"function": name}
     if callable(positions) and not names:
         raise ValueError(
-            f"expected positions that a file can hold, a slice or the name of a mask, got the function {name}; "
-            "make the probe with Probe.from_inputs where it is needed"
+            "expected positions that a file can hold, a slice or the name of a mask, got the "
+            f"function {name}; make the probe with Probe.from_inputs where it is needed"
         )
     raise ValueError(
-        "expected positions= to be a slice, such as slice(1, None) without the first, the name of a mask among the "
-        "inputs, a function defined with def, whose name distinguishes probes, or one of these for each stack, "
-        f"got {positions!r}"
+        "expected positions= to be a slice, such as slice(1, None) without the first, the name of "
+        "a mask among the inputs, a function defined with def, whose name distinguishes probes, or "
+        f"one of these for each stack, got {positions!r}"
     )
 
 
@@ -172,14 +221,18 @@ def _of_stack(value: Any, stack: str | None, what: str) -> Any:
         return value
     if stack not in value:
         raise ValueError(
-            f"expected {what}= for each stack, got {', '.join(map(repr, value))} and none for {stack!r}; name the "
-            "stacks as layers= does"
+            f"expected {what}= for each stack, got {', '.join(map(repr, value))} and none for "
+            f"{stack!r}; name the stacks as layers= does"
         )
     return value[stack]
 
 
 def _items(batch: Any) -> list[tuple[str, Any]]:
-    return list(batch.items()) if isinstance(batch, Mapping) else [(str(i), value) for i, value in enumerate(batch)]
+    return (
+        list(batch.items())
+        if isinstance(batch, Mapping)
+        else [(str(i), value) for i, value in enumerate(batch)]
+    )
 
 
 def _copied(value: Any) -> Any:
@@ -191,7 +244,8 @@ def _copied(value: Any) -> Any:
 def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
     """Yield the batches of a probe of inputs as they were given."""
     n_vectors, first, sizes = inputs.vectors_per_input, 0, [*map(batch_size, inputs.batches)]
-    # the numbers in [0, 1) that choose a position in each part of each input; numpy's policy freezes the stream
+    # the numbers in [0, 1) that choose a position in each part of each input; numpy's policy
+    # freezes the stream
     draws = torch.from_numpy(np.random.RandomState(seed).random_sample((sum(sizes), n_vectors)))
     for batch, size in zip(inputs.batches, sizes, strict=True):
         ids, numbers = torch.zeros(size, n_vectors, dtype=torch.long), np.arange(size * n_vectors)
@@ -216,7 +270,9 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         attention_mask=batch.attention_mask[:1],
         positions=batch.positions[:n],
         tokens=batch.tokens[:n],
-        inputs=tree_map_only(Tensor, lambda value: value[:1] if value.ndim else value, batch.inputs),
+        inputs=tree_map_only(
+            Tensor, lambda value: value[:1] if value.ndim else value, batch.inputs
+        ),
         draws=batch.draws[:1],
     )
 
@@ -226,8 +282,12 @@ def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
     tensors, batches = {}, []
     for number, batch in enumerate(inputs.batches):
         items = _items(batch)
-        tensors |= {f"input.{number}.{name}": x.contiguous() for name, x in items if isinstance(x, Tensor)}
-        described = [[str(name), None if isinstance(x, Tensor) else {"value": x}] for name, x in items]
+        tensors |= {
+            f"input.{number}.{name}": x.contiguous() for name, x in items if isinstance(x, Tensor)
+        }
+        described = [
+            [str(name), None if isinstance(x, Tensor) else {"value": x}] for name, x in items
+        ]
         batches.append({"named": isinstance(batch, Mapping), "values": described})
     text = {
         "positions": rules_as_json(inputs.positions),
@@ -248,4 +308,9 @@ def inputs_from_tensors(tensor: Callable[[str], Tensor], text: str) -> Inputs:
             for name, stored in batch["values"]
         }
         batches.append(as_batch(values if batch["named"] else tuple(values.values())))
-    return Inputs(tuple(batches), rules_from_json(found["positions"]), found["causal"], found["vectors_per_input"])
+    return Inputs(
+        tuple(batches),
+        rules_from_json(found["positions"]),
+        found["causal"],
+        found["vectors_per_input"],
+    )

@@ -1,7 +1,8 @@
-"""The probe: the fixed tokens on which every checkpoint is measured, and the vectors that are sampled from them.
+"""The probe: the fixed tokens on which every checkpoint is measured, and the vectors that are
+sampled from them.
 
-Checkpoints are comparable only if the tokens, the sampled vectors and the sampling design are the same. A probe fixes
-all of these, and its content hash is stored in every row.
+Checkpoints are comparable only if the tokens, the sampled vectors and the sampling design are the
+same. A probe fixes all of these, and its content hash is stored in every row.
 """
 
 from __future__ import annotations
@@ -64,7 +65,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name", "mask_id", "bytes_per_token")
+_SETTINGS = (
+    "special_ids",
+    "batch_vectors",
+    "n_batches",
+    "seed",
+    "pad_id",
+    "name",
+    "mask_id",
+    "bytes_per_token",
+)
 _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
@@ -79,13 +89,15 @@ WHOLE_WINDOW_TOKENS = 256
 class Probe:
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
-    Tokens are indexed over the whole probe, window by window, without padding. The sampling design determines the
-    tokens of the metric batches. By default the batches use disjoint windows with about equally many vectors of each,
-    so that the vectors of a batch share as little context as possible and the batches are independent. The sample
-    depends neither on the padding side nor on the batch size of the forward pass.
+    Tokens are indexed over the whole probe, window by window, without padding. The sampling design
+    determines the tokens of the metric batches. By default the batches use disjoint windows with
+    about equally many vectors of each, so that the vectors of a batch share as little context as
+    possible and the batches are independent. The sample depends neither on the padding side nor on
+    the batch size of the forward pass.
 
-    The subsets are ``all`` tokens, ``no_sink``, and the probe's classes. All have the same number of batches; those of
-    a class with few tokens are smaller. Build one with one of the class methods.
+    The subsets are ``all`` tokens, ``no_sink``, and the probe's classes. All have the same number
+    of batches; those of a class with few tokens are smaller. Build one with one of the class
+    methods.
     """
 
     tokens: Tensor
@@ -95,23 +107,25 @@ class Probe:
     special_ids: tuple[int, ...] = ()
     """Token ids excluded from ``no_sink``, in addition to the first position of every sequence."""
     batch_vectors: int = BATCH_VECTORS
-    """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers are not
-    comparable."""
+    """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers
+    are not comparable."""
     n_batches: int = 1
     """Number of metric batches, over which a layer's value is averaged."""
     seed: int = 0
     pad_id: int = 0
     name: str = "tokens"
     design: Design = INDEPENDENT
-    """How batches are sampled from the windows, and whether neighbours in the same window are excluded."""
+    """How batches are sampled from the windows, and whether neighbours in the same window are
+    excluded.
+    """
     classes: Mapping[str, Tensor] = field(default_factory=dict)
-    """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class can be measured as a
-    subset, as in "alignment@rare"."""
+    """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class can
+    be measured as a subset, as in "alignment@rare"."""
     topics: Tensor | None = None
     """(n_tokens,) int64: index of each token's topic, -1 for none; None if no topics are known."""
     mask_id: int | None = None
-    """Token id of the mask, with which an encoder's loss is measured; None if the tokenizer has none or is not known.
-    Like ``bytes_per_token``, it is not part of the hash."""
+    """Token id of the mask, with which an encoder's loss is measured; None if the tokenizer has
+    none or is not known. Like ``bytes_per_token``, it is not part of the hash."""
     bytes_per_token: float | None = None
     """Mean number of UTF-8 bytes of a text token, special ones left out; None if unknown."""
     inputs: Inputs | None = None
@@ -120,7 +134,10 @@ class Probe:
     def __post_init__(self) -> None:
         validate_content(self.tokens, self.lengths, self.classes, self.topics)
         if self.inputs is not None and (self.classes or self.topics is not None):
-            raise ValueError("expected classes and topics of a probe of tokens, got a probe of inputs; leave them out")
+            raise ValueError(
+                "expected classes and topics of a probe of tokens, got a probe of inputs; leave "
+                "them out"
+            )
         # a canonical order, on which the hash does not depend but the subsets do
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
         available = {subset: len(self.members(subset)) for subset in self.subsets}
@@ -129,8 +146,13 @@ class Probe:
 
     def __repr__(self) -> str:
         """Return its sizes in a line, instead of its tensors."""
-        size = f"{len(self.tokens):,} {'vectors' if self.inputs else 'tokens'} in {len(self.lengths):,} windows"
-        drawn = f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
+        size = (
+            f"{len(self.tokens):,} {'vectors' if self.inputs else 'tokens'} in "
+            f"{len(self.lengths):,} windows"
+        )
+        drawn = (
+            f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
+        )
         return f"Probe({self.name!r}: {size}, {drawn}, hash {self.hash})"
 
     @classmethod
@@ -153,25 +175,30 @@ class Probe:
         """Return a probe of given token ids.
 
         Args:
-            input_ids: (n_sequences, length) integers: a tensor, an array or nested lists; lists may differ in length.
-            attention_mask: (n_sequences, length), 1 or True at tokens, 0 or False at padding; None without padding.
-                Padding may be on either side, but not between tokens.
+            input_ids: (n_sequences, length) integers: a tensor, an array or nested lists; lists may
+                differ in length.
+            attention_mask: (n_sequences, length), 1 or True at tokens, 0 or False at padding; None
+                without padding. Padding may be on either side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
             max_vectors, batch_vectors, seed, name: as for :meth:`from_texts`.
             pad_id: token id used for padding when batches are formed.
-            design: name of a sampling design ("independent", "dense", "paper", "shuffled") or a :class:`repdyn.Design`,
-                whose windows are replaced by the given sequences. For independent vectors give many sequences: with 512
-                for each batch of 4096 vectors, 8 vectors of each are sampled.
+            design: name of a sampling design ("independent", "dense", "paper", "shuffled") or a
+                :class:`repdyn.Design`, whose windows are replaced by the given sequences. For
+                independent vectors give many sequences: with 512 for each batch of 4096 vectors, 8
+                vectors of each are sampled.
             mask_id: token id of the mask, for the loss of an encoder.
-            bytes_per_token: mean number of UTF-8 bytes of a text token, for the loss in bits per byte.
+            bytes_per_token: mean number of UTF-8 bytes of a text token, for the loss in bits per
+                byte.
 
         Raises:
-            ValueError: wrong shape, a mask of other values, padding between tokens, fewer than 3 tokens, or an unknown
-                design.
+            ValueError: wrong shape, a mask of other values, padding between tokens, fewer than 3
+                tokens, or an unknown design.
         """
         design = resolve_design(design)
         special_ids = tuple(sorted({int(token) for token in special_ids}))
-        windows = TokenizedWindows(*unpad(input_ids, attention_mask), bytes_per_token=bytes_per_token)
+        windows = TokenizedWindows(
+            *unpad(input_ids, attention_mask), bytes_per_token=bytes_per_token
+        )
         windows = windows.in_order_of(design, special_ids, seed)
         fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
         return cls(**fields, pad_id=pad_id, name=name, mask_id=mask_id)
@@ -195,30 +222,36 @@ class Probe:
     ) -> Probe:
         """Return a probe of texts, tokenized by any Hugging Face tokenizer.
 
-        Each text is cut into windows, each with the tokenizer's own prefix and suffix (``[CLS]``, ``<s>``, ...). If
-        there are more windows than the design requires, evenly spaced ones are used; if there are fewer, more vectors
-        are sampled from each.
+        Each text is cut into windows, each with the tokenizer's own prefix and suffix (``[CLS]``,
+        ``<s>``, ...). If there are more windows than the design requires, evenly spaced ones are
+        used; if there are fewer, more vectors are sampled from each.
 
         Args:
             texts: any number of texts of any length.
             tokenizer: tokenizer of the models to measure.
-            sequence_length: number of tokens in a window, at most the model's context; None for the design's default.
-            max_vectors: number of vectors measured per layer, in all batches; fewer, with a warning, of a short text.
+            sequence_length: number of tokens in a window, at most the model's context; None for the
+                design's default.
+            max_vectors: number of vectors measured per layer, in all batches; fewer, with a
+                warning, of a short text.
             batch_vectors: number of vectors per batch; by default ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             name: name of the text, for figures and logs.
-            classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.
-            phrases: further classes by name, such as "names" or "idioms", as for :meth:`with_words`.
-            design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors of each window of 80
-                tokens, disjoint batches, neighbours in the same window excluded), "dense" (most tokens of few long
-                windows), "paper" (the published protocol: all tokens of 128 windows of 512 characters) or "shuffled"
-                (as "independent", the tokens of each window in random order).
-            vectors_per_window: largest number of vectors of one window in a batch, if the text has enough windows; None
-                for the design's default.
+            classes: word classes to add, as for :meth:`with_words`; word frequencies are counted
+                over all texts.
+            phrases: further classes by name, such as "names" or "idioms", as for
+                :meth:`with_words`.
+            design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors
+                of each window of 80 tokens, disjoint batches, neighbours in the same window
+                excluded), "dense" (most tokens of few long windows), "paper" (the published
+                protocol: all tokens of 128 windows of 512 characters) or "shuffled" (as
+                    "independent", the tokens of each window in random order).
+            vectors_per_window: largest number of vectors of one window in a batch, if the text has
+                enough windows; None for the design's default.
 
         Raises:
-            ValueError: fewer than 3 tokens, a ``sequence_length`` without room for text next to the special tokens, a
-                text that UTF-8 cannot encode, classes that cannot be determined, or an unknown design.
+            ValueError: fewer than 3 tokens, a ``sequence_length`` without room for text next to the
+                special tokens, a text that UTF-8 cannot encode, classes that cannot be determined,
+                or an unknown design.
         """
         design = resolve_design(design)
         if vectors_per_window is not None:
@@ -234,19 +267,25 @@ class Probe:
         special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
         windows = windows.in_order_of(design, special_ids, seed)
         fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
-        pad_id, mask_id = cast(int, tokenizer.pad_token_id or 0), cast("int | None", tokenizer.mask_token_id)
+        pad_id, mask_id = (
+            cast(int, tokenizer.pad_token_id or 0),
+            cast("int | None", tokenizer.mask_token_id),
+        )
         probe = cls(**fields, pad_id=pad_id, name=name, mask_id=mask_id)
         return probe if windows.words is None else probe.with_words(windows.words, classes, phrases)
 
     @classmethod
-    def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
+    def enwik8(
+        cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any
+    ) -> Probe:
         """Return a probe of the last 5% of cleaned enwik8, its conventional test split.
 
         Args:
             tokenizer: as for :meth:`from_texts`.
-            path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its checksum.
-            **settings: sequence_length, max_vectors, batch_vectors, seed, classes, phrases, design, vectors_per_window:
-                as for :meth:`from_texts`.
+            path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its
+                checksum.
+            **settings: sequence_length, max_vectors, batch_vectors, seed, classes, phrases, design,
+                vectors_per_window: as for :meth:`from_texts`.
         """
         from repdyn.text.corpus import load_corpus
 
@@ -268,23 +307,31 @@ class Probe:
         seed: int = 0,
         name: str = "inputs",
     ) -> Probe:
-        """Return a probe of anything that a model takes: images, waveforms, pairs of image and text.
+        """Return a probe of anything that a model takes: images, waveforms, pairs of image and
+        text.
 
         Args:
-            batches: each as the model's forward takes it and as large as one forward pass can be: a dictionary of
-                tensors, a tuple of tensors or a tensor, the first dimension being that of the inputs.
-            positions: which positions of the states are vectors: a slice, ``slice(1, None)`` without CLS; the name of a
-                mask among the inputs; a function from states (n_inputs, n_positions, dim) and the inputs of a batch to
-                a mask (n_inputs, n_positions); one of these for each stack, by its name; None for all.
-            causal: whether no position sees a later one, or that of each stack; recorded, and not tested.
-            max_vectors, batch_vectors: as for :meth:`from_texts`; fewer, with a warning, where inputs are few.
-            vectors_per_input: number of vectors of each input at every layer; None for 8, or more if inputs are few.
+            batches: each as the model's forward takes it and as large as one forward pass can be: a
+                dictionary of tensors, a tuple of tensors or a tensor, the first dimension being
+                that of the inputs.
+            positions: which positions of the states are vectors: a slice, ``slice(1, None)``
+                without CLS; the name of a mask among the inputs; a function from states (n_inputs,
+                n_positions, dim) and the inputs of a batch to a mask (n_inputs, n_positions); one
+                of these for each stack, by its name; None for all.
+            causal: whether no position sees a later one, or that of each stack; recorded, and not
+                tested.
+            max_vectors, batch_vectors: as for :meth:`from_texts`; fewer, with a warning, where
+            inputs are few.
+            vectors_per_input: number of vectors of each input at every layer; None for 8, or more
+                if inputs are few.
             seed, name: as for :meth:`from_texts`.
 
         Raises:
             ValueError: batches that are no inputs, fewer than 3 vectors, or no rule of positions.
         """
-        fields = inputs_fields(batches, positions, causal, max_vectors, batch_vectors, vectors_per_input)
+        fields = inputs_fields(
+            batches, positions, causal, max_vectors, batch_vectors, vectors_per_input
+        )
         return cls(**fields, seed=seed, name=name)
 
     @plain_state()
@@ -292,8 +339,8 @@ class Probe:
         """Return the probe with classes added; a class of the same name is replaced.
 
         Args:
-            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
-                ``members & ~probe.is_sink`` excludes first positions and special tokens.
+            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array
+                or a list. ``members & ~probe.is_sink`` excludes first positions and special tokens.
 
         Raises:
             ValueError: an invalid name, another type or length, or too few tokens in a class.
@@ -302,21 +349,30 @@ class Probe:
         return replace(self, classes={**self.classes, **copied})
 
     def with_words(
-        self, words: TokenWords, classes: Sequence[str], phrases: Mapping[str, Sequence[str]] | None = None
+        self,
+        words: TokenWords,
+        classes: Sequence[str],
+        phrases: Mapping[str, Sequence[str]] | None = None,
     ) -> Probe:
-        """Return the probe with word classes added, which exclude first positions and special tokens.
+        """Return the probe with word classes added, which exclude first positions and special
+        tokens.
 
         Args:
             words: the words of all tokens.
-            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
-                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10% of
-                it); "words" for all of them.
-            phrases: further classes: the tokens of any of the given words, or phrases of several words, by name.
+            classes: among "function" (English function words), "content" (all other words),
+                "frequent" (the most frequent words, which make up half of the text) and "rare" (the
+                least frequent ones, the last 10% of it); "words" for all of them.
+            phrases: further classes: the tokens of any of the given words, or phrases of several
+                words, by name.
 
         Raises:
-            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
+            ValueError: unknown classes, a text in which they cannot be determined, or too few
+                tokens in one.
         """
-        found = {**words.classes(class_names(classes)), **words.in_phrases(phrases or {}, self.window_of_token)}
+        found = {
+            **words.classes(class_names(classes)),
+            **words.in_phrases(phrases or {}, self.window_of_token),
+        }
         return self.with_classes({name: members & ~self.is_sink for name, members in found.items()})
 
     @plain_state()
@@ -324,13 +380,16 @@ class Probe:
         """Return the probe with topics of its tokens, which replace any it has.
 
         Args:
-            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
+            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array
+                or a list.
 
         Raises:
             ValueError: another type or length, or no token has a topic.
         """
         tensor = torch.as_tensor(topics).cpu().clone()
-        is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        is_integer = not (
+            tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+        )
         return replace(self, topics=tensor.long() if is_integer else tensor)
 
     @property
@@ -345,19 +404,24 @@ class Probe:
 
     @cached_property
     def is_sink(self) -> Tensor:
-        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink`` excludes."""
+        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink``
+        excludes.
+        """
         return sink_mask(self.tokens, self.lengths, self.special_ids)
 
     def sample(self, subset: str) -> np.ndarray:
         """Return the token indices of every metric batch of a subset, (n_batches, m).
 
-        m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an unknown subset.
+        m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an
+        unknown subset.
         """
         if subset not in self._samples:
             members, batches = self.members(subset), None
             if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
                 batches = _interleaved(members, self.window_of(members), self._batch_of_window)
-                if min(map(len, batches)) < (self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS):
+                if min(map(len, batches)) < (
+                    self.batch_vectors if subset in SUBSETS else MIN_BATCH_VECTORS
+                ):
                     batches = None
             if batches is None:
                 size = min(self.batch_vectors, len(members) // self.n_batches)
@@ -369,7 +433,8 @@ class Probe:
         return self._samples[subset][0]
 
     def has_disjoint_batches(self, subset: str = "all") -> bool:
-        """Return whether the batches of a subset use disjoint windows, so that their values are independent.
+        """Return whether the batches of a subset use disjoint windows, so that their values are
+        independent.
 
         False for a design without disjoint windows, and if the windows are too few or too unequal.
         """
@@ -378,11 +443,13 @@ class Probe:
 
     @cached_property
     def whole_windows(self) -> list[list[np.ndarray]]:
-        """The token indices of whole windows, for metrics of sequences: by batch, at most 16 windows of equal number.
+        """The token indices of whole windows, for metrics of sequences: by batch, at most 16
+        windows of equal number.
 
-        The windows are evenly spaced over the probe among those of at least 2 tokens, and dealt to the batches in turn,
-        so that no batch shares a window with another, whatever the design. Each is cut to its first 256 tokens. The
-        list is empty if there are fewer such windows than batches.
+        The windows are evenly spaced over the probe among those of at least 2 tokens, and dealt to
+        the batches in turn, so that no batch shares a window with another, whatever the design.
+        Each is cut to its first 256 tokens. The list is empty if there are fewer such windows than
+        batches.
         """
         starts = (torch.cumsum(self.lengths, 0) - self.lengths).tolist()
         long_enough = np.flatnonzero(self.lengths.numpy() > 1)
@@ -390,7 +457,9 @@ class Probe:
         chosen = long_enough[np.arange(n_chosen) * len(long_enough) // max(1, n_chosen)]
         sizes = self.lengths.clamp_max(WHOLE_WINDOW_TOKENS).tolist()
         windows = [starts[window] + np.arange(sizes[window]) for window in chosen]
-        return [windows[batch :: self.n_batches] for batch in range(self.n_batches)] if windows else []
+        return (
+            [windows[batch :: self.n_batches] for batch in range(self.n_batches)] if windows else []
+        )
 
     @cached_property
     def window_of_token(self) -> np.ndarray:
@@ -403,28 +472,36 @@ class Probe:
         return np.append(np.diff(self.window_of_token) == 0, False)
 
     def index_of_mean(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the index that stands for the mean over the window of each token: after those of all tokens."""
+        """Return the index that stands for the mean over the window of each token: after those of
+        all tokens.
+        """
         return len(self.tokens) + self.window_of_token[tokens]
 
     def window_of(self, indices: np.ndarray) -> np.ndarray:
         """Return the window of each token or mean over a window, by its index."""
         is_mean = indices >= len(self.tokens)
-        return np.where(is_mean, indices - len(self.tokens), self.window_of_token[np.where(is_mean, 0, indices)])
+        return np.where(
+            is_mean, indices - len(self.tokens), self.window_of_token[np.where(is_mean, 0, indices)]
+        )
 
     def tokens_of(self, subset: str) -> np.ndarray:
-        """Return the indices of all tokens, or means over windows, whose states the sample of a subset needs."""
+        """Return the indices of all tokens, or means over windows, whose states the sample of a
+        subset needs.
+        """
         sampled = self.sample(subset).ravel()
         return np.concatenate([sampled, sampled + 1]) if subset == DIFFERENCES else sampled
 
     @cached_property
     def _batch_of_window(self) -> np.ndarray:
-        """(n_windows,) the batch of each window, such that the batches have about equally many tokens.
+        """(n_windows,) the batch of each window, such that the batches have about equally many
+        tokens.
 
-        Windows are assigned from the longest to the shortest, those of equal length in random order, each to the batch
-        with the fewest tokens so far.
+        Windows are assigned from the longest to the shortest, those of equal length in random
+        order, each to the batch with the fewest tokens so far.
         """
         lengths = self.lengths.numpy()
-        # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
+        # the stream of RandomState is frozen by numpy's policy; Generator's may change between
+        # releases
         shuffled = np.random.RandomState(self.seed).permutation(len(lengths))
         totals = [0] * self.n_batches
         batch_of_window = np.empty(len(lengths), dtype=np.int64)
@@ -439,15 +516,17 @@ class Probe:
         return {}
 
     def batches(self, n_sequences: int, n_needed: Tensor | None = None) -> Iterator[ProbeBatch]:
-        """Yield the sequences in batches of at most ``n_sequences``, padded on the right to the longest of each.
+        """Yield the sequences in batches of at most ``n_sequences``, padded on the right to the
+        longest of each.
 
-        No batch is square, so that states of shape (batch, length) can be distinguished from (length, batch).
+        No batch is square, so that states of shape (batch, length) can be distinguished from
+        (length, batch).
 
         Args:
             n_sequences: largest number of sequences in a batch.
-            n_needed: (n_sequences,) number of tokens needed of each sequence, as from :meth:`tokens_needed`. Sequences
-                of similar need are batched together, and each batch is truncated to the largest need. None for the
-                whole probe in its order.
+            n_needed: (n_sequences,) number of tokens needed of each sequence, as from
+                :meth:`tokens_needed`. Sequences of similar need are batched together, and each
+                batch is truncated to the largest need. None for the whole probe in its order.
 
         Of a probe of inputs these are its own batches, whatever the arguments.
         """
@@ -456,9 +535,11 @@ class Probe:
         return padded_batches(self.tokens, self.lengths, self.pad_id, n_sequences, n_needed)
 
     def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:
-        """Return the number of tokens of each window that a model needs as input, (n_sequences,) int64.
+        """Return the number of tokens of each window that a model needs as input, (n_sequences,)
+        int64.
 
-        They end at the last sampled token if the model is causal; else, and for a mean over a window, they are all.
+        They end at the last sampled token if the model is causal; else, and for a mean over a
+        window, they are all.
         """
         windows = self.window_of(sampled)
         ends = torch.cumsum(self.lengths, 0).numpy()
@@ -470,15 +551,17 @@ class Probe:
 
     @cached_property
     def _permutation(self) -> np.ndarray:
-        # the stream of RandomState is frozen by numpy's policy; Generator's and torch's may change between releases
+        # the stream of RandomState is frozen by numpy's policy; Generator's and torch's may change
+        # between releases
         return np.random.RandomState(self.seed).permutation(len(self.tokens))
 
     def members(self, subset: str) -> np.ndarray:
         """Return the token indices of a subset or view, in the order in which they are sampled."""
         if subset not in {*self.subsets, *VIEWS}:
             raise ValueError(
-                f"expected a subset among {', '.join([*self.subsets, *VIEWS])}, got {subset!r}; word classes come with "
-                "Probe.from_texts(..., classes=...), or --classes words in a sweep, others with Probe.with_classes"
+                f"expected a subset among {', '.join([*self.subsets, *VIEWS])}, got {subset!r}; "
+                "word classes come with Probe.from_texts(..., classes=...), or --classes words in "
+                "a sweep, others with Probe.with_classes"
             )
         if subset == "all":
             return self._permutation
@@ -501,9 +584,12 @@ class Probe:
 
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits that identify the tokens, plan and design, and any classes and topics."""
+        """16 hexadecimal digits that identify the tokens, plan and design, and any classes and
+        topics.
+        """
         plan: list[Any] = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
-        if self.inputs is not None or self.design.rule != DENSE.rule:  # the oldest hashes, which remain valid
+        # the oldest hashes, which remain valid
+        if self.inputs is not None or self.design.rule != DENSE.rule:
             plan.append(self.design.rule)
         digest = hashlib.sha256(json.dumps(plan).encode())
         if self.inputs is not None:
@@ -523,7 +609,9 @@ class Probe:
         """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
         tensors = {"tokens": self.tokens, "lengths": self.lengths}
         # uint8, because a bool read from a damaged file may be neither true nor false
-        tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()}
+        tensors |= {
+            f"{_CLASS}{name}": members.to(torch.uint8) for name, members in self.classes.items()
+        }
         if self.topics is not None:
             tensors[_TOPICS] = self.topics
         settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
@@ -532,8 +620,9 @@ class Probe:
             of_inputs, metadata[_INPUTS] = inputs_to_tensors(self.inputs)
             tensors |= of_inputs
         data = to_safetensors(tensors, metadata=metadata)
-        # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read; a new
-        # file, since the tensors of a probe that was loaded from this one are still mapped from it
+        # not save_file, whose errors of a full disk are no OSError, and whose files only their
+        # owner can read; a new file, since the tensors of a probe that was loaded from this one are
+        # still mapped from it
         write_atomically(Path(path).expanduser(), lambda new: new.write_bytes(data))
 
     @classmethod
@@ -547,25 +636,40 @@ class Probe:
         """
         path = Path(path).expanduser()
         if not path.is_file():
-            raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
+            raise FileNotFoundError(
+                f"expected a probe written by Probe.save, got no file at {path}"
+            )
         try:
             fields, claimed = _read(path)
             probe = cls(**fields)
         # what a file that is none of ours makes of the reader is of many kinds
-        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
+        except (
+            SafetensorError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            raise ValueError(
+                f"expected a probe written by Probe.save, got {path}: {error}"
+            ) from error
         if probe.hash != claimed:
             raise ValueError(
-                f"expected content with the hash {claimed} in {path}, got {probe.hash}; the file is damaged"
+                f"expected content with the hash {claimed} in {path}, got {probe.hash}; the file "
+                "is damaged"
             )
         return probe
 
 
-def _interleaved(members: np.ndarray, windows: np.ndarray, batch_of_window: np.ndarray) -> list[np.ndarray]:
-    """Order the tokens of each batch so that its first n have about equally many of each window, for any n.
+def _interleaved(
+    members: np.ndarray, windows: np.ndarray, batch_of_window: np.ndarray
+) -> list[np.ndarray]:
+    """Order the tokens of each batch so that its first n have about equally many of each window,
+    for any n.
 
-    They are first one of each window, then a second of each, and so on; otherwise in the random order of ``members``,
-    whose windows are ``windows``.
+    They are first one of each window, then a second of each, and so on; otherwise in the random
+    order of ``members``, whose windows are ``windows``.
     """
     by_window = np.argsort(windows, kind="stable")
     counts = np.bincount(windows, minlength=len(batch_of_window))
@@ -585,7 +689,9 @@ def _fields_of_windows(
     batch_vectors: int | None,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the fields of a probe of windows, its batches being the design's, or as many as there are tokens for."""
+    """Return the fields of a probe of windows, its batches being the design's, or as many as there
+    are tokens for.
+    """
     n_tokens = len(windows.tokens)
     n_texts = n_tokens - int(sink_mask(windows.tokens, windows.lengths, special_ids).sum())
     # both subsets have equally many vectors, unless every token is a first position or special
@@ -602,7 +708,9 @@ def _fields_of_windows(
 
 
 def _read(path: str | Path) -> tuple[dict[str, Any], str]:
-    """Return the fields of the probe in a file written by :meth:`Probe.save`, and the hash that they had."""
+    """Return the fields of the probe in a file written by :meth:`Probe.save`, and the hash that
+    they had.
+    """
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if _PLAN not in metadata or "hash" not in metadata:
@@ -616,8 +724,12 @@ def _read(path: str | Path) -> tuple[dict[str, Any], str]:
             "design": design_from_rule(settings["design"]),
             "tokens": file.get_tensor("tokens").long(),
             "lengths": file.get_tensor("lengths").long(),
-            "classes": {name.removeprefix(_CLASS): file.get_tensor(name).bool() for name in classes},
+            "classes": {
+                name.removeprefix(_CLASS): file.get_tensor(name).bool() for name in classes
+            },
             "topics": file.get_tensor(_TOPICS) if _TOPICS in names else None,
-            "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
+            "inputs": inputs_from_tensors(file.get_tensor, metadata[_INPUTS])
+            if _INPUTS in metadata
+            else None,
         }
         return fields, metadata["hash"]

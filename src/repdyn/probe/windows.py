@@ -1,4 +1,6 @@
-"""Cut texts into windows of token ids, with the special tokens of any tokenizer, and map the tokens to words."""
+"""Cut texts into windows of token ids, with the special tokens of any tokenizer, and map the tokens
+to words.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ class TokenizedWindows(NamedTuple):
     words: TokenWords | None = None
     """Words of the tokens, if requested."""
     bytes_per_token: float | None = None
-    """Mean number of UTF-8 bytes of a token of the texts, without special tokens; None without any token."""
+    """Mean number of UTF-8 bytes of a token of the texts, without special tokens; None without any
+    token.
+    """
 
-    def in_order_of(self, design: Design, special_ids: Sequence[int], seed: int) -> TokenizedWindows:
-        """Return the windows with their text tokens in random order if the design is shuffled; special tokens stay
-        where they are, and words stay with their tokens."""
+    def in_order_of(
+        self, design: Design, special_ids: Sequence[int], seed: int
+    ) -> TokenizedWindows:
+        """Return the windows with their text tokens in random order if the design is shuffled;
+        special tokens stay where they are, and words stay with their tokens."""
         if not design.shuffled:
             return self
         window = np.repeat(np.arange(len(self.lengths)), self.lengths.numpy())
@@ -41,7 +47,11 @@ class TokenizedWindows(NamedTuple):
         random = np.random.default_rng(seed).random(len(places))
         order = np.arange(len(window))
         order[places] = places[np.lexsort((random, window[places]))]
-        words = None if self.words is None else TokenWords(self.words.numbers[order], self.words.lexicon)
+        words = (
+            None
+            if self.words is None
+            else TokenWords(self.words.numbers[order], self.words.lexicon)
+        )
         return self._replace(tokens=self.tokens[order], words=words)
 
 
@@ -54,17 +64,22 @@ def tokenize_windows(
     n_tokens: int,
     n_windows: int,
 ) -> TokenizedWindows:
-    """Cut texts into windows of the design's length, each with the tokenizer's own prefix and suffix.
+    """Cut texts into windows of the design's length, each with the tokenizer's own prefix and
+    suffix.
 
-    Of more windows than are needed for ``n_tokens`` text tokens and ``n_windows`` windows, evenly spaced ones are
-    taken. Where the design counts characters, its ``window_tokens`` is the length to which windows are cut.
+    Of more windows than are needed for ``n_tokens`` text tokens and ``n_windows`` windows, evenly
+    spaced ones are taken. Where the design counts characters, its ``window_tokens`` is the length
+    to which windows are cut.
     """
     if isinstance(texts, str):
-        raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
+        raise ValueError(
+            "expected texts to be an iterable of strings, got a single string; pass [text]"
+        )
     if not callable(tokenizer):
         raise ValueError(
-            f"expected a tokenizer of transformers, got {type(tokenizer).__name__}; of another library encode the "
-            "texts first: Probe.from_tokens([tokenizer.encode(text) for text in texts])"
+            f"expected a tokenizer of transformers, got {type(tokenizer).__name__}; of another "
+            "library encode the texts first: Probe.from_tokens([tokenizer.encode(text) for text in "
+            "texts])"
         )
     with one_thread_for_tokenizers():
         prefix, suffix = _affixes(tokenizer)
@@ -73,8 +88,8 @@ def tokenize_windows(
     size = None if design.window_tokens is None else design.window_tokens - sum(n_affixes)
     if size is not None and size < 1:
         raise ValueError(
-            f"expected sequence_length > {sum(n_affixes)}, the special tokens this tokenizer adds, got "
-            f"{design.window_tokens}"
+            f"expected sequence_length > {sum(n_affixes)}, the special tokens this tokenizer adds, "
+            f"got {design.window_tokens}"
         )
     lexicon = Lexicon() if with_words else None
     windows: list[list[int]] = []
@@ -84,7 +99,10 @@ def tokenize_windows(
     for text in _pieces(texts, design.window_characters):
         with one_thread_for_tokenizers():
             if lexicon is None:
-                ids, numbers = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
+                ids, numbers = (
+                    tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"],
+                    None,
+                )
             else:
                 ids, numbers = words_of_tokens(text, tokenizer, lexicon)
         n_bytes, n_ids = n_bytes + len(text.encode()), n_ids + len(ids)
@@ -94,7 +112,11 @@ def tokenize_windows(
             part = slice(start, None if size is None else start + size)
             windows.append(prefix + ids[part] + suffix)
             of_tokens = size is None or start + size <= len(ids)
-            is_full.append(of_tokens if design.window_characters is None else len(text) == design.window_characters)
+            is_full.append(
+                of_tokens
+                if design.window_characters is None
+                else len(text) == design.window_characters
+            )
             if numbers is not None:
                 words.append(np.pad(numbers[part], n_affixes, constant_values=NO_WORD))
     # tokens of a window in ``is_sink``: the special ones, or the first one if there are none
@@ -111,8 +133,8 @@ def tokenize_windows(
 
 @contextmanager
 def one_thread_for_tokenizers() -> Iterator[None]:
-    """Tokenize without the thread pool of the package tokenizers, on which a process that is forked later would wait
-    forever; the user's setting of it is restored."""
+    """Tokenize without the thread pool of the package tokenizers, on which a process that is forked
+    later would wait forever; the user's setting of it is restored."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = "false"
@@ -129,13 +151,16 @@ def _pieces(texts: Iterable[str], n_characters: int | None) -> Iterator[str]:
     """Yield the texts, split into pieces of so many characters unless that is None."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"expected texts, got {type(text).__name__} at index {number}; decode bytes first")
+            raise ValueError(
+                f"expected texts, got {type(text).__name__} at index {number}; decode bytes first"
+            )
         try:
             text.encode()  # tokenizers reject unpaired surrogates with unclear messages
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"expected texts that UTF-8 can encode, got {briefly(error.object[error.start : error.end])} at index "
-                f"{number}; decode files with errors='replace'"
+                "expected texts that UTF-8 can encode, got "
+                f"{briefly(error.object[error.start : error.end])} at index {number}; decode files "
+                "with errors='replace'"
             ) from error
         size = n_characters or max(1, len(text))
         yield from (text[start : start + size] for start in range(0, max(1, len(text)), size))
@@ -149,19 +174,28 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
         if full[start : start + len(bare)] == bare:
             return full[:start], full[start + len(bare) :]
     raise ValueError(
-        f"expected a tokenizer that adds special tokens around a text, got one that turns {bare} into {full}; "
-        "tokenize the texts and pass the ids to Probe.from_tokens"
+        f"expected a tokenizer that adds special tokens around a text, got one that turns {bare} "
+        f"into {full}; tokenize the texts and pass the ids to Probe.from_tokens"
     )
 
 
 def _select_evenly(
-    windows: Sequence[list[int]], is_full: Sequence[bool], n_sinks: int, n_tokens: int, n_windows: int
+    windows: Sequence[list[int]],
+    is_full: Sequence[bool],
+    n_sinks: int,
+    n_tokens: int,
+    n_windows: int,
 ) -> list[int]:
-    """Return the indices of evenly spaced windows, as many as needed, full ones if they suffice; all if too few."""
+    """Return the indices of evenly spaced windows, as many as needed, full ones if they suffice;
+    all if too few.
+    """
     total = sum(len(window) - n_sinks for window in windows)
     count = max(n_windows, -(-len(windows) * n_tokens // max(total, 1)))
     if total <= n_tokens or count >= len(windows):
         return list(range(len(windows)))
     candidates = [i for i, full in enumerate(is_full) if full]
     candidates = candidates if len(candidates) >= count else list(range(len(windows)))
-    return [candidates[i] for i in np.unique(np.linspace(0, len(candidates) - 1, count).round().astype(int))]
+    return [
+        candidates[i]
+        for i in np.unique(np.linspace(0, len(candidates) - 1, count).round().astype(int))
+    ]

@@ -1,12 +1,13 @@
 """Map tokens to words, and words to classes: function and content, frequent and rare.
 
-A word is a sequence of letters, possibly with apostrophes inside: "don't", "naïve". Letters next to a digit or an
-underscore ("20th", "m²") form no word. Case is ignored. A token belongs to the first word that it shares a character
-with; special tokens, punctuation and numbers belong to none. This suits languages with spaces between words; function
-words are only known for English.
+A word is a sequence of letters, possibly with apostrophes inside: "don't", "naïve". Letters next to
+a digit or an underscore ("20th", "m²") form no word. Case is ignored. A token belongs to the first
+word that it shares a character with; special tokens, punctuation and numbers belong to none. This
+suits languages with spaces between words; function words are only known for English.
 
-Word frequencies are counted in the texts of the probe itself. General frequency lists such as wordfreq would add a
-large dependency, and would not cover other languages, code, or artificial vocabularies.
+Word frequencies are counted in the texts of the probe itself. General frequency lists such as
+wordfreq would add a large dependency, and would not cover other languages, code, or artificial
+vocabularies.
 """
 
 from __future__ import annotations
@@ -25,34 +26,38 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# The classes follow Quirk, Greenbaum, Leech, Svartvik 1985, A Comprehensive Grammar of the English Language, chapter 2
-# (determiners, pronouns, prepositions, conjunctions, auxiliaries), with the particles "not", "to" and "there" and the
-# wh-adverbs added. A word of several classes is listed in its most frequent one; the noun "will" counts as one.
+# The classes follow Quirk, Greenbaum, Leech, Svartvik 1985, A Comprehensive Grammar of the English
+# Language, chapter 2 (determiners, pronouns, prepositions, conjunctions, auxiliaries), with the
+# particles "not", "to" and "there" and the wh-adverbs added. A word of several classes is listed in
+# its most frequent one; the noun "will" counts as one.
 _CLASSES = {
     "articles": "a an the",
     "determiners": """
-        all another any both each either enough every few fewer fewest half least less many more most much neither no
-        other others several some such that these this those what whatever which whichever whose
+        all another any both each either enough every few fewer fewest half least less many more
+        most much neither no other others several some such that these this those what whatever
+        which whichever whose
     """,
     "pronouns": """
-        i me my mine myself you your yours yourself yourselves he him his himself she her hers herself it its itself
-        we us our ours ourselves they them their theirs themselves one oneself who whom whoever whomever none
-        anybody anyone anything everybody everyone everything nobody nothing somebody someone something
+        i me my mine myself you your yours yourself yourselves he him his himself she her hers
+        herself it its itself we us our ours ourselves they them their theirs themselves one oneself
+        who whom whoever whomever none anybody anyone anything everybody everyone everything nobody
+        nothing somebody someone something
     """,
     "prepositions": """
-        about above across after against along alongside amid among amongst around as at before behind below beneath
-        beside besides between beyond by despite down during except for from in inside into like near of off on onto
-        out outside over per through throughout till toward towards under underneath until up upon via with within
-        without
+        about above across after against along alongside amid among amongst around as at before
+        behind below beneath beside besides between beyond by despite down during except for from in
+        inside into like near of off on onto out outside over per through throughout till toward
+        towards under underneath until up upon via with within without
     """,
     "conjunctions": """
-        although and because but if lest nor once or since so than though unless whereas whether while whilst yet
+        although and because but if lest nor once or since so than though unless whereas whether
+        while whilst yet
     """,
     "auxiliaries": """
-        am are be been being is was were do does did doing done has had have having can cannot could may might must
-        ought shall should will would
-        ain't aren't can't couldn't didn't doesn't don't hadn't hasn't haven't isn't mightn't mustn't needn't oughtn't
-        shan't shouldn't wasn't weren't won't wouldn't
+        am are be been being is was were do does did doing done has had have having can cannot could
+        may might must ought shall should will would ain't aren't can't couldn't didn't doesn't
+        don't hadn't hasn't haven't isn't mightn't mustn't needn't oughtn't shan't shouldn't wasn't
+        weren't won't wouldn't
     """,
     "particles": "not to there how when whenever where wherever why",
 }
@@ -95,8 +100,8 @@ class Lexicon:
         return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
 
     def read(self, text: str) -> np.ndarray:
-        """Find and count the words of a text, and return the first character of each, the one after its last, and its
-        index in the lexicon: (3, n_words) int64, in ascending order."""
+        """Find and count the words of a text, and return the first character of each, the one after
+        its last, and its index in the lexicon: (3, n_words) int64, in ascending order."""
         # an array, because a list of so many numbers would take ten times the memory of the text
         spans = array("q")
         for match in _WORD.finditer(text):
@@ -111,7 +116,11 @@ class Lexicon:
     def numbers_of(self, phrase: str) -> list[int]:
         """Return the indices of the words of a phrase; empty if one of them was never read."""
         words = [match[0].replace(_APOSTROPHE, "'").lower() for match in _WORD.finditer(phrase)]
-        return [self._numbers[word] for word in words] if all(word in self._numbers for word in words) else []
+        return (
+            [self._numbers[word] for word in words]
+            if all(word in self._numbers for word in words)
+            else []
+        )
 
     def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return which words are in each class, (n_words,) bool."""
@@ -149,19 +158,25 @@ class TokenWords:
         """Return which tokens belong to words of each class, (n_tokens,) bool."""
         if not bool((self.numbers != NO_WORD).any()):
             raise ValueError(
-                f"expected tokens that belong to words, got {len(self.numbers)} that overlap none of the "
-                f"{self.lexicon.counts.sum()} words of the texts; give prose, or update the package tokenizers, of "
-                "which old versions give wrong character offsets for some models"
+                f"expected tokens that belong to words, got {len(self.numbers)} that overlap none "
+                f"of the {self.lexicon.counts.sum()} words of the texts; give prose, or update the "
+                "package tokenizers, of which old versions give wrong character offsets for some "
+                "models"
             )
         # index -1, no word, selects the False appended at the end
-        words = {name: np.append(members, False) for name, members in self.lexicon.classes(names).items()}
+        words = {
+            name: np.append(members, False) for name, members in self.lexicon.classes(names).items()
+        }
         return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
 
-    def in_phrases(self, phrases: Mapping[str, Sequence[str]], windows: np.ndarray) -> dict[str, Tensor]:
-        """Return which tokens belong to a phrase of each class, words with spaces between them: (n_tokens,) bool.
+    def in_phrases(
+        self, phrases: Mapping[str, Sequence[str]], windows: np.ndarray
+    ) -> dict[str, Tensor]:
+        """Return which tokens belong to a phrase of each class, words with spaces between them:
+        (n_tokens,) bool.
 
-        The words of a phrase follow each other in one window, in any case; between them may be what is no word. The
-        window of each token is in ``windows``, (n_tokens,).
+        The words of a phrase follow each other in one window, in any case; between them may be what
+        is no word. The window of each token is in ``windows``, (n_tokens,).
         """
         is_word = self.numbers != NO_WORD
         begins = is_word & np.append(True, (np.diff(self.numbers) != 0) | (np.diff(windows) != 0))
@@ -186,11 +201,12 @@ class TokenWords:
 
 
 def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:
-    """Return the lowest count of a frequent word and the highest count of a rare one, which is lower.
+    """Return the lowest count of a frequent word and the highest count of a rare one, which is
+    lower.
 
-    In descending order of frequency, the frequent words are those up to the one at which they make up half of all
-    occurrences; the rare words are those from the one at which 90% are exceeded. Words that occur equally often are
-    treated alike, so either class may slightly exceed its share.
+    In descending order of frequency, the frequent words are those up to the one at which they make
+    up half of all occurrences; the rare words are those from the one at which 90% are exceeded.
+    Words that occur equally often are treated alike, so either class may slightly exceed its share.
 
     >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])
     (50, 5)
@@ -204,17 +220,23 @@ def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:
         if most_rare < least_frequent:
             return least_frequent, most_rare
     raise ValueError(
-        f"expected texts in which some words are more frequent than others, got {total} occurrences of "
-        f"{len(ordered)} words that cannot be divided into frequent and rare ones; give more text"
+        f"expected texts in which some words are more frequent than others, got {total} "
+        f"occurrences of {len(ordered)} words that cannot be divided into frequent and rare ones; "
+        "give more text"
     )
 
 
-def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon) -> tuple[list[int], np.ndarray]:
-    """Return a text's token ids, without special tokens, and the word of each, (n_tokens,) int64, -1 for none."""
+def words_of_tokens(
+    text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon
+) -> tuple[list[int], np.ndarray]:
+    """Return a text's token ids, without special tokens, and the word of each, (n_tokens,) int64,
+    -1 for none.
+    """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"expected a fast tokenizer, which gives character offsets, got {type(tokenizer).__name__}; load the "
-            "model's tokenizer.json with AutoTokenizer, or omit the word classes and add others with Probe.with_classes"
+            "expected a fast tokenizer, which gives character offsets, got "
+            f"{type(tokenizer).__name__}; load the model's tokenizer.json with AutoTokenizer, or "
+            "omit the word classes and add others with Probe.with_classes"
         )
     encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
     ids = cast("list[int]", encoded["input_ids"])
@@ -223,7 +245,9 @@ def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexi
 
 
 def _first_words(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return which of the words that were read first overlaps each range of characters, -1 for none."""
+    """Return which of the words that were read first overlaps each range of characters, -1 for
+    none.
+    """
     # a sentinel after the last word, which no range overlaps
     begins, stops, numbers = np.append(found, [[_INT64_MAX], [_INT64_MAX], [NO_WORD]], axis=1)
     first = np.searchsorted(stops, starts, side="right")

@@ -1,1 +1,3 @@
-"""Publishing: rows, figures and reports sent to Lightning loggers, live or exported from a store."""
+"""Publishing: rows, figures and reports sent to Lightning loggers, live or exported from a
+store.
+"""

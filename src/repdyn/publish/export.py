@@ -11,7 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import (
@@ -36,25 +42,35 @@ from repdyn.utils.redaction import redacted
 
 
 def export_run(
-    store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None, log_layers: LogLayers = "default"
+    store: Store,
+    run: str,
+    loggers: Sequence[Logger],
+    *,
+    probe: str | None = None,
+    log_layers: LogLayers = "default",
 ) -> int:
-    """Log a stored run to loggers, which stay open: the figures, their provenance, and a row for each of the steps,
-    whose number is returned.
+    """Log a stored run to loggers, which stay open: the figures, their provenance, and a row for
+    each of the steps, whose number is returned.
 
     The row of a step and the hyperparameters have the names a live run logs
-    (:func:`repdyn.publish.loggers.logged_values`, :func:`repdyn.publish.loggers.named_config`), beside the settings of
-    the training; a row also has the scalars stored with it (``seconds/forward``, ...) and, if known, its training
-    tokens as ``repdyn/tokens``. A finished model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An
-    error in one figure or logger does not affect the others: the first is raised once everything else is logged.
+    (:func:`repdyn.publish.loggers.logged_values`, :func:`repdyn.publish.loggers.named_config`),
+    beside the settings of the training; a row also has the scalars stored with it
+    (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A finished
+    model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An error in one figure or
+    logger does not affect the others: the first is raised once everything else is logged.
 
-    A ValueError says that nothing is stored of the run, or that it was measured on several probes and none is named.
+    A ValueError says that nothing is stored of the run, or that it was measured on several probes
+    and none is named.
     """
     frame, stacks = rows_and_stacks(store, run, probe)
     path = store.path_of(run)
     known = path.run.configuration if path else {}
     origin = provenance(store, frame)
     if known:
-        origin |= {"schedule": known.get("schedule"), "metrics": ", ".join(known.get("metrics", ()))}
+        origin |= {
+            "schedule": known.get("schedule"),
+            "metrics": ", ".join(known.get("metrics", ())),
+        }
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
     steps = sorted(values["step"].unique().tolist())
     with attempts() as attempt:
@@ -93,21 +109,24 @@ def export_store(
 ) -> Iterator[str]:
     """Export runs of a store, all unless some are named, each to loggers of its own.
 
-    A run measured on several probes is exported once for each, unless one is named by the beginning of its hash. The
-    loggers' files go into ``folder``, by default ``exports`` inside the store. An error in one figure or logger does
-    not affect the others: the first is raised once everything else is exported.
+    A run measured on several probes is exported once for each, unless one is named by the beginning
+    of its hash. The loggers' files go into ``folder``, by default ``exports`` inside the store. An
+    error in one figure or logger does not affect the others: the first is raised once everything
+    else is exported.
 
     Yields:
         A line for each export, with the place where it can be viewed.
 
     Raises:
-        ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a package that
-            is not installed.
+        ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a
+            package that is not installed.
         ConnectionError: W&B cannot be reached, or there is no account.
     """
     into = folder or store.output / "exports"
     selected = select(store, runs, probe)
-    measured = pd.concat([frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()])
+    measured = pd.concat(
+        [frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()]
+    )
     pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)
     validate_log_layers(log_layers, list(pairs))
     with attempts() as attempt:
@@ -117,7 +136,13 @@ def export_store(
                 continue
             for destination in dict.fromkeys(to):
                 done = "not everything"
-                with open_logger(destination, run, into, project=project, online=online) as (logger, place), attempt():
+                with (
+                    open_logger(destination, run, into, project=project, online=online) as (
+                        logger,
+                        place,
+                    ),
+                    attempt(),
+                ):
                     number = export_run(store, run, [logger], probe=found, log_layers=log_layers)
                     done = f"{number} checkpoint{'s' * (number > 1)}"
                 yield f"{run}: {done} in {place}"
@@ -127,12 +152,13 @@ def export_store(
 def open_logger(
     to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
 ) -> Iterator[tuple[Logger, str]]:
-    """Open a logger for one export of a run; yield it with the place where it can be viewed, and close it on exit.
+    """Open a logger for one export of a run; yield it with the place where it can be viewed, and
+    close it on exit.
 
-    A second export makes a second complete run: W&B puts it into the same group under the same name, TensorBoard and
-    CSV count up ``version_0``, ``version_1``. The files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in a
-    folder; those of MLflow go where the environment variable MLFLOW_TRACKING_URI says, if it is set, and those of
-    Trackio where TRACKIO_DIR says.
+    A second export makes a second complete run: W&B puts it into the same group under the same
+    name, TensorBoard and CSV count up ``version_0``, ``version_1``. The files go into ``wandb``,
+    ``tensorboard``, ``csv`` or ``mlflow`` in a folder; those of MLflow go where the environment
+    variable MLFLOW_TRACKING_URI says, if it is set, and those of Trackio where TRACKIO_DIR says.
     """
     if to != "csv" and find_spec(to) is None:
         raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")
@@ -147,7 +173,9 @@ def open_logger(
             own = (folder / "mlflow").resolve()
             own.mkdir(parents=True, exist_ok=True)
             tracking, artifacts = f"sqlite:///{own / 'mlflow.db'}", (own / "artifacts").as_uri()
-        logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
+        logger = MLFlowLogger(
+            project, run_name=run, tracking_uri=tracking, artifact_location=artifacts
+        )
         place = f"{tracking}, run {logger.run_id}"
     elif to == "trackio":
         from repdyn.publish.trackio import TrackioLogger
@@ -171,7 +199,8 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:
     import wandb  # an optional dependency
     from wandb.errors import Error
 
-    folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
+    # W&B takes a temporary folder where its own does not exist yet
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         return wandb.init(
             project=project,
@@ -184,8 +213,8 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:
         )
     except Error as error:
         raise ConnectionError(
-            f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb login, or leave out "
-            "online"
+            f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb "
+            "login, or leave out online"
         ) from error
 
 

@@ -25,11 +25,19 @@ STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
-LOGGED_SCALARS = {LOSS: "repdyn/loss", VALIDATION_LOSS: "repdyn/val_loss", LEARNING_RATE: "repdyn/learning_rate"}
-"""Names beside the metrics of what the training did at the step; it may log the stored ones itself, on another axis."""
+LOGGED_SCALARS = {
+    LOSS: "repdyn/loss",
+    VALIDATION_LOSS: "repdyn/val_loss",
+    LEARNING_RATE: "repdyn/learning_rate",
+}
+"""Names beside the metrics of what the training did at the step; it may log the stored ones itself,
+on another axis.
+"""
 
 LogLayers: TypeAlias = str | Sequence[str]
-"""Metrics of which every layer is logged: "default", "all", "none", or patterns such as ``("two_nn", "cka_*")``."""
+"""Metrics of which every layer is logged: "default", "all", "none", or patterns such as
+``("two_nn", "cka_*")``.
+"""
 
 Place: TypeAlias = Literal["config", "summary"]
 """Where a logger shows what is known of a whole run."""
@@ -45,9 +53,9 @@ _EVERY_LAYER: dict[str, tuple[str, ...]] = {
 def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
     """Check a choice of layers against the name and subset of each measured metric.
 
-    >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])
+    >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; measured are two_nn@all
+    ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; ...
     """
     patterns = _patterns(log_layers)
     if isinstance(log_layers, str):
@@ -56,38 +64,44 @@ def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str
     for given, pattern in zip(log_layers, patterns, strict=True):
         if not any(map(pattern.match, names)):
             raise ValueError(
-                f"expected patterns of log_layers that match a measured metric, got {given!r}; measured are "
-                f"{', '.join(names)}"
+                f"expected patterns of log_layers that match a measured metric, got {given!r}; "
+                f"measured are {', '.join(names)}"
             )
 
 
 def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dict[str, float]:
     """Return the values of one checkpoint by the names under which they are logged.
 
-    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
-    a section in W&B and TensorBoard. In a model with several stacks the stack precedes the subset:
-    ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean``, ``anisotropy/min``
-    and ``anisotropy/max`` are taken over the layers of a stack that have a value at this step, NaN if none has. Values
-    of single attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``. The loss on
-    the probe and what belongs to it have their own names, ``probe/loss`` for example, unless they have no value; loss,
-    validation loss and learning rate of the training those of :data:`LOGGED_SCALARS`. Other scalar rows are left out.
+    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part
+    before the slash is a section in W&B and TensorBoard. In a model with several stacks the stack
+    precedes the subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``.
+    ``anisotropy/mean``, ``anisotropy/min`` and ``anisotropy/max`` are taken over the layers of a
+    stack that have a value at this step, NaN if none has. Values of single attention heads are in a
+    section without them: ``attention_topic_gap_heads/layer_03_head_05``. The loss on the probe and
+    what belongs to it have their own names, ``probe/loss`` for example, unless they have no value;
+    loss, validation loss and learning rate of the training those of :data:`LOGGED_SCALARS`. Other
+    scalar rows are left out.
 
     Args:
         rows: of one run and one step, each of another layer, head, metric or subset.
-        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and TwoNN on all
-            tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"`` on all its subsets,
-            ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The other metrics have the first, the middle
-            and the last layer and no heads. "none" leaves out every layer.
+        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and
+            TwoNN on all tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"``
+            on all its subsets, ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The
+            other metrics have the first, the middle and the last layer and no heads. "none" leaves
+            out every layer.
 
     Returns:
-        Finite values and NaN; numbers of layers and heads are padded to the width of the largest, at least two digits.
+        Finite values and NaN; numbers of layers and heads are padded to the width of the largest,
+        at least two digits.
 
     Raises:
         ValueError: ``log_layers`` is another word.
     """
     patterns = _patterns(log_layers)
     numbers = ([row.layer for row in rows], [row.head for row in rows])
-    width, width_of_heads = (max(2, len(str(max(filter(None, each), default=0)))) for each in numbers)
+    width, width_of_heads = (
+        max(2, len(str(max(filter(None, each), default=0)))) for each in numbers
+    )
     values: dict[str, float] = {}
     sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
@@ -96,7 +110,9 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
                 values[LOGGED_SCALARS.get(row.metric, row.metric)] = row.value
             continue
         subset = row.subset or ALL_TOKENS
-        section = "_".join(filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset]))
+        section = "_".join(
+            filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset])
+        )
         key = f"{section}/layer_{row.layer:0{width}d}"
         if row.head is not None:
             key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
@@ -106,7 +122,9 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
             sections[section][row.layer] = row.value
     for section, layers in sections.items():
         ordered = sorted(layers)
-        for layer in (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ():
+        for layer in (
+            (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ()
+        ):
             values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
         known = [value for value in layers.values() if not math.isnan(value)] or [math.nan]
         statistics = {"mean": sum(known) / len(known), "min": min(known), "max": max(known)}
@@ -118,7 +136,8 @@ def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
     """Return the patterns of METRIC@SUBSET."""
     if isinstance(log_layers, str) and log_layers not in _EVERY_LAYER:
         raise ValueError(
-            'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), '
+            'expected log_layers "default", "all", "none" or a sequence of patterns such as '
+            '("two_nn", "cka_*"), '
             f"got {log_layers!r}"
         )
     given = _EVERY_LAYER[log_layers] if isinstance(log_layers, str) else log_layers
@@ -149,7 +168,9 @@ class Target:
         """Show alerts as text."""
 
     def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
-        """Show figures as images, which are left open; an error in one does not affect the others."""
+        """Show figures as images, which are left open; an error in one does not affect the
+        others.
+        """
         with attempts() as attempt:
             for name, figure in figures.items():
                 with attempt():
@@ -158,8 +179,12 @@ class Target:
     def log_image(self, name: str, figure: Figure, step: int) -> None:
         """Show a figure as an image."""
 
-    def log_lines(self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int) -> None:
-        """Show a chart of several lines over one axis, which is called ``x``, with values ``at`` these places."""
+    def log_lines(
+        self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int
+    ) -> None:
+        """Show a chart of several lines over one axis, which is called ``x``, with values ``at``
+        these places.
+        """
 
     def log_page(self, page: Path, name: str, step: int) -> None:
         """Show a page of HTML."""
@@ -186,13 +211,21 @@ class WandbTarget(Target):
                 line = {section: [profile[layer] for layer in sorted(profile)]}
                 self.log_lines(f"{section}_over_depth", "layer", sorted(profile), line, step)
 
-    def log_lines(self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int) -> None:
-        from wandb.plot import line_series  # an optional dependency, present wherever a WandbLogger is
+    def log_lines(
+        self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int
+    ) -> None:
+        # an optional dependency, present wherever a WandbLogger is
+        from wandb.plot import (
+            line_series,
+        )
 
         # browsers read no NaN
-        values = [[None if math.isnan(value) else value for value in line] for line in lines.values()]
+        values = [
+            [None if math.isnan(value) else value for value in line] for line in lines.values()
+        ]
         chart = line_series(list(at), values, list(lines), name, x)
-        self.log_media({f"charts/{name.replace('/', '_')}": chart}, step)  # W&B stores its table under this path
+        # W&B stores its table under this path
+        self.log_media({f"charts/{name.replace('/', '_')}": chart}, step)
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -227,7 +260,8 @@ class WandbTarget(Target):
         if not defined:
             run.define_metric(STEP_KEY)
         for name in (name for name in named if name not in defined):
-            # only an exact name overrides the "*" that WandbLogger defines; a dot would lead into a nested value
+            # only an exact name overrides the "*" that WandbLogger defines; a dot would lead into a
+            # nested value
             run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
         defined.update(named)
         run.log({STEP_KEY: step, **named})
@@ -246,7 +280,8 @@ class TensorBoardTarget(Target):
         shown = _laid_out.setdefault(writer, set())
         if not values.keys() <= shown:
             shown.update(values)
-            # TensorBoard shows the last layout of a run, so that it must hold the keys of earlier ones
+            # TensorBoard shows the last layout of a run, so that it must hold the keys of earlier
+            # ones
             writer.add_custom_scalars(layout_of(shown))
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
@@ -267,21 +302,30 @@ class MLflowTarget(Target):
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # brackets of a metric's settings are not allowed in its names
-        named = {re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII): value for name, value in values.items()}
+        named = {
+            re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII): value for name, value in values.items()
+        }
         super().log_values(named, step)
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
-        self._logger.experiment.log_text(self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt")
+        self._logger.experiment.log_text(
+            self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt"
+        )
 
     def log_image(self, name: str, figure: Figure, step: int) -> None:
-        self._logger.experiment.log_figure(self._logger.run_id, figure, f"{name}/step_{step:08d}.png")
+        self._logger.experiment.log_figure(
+            self._logger.run_id, figure, f"{name}/step_{step:08d}.png"
+        )
 
     def log_page(self, page: Path, name: str, step: int) -> None:
         text = page.read_text(encoding="utf-8")
         self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
 
     def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
-        from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
+        # an optional dependency, present wherever an MLFlowLogger is
+        from mlflow.entities import (
+            RunTag,
+        )
 
         # tags, since a resumed run cannot change a parameter
         tags = [RunTag(name, str(value)) for name, value in values.items()]
@@ -299,7 +343,9 @@ class TrackioTarget(Target):
         self._logger.experiment.log({STEP_KEY: step, **values}, **at)
 
     def log_alerts(self, lines: Sequence[str], step: int) -> None:
-        self._logger.experiment.alert(title=lines[0].partition(": ")[0], text="\n".join(lines), step=step)
+        self._logger.experiment.alert(
+            title=lines[0].partition(": ")[0], text="\n".join(lines), step=step
+        )
 
     def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
         self.log_values(figures, step)
@@ -317,7 +363,9 @@ class TrackioTarget(Target):
 
 
 class _Bare:
-    """A run of W&B or Trackio, or a writer of TensorBoard, that is given without a logger of Lightning around it."""
+    """A run of W&B or Trackio, or a writer of TensorBoard, that is given without a logger of
+    Lightning around it.
+    """
 
     def __init__(self, experiment: Any) -> None:
         self.experiment = experiment
@@ -338,7 +386,9 @@ _TARGETS: dict[str, type[Target]] = {
     "torch.SummaryWriter": TensorBoardTarget,
     "tensorboardX.SummaryWriter": TensorBoardTarget,
 }
-"""By the class: loggers of whichever of Lightning's two packages by its name, runs and writers by package and name."""
+"""By the class: loggers of whichever of Lightning's two packages by its name, runs and writers by
+package and name.
+"""
 
 
 def target_of(logger: Any) -> Target:
@@ -349,7 +399,10 @@ def target_of(logger: Any) -> Target:
         if kind := _TARGETS.get(f"{one.__module__.partition('.')[0]}.{one.__name__}"):
             return kind(_Bare(logger))
     if not callable(getattr(logger, "log_metrics", None)):
-        raise TypeError(f"expected loggers such as wandb.run, a SummaryWriter or one of Lightning's, got {logger!r}")
+        raise TypeError(
+            "expected loggers such as wandb.run, a SummaryWriter or one of Lightning's, got "
+            f"{logger!r}"
+        )
     return Target(logger)
 
 
@@ -359,50 +412,68 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
-    """Return a category for each metric and subset of :func:`logged_values`, as ``SummaryWriter.add_custom_scalars``
-    takes it: a chart of its layers, and one of mean, minimum and maximum.
+    """Return a category for each metric and subset of :func:`logged_values`, as
+    ``SummaryWriter.add_custom_scalars`` takes it: a chart of its layers, and one of mean, minimum
+    and maximum.
 
-    >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])
-    {'two_nn': {'two_nn: layers': ['Multiline', ['^two_nn/layer_\\\\d+$']], 'two_nn: mean, min, max': \
-['Multiline', ['^two_nn/(mean|min|max)$']]}}
+    >>> charts = layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])["two_nn"]
+    >>> charts["two_nn: layers"]
+    ['Multiline', ['^two_nn/layer_\\\\d+$']]
+    >>> charts["two_nn: mean, min, max"]
+    ['Multiline', ['^two_nn/(mean|min|max)$']]
     """
     layout = {}
-    for section in dict.fromkeys(key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")):
-        charts = {"layers": r"layer_\d+"} if any(key.startswith(f"{section}/layer_") for key in keys) else {}
+    for section in dict.fromkeys(
+        key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")
+    ):
+        charts = (
+            {"layers": r"layer_\d+"}
+            if any(key.startswith(f"{section}/layer_") for key in keys)
+            else {}
+        )
         charts["mean, min, max"] = "(mean|min|max)"
         beginning = f"^{re.escape(section)}/"
         layout[section] = {
-            f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]] for title, end in charts.items()
+            f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]]
+            for title, end in charts.items()
         }
     return layout
 
 
 def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
-    """Call ``job(target)`` for each logger; an error in one does not affect the others, after which the first is
-    raised."""
+    """Call ``job(target)`` for each logger; an error in one does not affect the others, after which
+    the first is raised."""
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
                 job(target_of(logger))
 
 
-def named_figures(figures: Mapping[str, Figure], stack: str | None = None, prefix: str = "") -> dict[str, Figure]:
+def named_figures(
+    figures: Mapping[str, Figure], stack: str | None = None, prefix: str = ""
+) -> dict[str, Figure]:
     """Return figures by their names in the loggers, ``figures/NAME``, or ``figures/STACK/NAME``."""
     folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
     return {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
 
 
 def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values of a configuration or a summary by their names in the loggers, which have those of the training,
+    """Return values of a configuration or a summary by their names in the loggers, which have those
+    of the training,
     too: ``repdyn/``, a prefix, the name."""
     return {f"repdyn/{prefix}{name}": value for name, value in config.items()}
 
 
-def log_status(insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = "") -> None:
-    """Log the status of a run and the most important statement on it to the summary of the run: ``repdyn/status`` and
-    ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status`` in a model with several stacks."""
+def log_status(
+    insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = ""
+) -> None:
+    """Log the status of a run and the most important statement on it to the summary of the run:
+    ``repdyn/status`` and ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status``
+    in a model with several stacks."""
     summary: dict[str, str] = {}
     for found in insights:
         stack = f"{found.stack}/" if found.stack else ""
-        summary |= named_config({"status": found.status, "headline": found.headline}, f"{stack}{prefix}")
+        summary |= named_config(
+            {"status": found.status, "headline": found.headline}, f"{stack}{prefix}"
+        )
     each_target(loggers, lambda target: target.log_config(summary, "summary"))

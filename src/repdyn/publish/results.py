@@ -1,4 +1,6 @@
-"""Results of a run or a sweep: figures in the store and the loggers, a summary in the terminal, and their origin."""
+"""Results of a run or a sweep: figures in the store and the loggers, a summary in the terminal, and
+their origin.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.alerts import stored_rules
-from repdyn.diagnosis import DescribedRun, DescribedRuns, described_rows, described_runs, insights, stacks_of_run
+from repdyn.diagnosis import (
+    DescribedRun,
+    DescribedRuns,
+    described_rows,
+    described_runs,
+    insights,
+    stacks_of_run,
+)
 from repdyn.diagnosis.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.metrics.metric import file_stem
 from repdyn.publish.loggers import Target, each_target, log_status, named_figures
@@ -40,8 +49,12 @@ MAX_SUMMARIES = 3  # largest number of runs that get a summary each
 _MOST_SCORES = 10  # largest number of correlations of a run that are printed
 
 
-def rows_and_stacks(store: Store, run: str, probe: str | None) -> tuple[pd.DataFrame, list[DescribedRun]]:
-    """Return the rows of a run on a probe, which may be the only one, and each stack of its model."""
+def rows_and_stacks(
+    store: Store, run: str, probe: str | None
+) -> tuple[pd.DataFrame, list[DescribedRun]]:
+    """Return the rows of a run on a probe, which may be the only one, and each stack of
+    its model.
+    """
     frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     return frame, stacks_of_run(frame, stored_rules(store.alerts_path(run)))
@@ -57,24 +70,27 @@ def show_run(
     report: Path | None = None,
     spent: Callable[[], dict[str, float]] = dict,
 ) -> list[Path]:
-    """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write its report.
+    """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write
+    its report.
 
-    An error in one figure or logger does not affect the others, nor the summary: the first is raised once everything
-    else is done. Loggers that take images get the figures, under a prefix, those that take pages the report, on all
-    runs of the store, and all that have a summary the status of the run. ``spent`` returns the seconds that
-    :func:`repdyn.terminal.runs.print_summary` takes. A run measured on several probes needs the hash of one.
+    An error in one figure or logger does not affect the others, nor the summary: the first is
+    raised once everything else is done. Loggers that take images get the figures, under a prefix,
+    those that take pages the report, on all runs of the store, and all that have a summary the
+    status of the run. ``spent`` returns the seconds that :func:`repdyn.terminal.runs.print_summary`
+    takes. A run measured on several probes needs the hash of one.
 
     Returns:
-        The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
-        probe if the run was measured on several, and of the stack if the model has several. Those that compare the
-        stacks are in ``comparison`` next to theirs.
+        The figures' files, in ``figures`` inside the store; in a folder of the run if there are
+        several runs, of the probe if the run was measured on several, and of the stack if the model
+        has several. Those that compare the stacks are in ``comparison`` next to theirs.
     """
     frame, found = rows_and_stacks(store, run, probe)
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
     folder = _folder(store, run, frame, store.output / "figures")
     used_loggers, written = list(loggers), []
-    # what is said of the run is found once, for the report too, unless it has another name for each probe there
+    # what is said of the run is found once, for the report too, unless it has another name for each
+    # probe there
     data = described_runs(store) if report else None
     own = {each.stack: each for each in data.runs if each.name == run} if data else {}
     stacks = [own.get(each.stack, each) for each in found]
@@ -101,7 +117,11 @@ def show_run(
                 own_rows = described_rows({(store, run, probe or ""): frame})
                 written += _draw_comparison(own_rows, folder / "comparison", console, attempt)
         with attempt():
-            for averaged in insights(store, [name], probe) if (name := f"{run} (averaged)") in store.runs() else ():
+            for averaged in (
+                insights(store, [name], probe)
+                if (name := f"{run} (averaged)") in store.runs()
+                else ()
+            ):
                 print_line(console, f"{averaged.run}, {averaged.headline}")
             page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
@@ -118,26 +138,31 @@ def show_store(
     seeds: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Draw and summarise every run of a store, or some on one probe, and compare them if there are several; the runs of
-    several stores are compared only.
+    """Draw and summarise every run of a store, or some on one probe, and compare them if there are
+    several; the runs of several stores are compared only.
 
-    Up to three runs get a summary each, more get a line each; stacks of a model and probes of a run count as runs. An
-    error in one figure does not affect anything else: the first is raised once everything else is shown. Patterns of
-    ``seeds`` are those of :func:`repdyn.tables.seeds.seed_groups`.
+    Up to three runs get a summary each, more get a line each; stacks of a model and probes of a run
+    count as runs. An error in one figure does not affect anything else: the first is raised once
+    everything else is shown. Patterns of ``seeds`` are those of
+    :func:`repdyn.tables.seeds.seed_groups`.
 
     Returns:
-        The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the comparison in
-        ``comparison``; of several stores among the figures of the first.
+        The figures' files, in the folders of :func:`show_run` or in those of ``folder``, and of the
+        comparison in ``comparison``; of several stores among the figures of the first.
     """
     store, *others = [stores] if isinstance(stores, Store) else stores
     console, base = console or PrintableConsole(), folder or store.output / "figures"
     found, written = selected_rows([store, *others], runs, probe), list[Path]()
     with attempts() as attempt:
         if others:
-            return _draw_comparison(described_rows(found, seeds), base / "comparison", console, attempt)
+            return _draw_comparison(
+                described_rows(found, seeds), base / "comparison", console, attempt
+            )
         for (_, run, _), frame in found.items():
             if not is_measured(frame):
-                print_line(console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}")
+                print_line(
+                    console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}"
+                )
         measured = {key: frame for key, frame in found.items() if is_measured(frame)}
         shown = [
             (one, _of_stack(_folder(store, run, frame, base), one.stack))
@@ -164,13 +189,18 @@ def _draw(
     run: DescribedRun, folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
 ) -> tuple[Mapping[str, Figure], list[Path]]:
     """Draw and save the figures of a run; return them, and their files."""
-    from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
+    # with Matplotlib, which a run without views does without
+    from repdyn.figures.run import (
+        all_figures,
+    )
 
     figures = all_figures(run, attempt)
     return figures, _save(figures, folder, attempt, formats)
 
 
-def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attempt: Attempt) -> list[Path]:
+def _draw_comparison(
+    data: DescribedRuns, folder: Path, console: Console, attempt: Attempt
+) -> list[Path]:
     """Print the table of a comparison and draw its figures."""
     print_comparison(data.runs, data.seeds, console=console)
     if missing := sorted(set(data.frames) - {run.name for run in data.runs}):
@@ -187,9 +217,11 @@ def _draw_comparison(data: DescribedRuns, folder: Path, console: Console, attemp
 
 
 def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
-    """Return the folder for the figures of a run, apart from other runs of the store and from its own other probes.
+    """Return the folder for the figures of a run, apart from other runs of the store and from its
+    own other probes.
 
-    A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
+    A swept run has a folder of its own even if it is the only one: more models are likely to follow
+    into its store.
     """
     rows, runs = store.distinct(run, ["checkpoint", "probe"]), store.runs()
     alone = runs == [run] and not any(row["checkpoint"] for row in rows)
@@ -199,7 +231,9 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
 
 def _own_name(run: str, runs: Sequence[str]) -> str:
-    """Return a readable name for the folder of a run, or one that none of the others gets, also with another case."""
+    """Return a readable name for the folder of a run, or one that none of the others gets, also
+    with another case.
+    """
     alike = [other for other in runs if _readable(other).casefold() == _readable(run).casefold()]
     return _readable(run) if len(alike) == 1 else safe_file_name(escaped(run, "(?-i:[A-Z])"))
 
@@ -214,24 +248,37 @@ def _readable(name: str) -> str:
 
 
 def _save(
-    figures: Mapping[str, Figure], folder: Path, attempt: Attempt, formats: Sequence[str] = (".png", ".svg")
+    figures: Mapping[str, Figure],
+    folder: Path,
+    attempt: Attempt,
+    formats: Sequence[str] = (".png", ".svg"),
 ) -> list[Path]:
-    """Save figures whose names contain those of metrics and subsets, which others may have chosen."""
+    """Save figures whose names contain those of metrics and subsets, which others may have
+    chosen.
+    """
     from repdyn.figures.drawing import save
 
-    return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats)
+    return save(
+        {safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats
+    )
 
 
-def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = "") -> None:
-    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step, and
-    the charts of :func:`log_pictures`.
+def log_heatmaps(
+    store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = ""
+) -> None:
+    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the
+    last stored step, and the charts of :func:`log_pictures`.
 
-    The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
-    Nothing is drawn for a target that takes no images. An error in one figure does not affect the others.
+    The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show
+    them as one series. Nothing is drawn for a target that takes no images. An error in one figure
+    does not affect the others.
     """
     if type(target) is Target:  # which takes values alone
         return
-    from repdyn.figures.run import heatmap  # with Matplotlib, which a run without views does without
+    # with Matplotlib, which a run without views does without
+    from repdyn.figures.run import (
+        heatmap,
+    )
 
     with attempts() as attempt:
         for one in rows_and_stacks(store, run, probe)[1]:
@@ -243,9 +290,11 @@ def log_heatmaps(store: Store, run: str, target: Target, *, probe: str | None = 
                 log_pictures(one, figures, target, prefix)
 
 
-def log_pictures(run: DescribedRun, figures: Mapping[str, Figure], target: Target, prefix: str = "") -> None:
-    """Log figures of a run, and for W&B a chart of each metric of geometry and of the user's own with a line for each
-    layer."""
+def log_pictures(
+    run: DescribedRun, figures: Mapping[str, Figure], target: Target, prefix: str = ""
+) -> None:
+    """Log figures of a run, and for W&B a chart of each metric of geometry and of the user's own
+    with a line for each layer."""
     with attempts() as attempt:
         with attempt():
             target.log_images(named_figures(figures, run.stack, prefix), run.steps[-1])
@@ -254,13 +303,17 @@ def log_pictures(run: DescribedRun, figures: Mapping[str, Figure], target: Targe
                 values = zip(series.layers, series.values.tolist(), strict=True)
                 lines = {f"layer {layer}": row for layer, row in values}
                 chart = "_".join(filter(None, [file_stem(metric), run.stack, subset]))
-                target.log_lines(f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1])
+                target.log_lines(
+                    f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1]
+                )
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the origin of a run's rows and what was measured, as far as it is known, for a logger's hyperparameters.
+    """Return the origin of a run's rows and what was measured, as far as it is known, for a
+    logger's hyperparameters.
 
-    In a model with several stacks ``kind`` and ``n_layers`` end in the name of the stack: ``kind_decoder``.
+    In a model with several stacks ``kind`` and ``n_layers`` end in the name of the stack:
+    ``kind_decoder``.
     """
     stacks = stacks_of_run(frame)
     rows = concatenated([one.rows for one in stacks])
@@ -274,7 +327,18 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         known[f"kind{ending}"] = None if one.causal is None else KINDS[one.causal]
         known[f"n_layers{ending}"] = one.rows["layer"].nunique()
     known["sampling"] = sampling(rows)
-    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
+    columns = (
+        "run",
+        "model",
+        "parameters",
+        "stage",
+        "probe",
+        "design",
+        "n_vectors",
+        "n_batches",
+        "dim",
+        "dtype",
+    )
     for column in (*columns, "device", "attention", "repdyn_version"):
         values = rows[column].dropna().unique().tolist()
         known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
@@ -282,8 +346,8 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> str:
-    """Print the largest correlations of each run's metrics with scores, and write all of them; return why there are
-    none, or ""."""
+    """Print the largest correlations of each run's metrics with scores, and write all of them;
+    return why there are none, or ""."""
     found = read_scores(scores)
     tables = [score_correlations(run, found, lags) for run in runs]
     if not sum(map(len, tables)):

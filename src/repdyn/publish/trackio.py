@@ -1,4 +1,6 @@
-"""A logger of Lightning's Trainer that writes to Trackio, the local and free counterpart of W&B by Hugging Face."""
+"""A logger of Lightning's Trainer that writes to Trackio, the local and free counterpart of W&B by
+Hugging Face.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-# of the package that a job has imported: lightning, or pytorch_lightning, its other name with classes of its own
+# of the package that a job has imported: lightning, or pytorch_lightning, its other name with
+# classes of its own
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
     from lightning.fabric.loggers.logger import rank_zero_experiment
     from lightning.pytorch.loggers import Logger
@@ -19,14 +22,16 @@ else:
 
 
 class TrackioLogger(Logger):
-    """Log the metrics of a trainer to a run of Trackio; with a tracker attached, its values, figures and alerts too.
+    """Log the metrics of a trainer to a run of Trackio; with a tracker attached, its values,
+    figures and alerts too.
 
-    ``Trainer(logger=TrackioLogger("my-project"))``; then ``trackio show --project my-project``. The values of one step
-    are at that step on Trackio's axis, whoever logs them.
+    ``Trainer(logger=TrackioLogger("my-project"))``; then ``trackio show --project my-project``. The
+    values of one step are at that step on Trackio's axis, whoever logs them.
 
     Args:
         project: of Trackio.
-        name: of the run; by default Trackio chooses one. A run of this name that is there already goes on.
+        name: of the run; by default Trackio chooses one. A run of this name that is there already
+            goes on.
         options: more arguments of ``trackio.init``, such as ``space_id="me/my-space"``.
     """
 
@@ -42,7 +47,9 @@ class TrackioLogger(Logger):
         if self._run is None:
             import trackio  # an optional dependency
 
-            self._run = trackio.init(self._project, self._name, **{"resume": "allow", "embed": False} | self._options)
+            self._run = trackio.init(
+                self._project, self._name, **{"resume": "allow", "embed": False} | self._options
+            )
             self._name = self._run.name
         return self._run
 
@@ -62,11 +69,17 @@ class TrackioLogger(Logger):
         self.experiment.log(dict(metrics), step=step)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Add to the configuration of the run; values that are no numbers, texts or lists as their text."""
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any
+    ) -> None:
+        """Add to the configuration of the run; values that are no numbers, texts or lists as their
+        text.
+        """
         values = vars(params) if isinstance(params, Namespace) else params
         known = (str, int, float, bool, list, dict, type(None))
-        self.experiment.config.update({key: one if isinstance(one, known) else str(one) for key, one in values.items()})
+        self.experiment.config.update(
+            {key: one if isinstance(one, known) else str(one) for key, one in values.items()}
+        )
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

@@ -1,4 +1,6 @@
-"""Load a model and read its layers' states, attention weights and output head: what studies are made of."""
+"""Load a model and read its layers' states, attention weights and output head: what studies are
+made of.
+"""
 
 from repdyn.capture.attention import LENGTH as LENGTH
 from repdyn.capture.attention import AttentionWeights as AttentionWeights

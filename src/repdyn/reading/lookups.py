@@ -1,4 +1,6 @@
-"""Find the tables in which a model looks up its tokens, positions and segments, by watching it run."""
+"""Find the tables in which a model looks up its tokens, positions and segments, by
+watching it run.
+"""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -33,11 +35,15 @@ class Lookup:
     weight: Tensor
     """(n_rows, dim), before the model scales, projects or normalises a row."""
     first_row: int
-    """Row of position 0, where a family reserves the first rows (RoBERTa and OPT: 2); 0 for other kinds."""
+    """Row of position 0, where a family reserves the first rows (RoBERTa and OPT: 2); 0 for other
+    kinds.
+    """
 
 
 def ordinary_tokens(ids: Iterable[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return 16 of the token ids in random order, special tokens left out, as :func:`find_lookups` takes them."""
+    """Return 16 of the token ids in random order, special tokens left out, as :func:`find_lookups`
+    takes them.
+    """
     ordinary = sorted(set(ids) - set(tokenizer.all_special_ids))
     return np.random.RandomState(0).permutation(ordinary)[: 2 * _LENGTH].tolist()
 
@@ -45,20 +51,23 @@ def ordinary_tokens(ids: Iterable[int], tokenizer: PreTrainedTokenizerBase) -> l
 def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Lookup]:
     """Find the context-free tables of a model: input first, then position, then segment.
 
-    The model runs once on two short sequences, and every lookup in a table is recorded. A lookup at the token ids
-    belongs to the input table; one at consecutive rows, the same for both sequences, to a position table; one at the
-    segments (``token_type_ids``) to a segment table. Positions that enter otherwise (rotary, relative, sinusoids that
-    are added without a lookup) have no table.
+    The model runs once on two short sequences, and every lookup in a table is recorded. A lookup at
+    the token ids belongs to the input table; one at consecutive rows, the same for both sequences,
+    to a position table; one at the segments (``token_type_ids``) to a segment table. Positions that
+    enter otherwise (rotary, relative, sinusoids that are added without a lookup) have no table.
 
     Args:
         model: any model of transformers that takes ``input_ids``; left as it was found.
-        token_ids: ids of at least 16 ordinary tokens, no padding among them, not in ascending order.
+        token_ids: ids of at least 16 ordinary tokens, no padding among them, not in ascending
+            order.
 
     Raises:
         ValueError: too few token ids, or no table is looked up at the tokens' ids.
     """
     if len(token_ids) < 2 * _LENGTH:
-        raise ValueError(f"expected at least {2 * _LENGTH} token ids, got {len(token_ids)}; give ordinary tokens")
+        raise ValueError(
+            f"expected at least {2 * _LENGTH} token ids, got {len(token_ids)}; give ordinary tokens"
+        )
     ids = torch.tensor(token_ids[: 2 * _LENGTH]).view(2, _LENGTH)
     # how many segments the model distinguishes, 2 at most; a table of one row has only segment 0
     n_segments = max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
@@ -78,7 +87,11 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         names = {_memory(tensor): name for name, tensor in tensors}
     found: dict[_Memory, Lookup] = {}
     for weight, rows in recorder.lookups:
-        kind = _kind(weight, rows.reshape(-1, _LENGTH), ids, segments) if rows.shape[-1:] == (_LENGTH,) else None
+        kind = (
+            _kind(weight, rows.reshape(-1, _LENGTH), ids, segments)
+            if rows.shape[-1:] == (_LENGTH,)
+            else None
+        )
         memory = _memory(weight)
         # GPT-2 looks up segments in its token table
         if kind is not None and (memory not in found or kind == "input"):
@@ -86,8 +99,8 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
             found[memory] = Lookup(kind, names.get(memory, "unnamed"), weight.detach(), first)
     if not any(lookup.kind == "input" for lookup in found.values()):
         raise ValueError(
-            f"expected a model that looks its tokens up in a table, but {type(model).__name__} looks up none at their "
-            "ids; its input embeddings cannot be studied"
+            f"expected a model that looks its tokens up in a table, but {type(model).__name__} "
+            "looks up none at their ids; its input embeddings cannot be studied"
         )
     return sorted(found.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
 
@@ -111,7 +124,9 @@ def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableK
     if torch.equal(rows, rows[0, 0] + torch.arange(_LENGTH).expand_as(rows)):
         return "position"
     # many things are looked up at row 0: without distinct segments, only a table of one row counts
-    if torch.equal(rows, segments[:1].expand_as(rows)) and (len(weight) == 1 or bool(segments.any())):
+    if torch.equal(rows, segments[:1].expand_as(rows)) and (
+        len(weight) == 1 or bool(segments.any())
+    ):
         return "segment"
     return None
 

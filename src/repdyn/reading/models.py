@@ -1,7 +1,8 @@
 """Load models and their tokenizers: one, or those that a command line names, one after another.
 
-Downloads are not trusted: weights are read without running pickles, and code of a repository runs only under
-``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds them there.
+Downloads are not trusted: weights are read without running pickles, and code of a repository runs
+only under ``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds
+them there.
 """
 
 import os
@@ -22,7 +23,12 @@ from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
 from repdyn.checkpoints.options import Loading, available_device
-from repdyn.checkpoints.probes import context_length, holds_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.checkpoints.probes import (
+    context_length,
+    holds_tokenizer,
+    load_tokenizer,
+    tokenizer_files,
+)
 from repdyn.checkpoints.targets import checkpoints_folder, is_model
 
 _MAX_LISTED = 12
@@ -38,9 +44,13 @@ class LoadedModel:
     """Without a head, in evaluation mode."""
     tokenizer: PreTrainedTokenizerBase
     with_head: PreTrainedModel | None = None
-    """The model with its language-modelling head, of which ``model`` is a part; None where it was loaded without."""
+    """The model with its language-modelling head, of which ``model`` is a part; None where it was
+    loaded without.
+    """
     layers: LayerPatterns = None
-    """Name patterns of the blocks where a function is given none, as for :func:`repdyn.layer_states`."""
+    """Name patterns of the blocks where a function is given none, as for
+    :func:`repdyn.layer_states`.
+    """
     stack: str | None = None
     """The only stack of blocks whose layers are read; None for all of them."""
 
@@ -51,7 +61,9 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """The context length in tokens; 2**30 where neither configuration nor tokenizer sets a limit."""
+        """The context length in tokens; 2**30 where neither configuration nor tokenizer sets a
+        limit.
+        """
         return context_length(self.model.config, self.tokenizer)
 
 
@@ -92,9 +104,10 @@ def load_model(
     Weights are read without running pickles. Downloads stay in the cache folder.
 
     Args:
-        source: folder of ``save_pretrained``, GGUF file, folder of a run, or hub repository, also as
-            "REPOSITORY@REVISION".
-        revision: branch, tag or commit of the repository (default: main); name of the run's checkpoint.
+        source: folder of ``save_pretrained``, GGUF file, folder of a run, or hub repository, also
+            as "REPOSITORY@REVISION".
+        revision: branch, tag or commit of the repository (default: main); name of the run's
+            checkpoint.
         tokenizer: folder or repository of the tokenizer; None for the model's own.
         device: such as "cpu" or "cuda:1"; "auto" is the GPU if there is one.
         dtype: of the weights; "auto" keeps the one in which they were saved.
@@ -109,44 +122,63 @@ def load_model(
     Example:
         >>> loaded = repdyn.load_model("EleutherAI/pythia-70m", "step1000")  # doctest: +SKIP
         >>> ids = loaded.tokenizer("Time flies.")["input_ids"]  # doctest: +SKIP
-        >>> [layer.states.norm(dim=1) for layer in repdyn.layer_states(loaded, [ids])]  # doctest: +SKIP
+        >>> layers = repdyn.layer_states(loaded, [ids])  # doctest: +SKIP
+        >>> [layer.states.norm(dim=1) for layer in layers]  # doctest: +SKIP
     """
-    loading = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+    loading = {
+        "tokenizer": tokenizer,
+        "device": device,
+        "dtype": dtype,
+        "trust_remote_code": trust_remote_code,
+    }
     revisions = () if revision is None else (revision,)
-    options = SimpleNamespace(models=[source], revisions=revisions, timeout=timeout, layers=None, **loading)
+    options = SimpleNamespace(
+        models=[source], revisions=revisions, timeout=timeout, layers=None, **loading
+    )
     return next(load_models(options, release=False, with_heads=with_head))
 
 
-def load_models(options: Any, *, release: bool = True, with_heads: bool = False) -> Iterator[LoadedModel]:
+def load_models(
+    options: Any, *, release: bool = True, with_heads: bool = False
+) -> Iterator[LoadedModel]:
     """Load the models that the options name, one at a time, in their order.
 
     Args:
-        options: models (their names), and the fields of :class:`repdyn.utils.arguments.ModelOptions`.
-        release: remove a model's weights from memory as soon as the next one is requested, even if something still
-            refers to it: a study keeps its results, never the model.
+        options: models (their names), and the fields of
+            :class:`repdyn.utils.arguments.ModelOptions`.
+        release: remove a model's weights from memory as soon as the next one is requested, even if
+            something still refers to it: a study keeps its results, never the model.
         with_heads: load the language-modelling head of each model that has one.
 
     Raises:
-        ValueError, CheckpointError: as :func:`load_model`, or the same model twice. All names are checked before the
+        ValueError, CheckpointError: as :func:`load_model`, or the same model twice. All names are
+        checked before the
             first model is loaded.
     """
     sources = _sources(options.models, options.revisions)
     device, with_code = available_device(options.device), options.trust_remote_code
-    loading, hub = Loading(device, options.dtype, None, with_code), Hub(timeout_seconds=options.timeout)
+    loading, hub = (
+        Loading(device, options.dtype, None, with_code),
+        Hub(timeout_seconds=options.timeout),
+    )
     for name, source in sources.items():
         of_model, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
         try:
-            whole = cast(PreTrainedModel, weights.load_model(of_model, loading, with_head=with_heads))
+            whole = cast(
+                PreTrainedModel, weights.load_model(of_model, loading, with_head=with_heads)
+            )
         except CheckpointError as error:
             raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
         if not holds_tokenizer(of_tokenizer):
             raise CheckpointError(
-                f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that "
-                "has it with --tokenizer"
+                f"expected a tokenizer next to the weights of {name}, found none; name a folder or "
+                "hub repository that has it with --tokenizer"
             )
         tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
         model = cast(PreTrainedModel, whole.base_model)
-        yield LoadedModel(name, model, tokenizer, whole if whole is not model else None, options.layers)
+        yield LoadedModel(
+            name, model, tokenizer, whole if whole is not model else None, options.layers
+        )
         if release:
             cast(nn.Module, whole).to(torch.device("meta"))
 
@@ -156,8 +188,8 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
     found = [source for model in models for source in _sources_of(model, revisions)]
     if revisions and all(is_model(Path(model)) or "@" in model for model in models):
         raise ValueError(
-            "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
-            "out"
+            "expected --revisions with a hub repository or the folder of a run, got single "
+            "checkpoints alone; leave it out"
         )
     folders, tails = [one.place for one in found if isinstance(one.place, Path)], dict[Path, str]()
     # the last parts of each path, the fewest that make all of them distinct
@@ -166,7 +198,10 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
         if len(set(tails.values())) == len(tails):
             break
     shown = [tails[one.place] if isinstance(one.place, Path) else one.place for one in found]
-    names = [n if one.revision == "main" else f"{n}@{one.revision}" for n, one in zip(shown, found, strict=True)]
+    names = [
+        n if one.revision == "main" else f"{n}@{one.revision}"
+        for n, one in zip(shown, found, strict=True)
+    ]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
     return dict(zip(names, found, strict=True))
@@ -177,18 +212,27 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
         repository, _, own_revision = model.partition("@")
         if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
             raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
-        return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
+        return [
+            _Source(repository, name)
+            for name in ([own_revision] if own_revision else revisions or ["main"])
+        ]
     folder = Path(os.path.abspath(model))
     if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
     found = checkpoints_of_run(Path(model))
     listed = ", ".join([*found][:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
     if not found:
-        raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {model}")
+        raise ValueError(
+            f"expected a folder of save_pretrained, or one that holds some, got {model}"
+        )
     if not revisions:
-        raise ValueError(f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}")
+        raise ValueError(
+            f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}"
+        )
     if missing := next((name for name in revisions if name not in found), None):
-        raise ValueError(f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}")
+        raise ValueError(
+            f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}"
+        )
     return [_Source(folder, name, found[name]) for name in revisions]
 
 
@@ -198,7 +242,9 @@ def checkpoints_of_run(run: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
 
 
-def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:
+def _folders(
+    name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool
+) -> tuple[Path, Path]:
     """Return the folders of the model and its tokenizer, downloaded if necessary."""
 
     def of_tokenizer(files: Files) -> Files:

@@ -37,19 +37,22 @@ def layer_states(
 ) -> States:
     """Run a model over tokens and return the states of every layer.
 
-    Iterate over the result: each layer has ``states``, (n_tokens, dim) in the model's dtype and on its device, its
-    ``index`` (0 is what enters the first block, l the output of block l) and its ``stack`` (None, or its name in a
-    model of several stacks). Memory is freed from layer to layer.
+    Iterate over the result: each layer has ``states``, (n_tokens, dim) in the model's dtype and on
+    its device, its ``index`` (0 is what enters the first block, l the output of block l) and its
+    ``stack`` (None, or its name in a model of several stacks). Memory is freed from layer to layer.
 
     Args:
-        model: from :func:`repdyn.load_model`, or any module built of a list of blocks; left as it was found.
-        tokens: sequences of token ids, all of whose tokens are read, row after row; or a :class:`repdyn.Probe`, of
-            which the tokens of ``subsets`` are: token number t is row ``states.rows_of([t])``.
+        model: from :func:`repdyn.load_model`, or any module built of a list of blocks; left as it
+            was found.
+        tokens: sequences of token ids, all of whose tokens are read, row after row; or a
+            :class:`repdyn.Probe`, of which the tokens of ``subsets`` are: token number t is row
+            ``states.rows_of([t])``.
         layers: name pattern of the blocks, such as "model.layers.*"; None finds them.
         subsets: of a probe.
-        captures: what to capture besides: "after_attention" (``layer.after_attention``, the states between a block's
-            attention and its feed-forward part, or why there are none) and "embeddings" (``states.embeddings``, the
-            table of input embeddings, (vocabulary, dim), or why it is not known).
+        captures: what to capture besides: "after_attention" (``layer.after_attention``, the states
+            between a block's attention and its feed-forward part, or why there are none) and
+            "embeddings" (``states.embeddings``, the table of input embeddings, (vocabulary, dim),
+            or why it is not known).
 
     Raises:
         ValueError: an empty sequence, or a module whose blocks are not found.
@@ -59,7 +62,8 @@ def layer_states(
         >>> import repdyn
         >>> from transformers import GPT2Config, GPT2Model
         >>> model = GPT2Model(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
-        >>> [(layer.index, tuple(layer.states.shape)) for layer in repdyn.layer_states(model, [[5, 6, 7], [8, 9]])]
+        >>> [(layer.index, tuple(layer.states.shape)) for layer in repdyn.layer_states(model, [[5,
+        ...     6, 7], [8, 9]])]
         [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
     """
     is_probe = isinstance(tokens, Probe)
@@ -67,7 +71,9 @@ def layer_states(
     with _prepared(model, layers) as prepared:
         states = capture(prepared, probe, wanted, captures=captures)
     if isinstance(model, LoadedModel) and model.stack is not None:
-        states = replace(states, layers=[layer for layer in states.layers if layer.stack == model.stack])
+        states = replace(
+            states, layers=[layer for layer in states.layers if layer.stack == model.stack]
+        )
     if is_probe:
         return states
     numbers = np.arange(sum(map(len, tokens)))
@@ -83,14 +89,17 @@ def layer_states(
 def attention_weights(
     model: Model, tokens: Tokens, layers: LayerPatterns = None, *, n_tokens: int = TOKENS
 ) -> AttentionWeights:
-    """Run a model over sequences, one by one, and return the attention weights of every layer and head.
+    """Run a model over sequences, one by one, and return the attention weights of every layer and
+    head.
 
-    ``weights.of(stack, layer)`` lists, for each sequence, the weights (heads, n, n) from each position to each, and
-    the numbers of its tokens (n,). It raises :class:`repdyn.kernels.Undefined` for a layer without weights.
+    ``weights.of(stack, layer)`` lists, for each sequence, the weights (heads, n, n) from each
+    position to each, and the numbers of its tokens (n,). It raises
+    :class:`repdyn.kernels.Undefined` for a layer without weights.
 
     Args:
         model: as for :func:`repdyn.layer_states`.
-        tokens: sequences of token ids, or a :class:`repdyn.Probe`. The first 256 tokens of each sequence are read.
+        tokens: sequences of token ids, or a :class:`repdyn.Probe`. The first 256 tokens of each
+            sequence are read.
         layers: as for :func:`repdyn.layer_states`.
         n_tokens: of a probe, total number of tokens, from the first sequence on.
 
@@ -113,10 +122,12 @@ def attention_weights(
 
 
 def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) -> OutputHead:
-    """Return the function that maps states of the last block, (n, dim), to the model's logits, (n, vocabulary).
+    """Return the function that maps states of the last block, (n, dim), to the model's logits, (n,
+    vocabulary).
 
     Args:
-        model: with its head, as ``load_model(..., with_head=True)`` or ``AutoModelForCausalLM`` loads it.
+        model: with its head, as ``load_model(..., with_head=True)`` or ``AutoModelForCausalLM``
+            loads it.
         ids: tokens on which the head is tried: it must reproduce the model's own logits.
         layers: as for :func:`repdyn.layer_states`.
 
@@ -134,8 +145,8 @@ def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) 
     """
     if isinstance(model, LoadedModel) and model.with_head is None:
         raise ValueError(
-            f"expected a model with a language-modelling head, got {model.name}: its configuration names none, or the "
-            "checkpoint lacks its weights"
+            f"expected a model with a language-modelling head, got {model.name}: its configuration "
+            "names none, or the checkpoint lacks its weights"
         )
     with _prepared(model, layers, with_head=True) as prepared:
         head = heads.find_output_head(prepared, torch.tensor([list(ids)]))
@@ -146,7 +157,9 @@ def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) 
 
 
 def causal_stacks(model: Model, tokens: Tokens) -> dict[str | None, bool | None]:
-    """Return for each stack of blocks whether no position sees a later one; None where that cannot be tested."""
+    """Return for each stack of blocks whether no position sees a later one; None where that cannot
+    be tested.
+    """
     with _prepared(model) as prepared:
         return causality(prepared, tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
 
@@ -172,16 +185,23 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
     """
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1:
-        raise ValueError(f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty texts out")
+        raise ValueError(
+            f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty "
+            "texts out"
+        )
     whole = [list(sequence) for sequence in sequences]
     whole += [whole[-1]] * max(0, MIN_BATCH_VECTORS - sum(lengths))
     n_tokens = sum(map(len, whole))
-    design = Design("sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False)
+    design = Design(
+        "sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False
+    )
     return Probe.from_tokens(whole, max_vectors=n_tokens, batch_vectors=n_tokens, design=design)
 
 
 @contextmanager
-def _prepared(model: Model, layers: LayerPatterns = None, *, with_head: bool = False) -> Iterator[PreparedModel]:
+def _prepared(
+    model: Model, layers: LayerPatterns = None, *, with_head: bool = False
+) -> Iterator[PreparedModel]:
     """Yield the module, prepared; errors of a loaded model become CheckpointErrors that name it."""
     if not isinstance(model, LoadedModel):
         yield prepare(model, layers)

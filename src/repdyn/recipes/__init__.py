@@ -1,1 +1,3 @@
-"""Recipes: published measurements described in YAML, with what counts as reproduced; see docs/reproduce.md."""
+"""Recipes: published measurements described in YAML, with what counts as reproduced; see
+docs/reproduce.md.
+"""

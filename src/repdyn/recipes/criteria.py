@@ -1,7 +1,9 @@
-"""Criteria by which published values are judged: of profiles over depth, of courses over training, of tables.
+"""Criteria by which published values are judged: of profiles over depth, of courses over training,
+of tables.
 
-A criterion is either a number that must lie between two bounds with its whole 95% interval, or changes that must be
-larger than a share. Each names the kind that a recipe gives it; docs/reproduce.md describes them.
+A criterion is either a number that must lie between two bounds with its whole 95% interval, or
+changes that must be larger than a share. Each names the kind that a recipe gives it;
+docs/reproduce.md describes them.
 """
 
 import math
@@ -35,7 +37,9 @@ def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
 Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
 Layers: TypeAlias = Literal["mean", "last", "lowest", "highest"]
-"""Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or highest value."""
+"""Which blocks make up the value of a step: their mean, the last one, or the one with the lowest or
+highest value.
+"""
 Profile: TypeAlias = dict[float, Estimate]
 """A metric of the blocks at one step, by relative depth: 0 is the first, 1 the last."""
 Course: TypeAlias = dict[int, Estimate]
@@ -69,7 +73,9 @@ class Measured:
         return measurements(self.frame)
 
     def profile(self, name: str, step: Step) -> tuple[int, Profile]:
-        """Return the first or last step at which a metric was measured, and the blocks with a value at it."""
+        """Return the first or last step at which a metric was measured, and the blocks with a value
+        at it.
+        """
         cells = self.cells(name)
         chosen = (min if step == "first" else max)(cells["step"].tolist())
         last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
@@ -77,7 +83,9 @@ class Measured:
         return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
 
     def course(self, name: str, layers: Layers) -> Course:
-        """Return the value at each step at which any block has one; the mean is over the same blocks at all of them."""
+        """Return the value at each step at which any block has one; the mean is over the same
+        blocks at all of them.
+        """
         cells = self.cells(name)
         cells = cells.loc[np.isfinite(cells["value"])]
         if cells.empty:
@@ -115,7 +123,9 @@ def half_width(estimate: Estimate) -> float:
 
 @Strict
 class Criterion(ABC):
-    """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
+    """A criterion by which a published value is judged on measured ones; the base class of all
+    kinds.
+    """
 
     step: Step = "last"
     """Step at which a profile is judged and drawn."""
@@ -136,12 +146,16 @@ class Criterion(ABC):
 
     @abstractmethod
     def judge(self, measured: Any, metric: str) -> Judgement:
-        """Judge the measurements of one model, :class:`Measured`, or of a cell the table of a study."""
+        """Judge the measurements of one model, :class:`Measured`, or of a cell the table of a
+        study.
+        """
 
     @property
     def _blocks(self) -> str:
         """Name the blocks that make up a value."""
-        return {"mean": "mean over blocks", "last": "last block"}.get(self.layers, f"{self.layers} block of each step")
+        return {"mean": "mean over blocks", "last": "last block"}.get(
+            self.layers, f"{self.layers} block of each step"
+        )
 
 
 @dataclass(frozen=True)
@@ -176,8 +190,9 @@ class PublishedFinding(Criterion):
 class Extreme(Criterion):
     """A peak of the profile over depth, between two relative depths.
 
-    The highest block there exceeds the first and the last block by more than ``more``, and every block outside.
-    ``absent`` claims the opposite. A valley is the same of the lowest block, which the others exceed.
+    The highest block there exceeds the first and the last block by more than ``more``, and every
+    block outside. ``absent`` claims the opposite. A valley is the same of the lowest block, which
+    the others exceed.
     """
 
     kind: Literal["peak", "valley"]
@@ -195,10 +210,13 @@ class Extreme(Criterion):
     @property
     def text(self) -> str:
         low, high = self.depth
-        extreme, lies = ("highest", "exceeds") if self.kind == "peak" else ("lowest", "is exceeded by")
+        extreme, lies = (
+            ("highest", "exceeds") if self.kind == "peak" else ("lowest", "is exceeded by")
+        )
         claim = (
-            f"At the {self.step} measured step, the {extreme} block at a relative depth of {low:g} to {high:g} {lies} "
-            f"every block outside, the first and the last one by more than {self.more:.0%}."
+            f"At the {self.step} measured step, the {extreme} block at a relative depth of {low:g} "
+            f"to {high:g} {lies} every block outside, the first and the last one by more than "
+            f"{self.more:.0%}."
         )
         return f"Not so: {claim}" if self.absent else claim
 
@@ -208,30 +226,40 @@ class Extreme(Criterion):
         inside = {place: block for place, block in profile.items() if low <= place <= high}
         outside = {place: block for place, block in profile.items() if place not in inside}
         if not inside or not {0.0, 1.0} <= set(outside):
-            raise CannotBeJudgedError(f"needs the first block, the last and one at {low:g} to {high:g} of the depth")
+            raise CannotBeJudgedError(
+                f"needs the first block, the last and one at {low:g} to {high:g} of the depth"
+            )
         extreme = max if self.kind == "peak" else min
-        place, rival = (extreme(part, key=lambda at: profile[at].value) for part in (inside, outside))
+        place, rival = (
+            extreme(part, key=lambda at: profile[at].value) for part in (inside, outside)
+        )
         claims = [
             self._exceeds("the first block", inside[place], outside[0.0], self.more),
             self._exceeds("the last block", inside[place], outside[1.0], self.more),
             self._exceeds("each block outside", inside[place], outside[rival], 0.0),
         ]
         verdict = conjunction(claim.verdict for claim in claims)
-        evidence = f"{inside[place].value:.3g} at depth {place:.2f}; {'; '.join(map(str, claims))}; step {step:,}"
+        evidence = (
+            f"{inside[place].value:.3g} at depth {place:.2f}; {'; '.join(map(str, claims))}; step "
+            f"{step:,}"
+        )
         return _OPPOSITE.get(verdict, verdict) if self.absent else verdict, evidence
 
     def _exceeds(self, name: str, extreme: Estimate, other: Estimate, more: float) -> Claim:
         if self.kind == "peak":
-            return Claim("it", (f"exceeds {name}", f"is below {name}"), Effect.of(extreme, other), above=more)
+            return Claim(
+                "it", (f"exceeds {name}", f"is below {name}"), Effect.of(extreme, other), above=more
+            )
         return Claim(name, ("exceeds it", "is below it"), Effect.of(other, extreme), above=more)
 
 
 @dataclass(frozen=True)
 class Phases(Criterion):
-    """Phases over training, such as fall, rise, fall: each changes the value by more than its share of ``more``.
+    """Phases over training, such as fall, rise, fall: each changes the value by more than its share
+    of ``more``.
 
-    The turning points are the measured steps that make the sum of the changes largest. Phases that are no sharper than
-    those of drift, by :mod:`repdyn.tables.surrogates`, cannot be judged.
+    The turning points are the measured steps that make the sum of the changes largest. Phases that
+    are no sharper than those of drift, by :mod:`repdyn.tables.surrogates`, cannot be judged.
     """
 
     phases: tuple[Literal["rise", "fall"], ...]
@@ -241,24 +269,34 @@ class Phases(Criterion):
 
     def __post_init__(self) -> None:
         if len(self.more) != len(self.phases):
-            raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
+            raise ValueError(
+                f"expected one value of more for each of {len(self.phases)} phases, got "
+                f"{len(self.more)}"
+            )
 
     @property
     def text(self) -> str:
-        parts = [f"{phase} by more than {share:.0%}" for phase, share in zip(self.phases, self.more, strict=True)]
+        parts = [
+            f"{phase} by more than {share:.0%}"
+            for phase, share in zip(self.phases, self.more, strict=True)
+        ]
         return f"Over training, {self._blocks}: {', then '.join(parts)}, more sharply than drift."
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
         course = measured.course(metric, self.layers)
         if len(course) <= len(self.phases):
-            raise CannotBeJudgedError(f"needs {len(self.phases) + 1} checkpoints, got {len(course)}")
+            raise CannotBeJudgedError(
+                f"needs {len(self.phases) + 1} checkpoints, got {len(course)}"
+            )
         values = np.array([estimate.value for estimate in course.values()])
         if values.min() <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
         turns = [[*course][place] for place in turning_points(np.log(values), self.phases)]
         drift, (first, *_, last) = against_drift(np.log(values), self.phases), turns
         if first > findings.EARLY * last:
-            raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
+            raise CannotBeJudgedError(
+                f"no value before step {first:,} of {last:,}; the course may begin earlier"
+            )
         claims = []
         for phase, more, (begin, end) in zip(self.phases, self.more, pairwise(turns), strict=True):
             effect = Effect.of(course[end], course[begin])
@@ -266,11 +304,14 @@ class Phases(Criterion):
             above, below = (more, None) if phase == "rise" else (None, 1 / (1 + more) - 1)
             claims.append(Claim(f"to step {end:,} it", ("rises", "falls"), effect, above, below))
         beyond: Verdict = "shown" if drift.is_exceeded else "cannot be judged"
-        return conjunction([*(claim.verdict for claim in claims), beyond]), "; ".join(map(str, (*claims, drift)))
+        return conjunction([*(claim.verdict for claim in claims), beyond]), "; ".join(
+            map(str, (*claims, drift))
+        )
 
 
 def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) -> list[int]:
-    """Return the first place, the turning points and the last place that make the changes of the phases largest.
+    """Return the first place, the turning points and the last place that make the changes of the
+    phases largest.
 
     >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
     [0, 1, 3, 5]
@@ -278,7 +319,10 @@ def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) 
     level, last = np.asarray(values, float), len(values) - 1
     signs = np.array([1.0 if phase == "rise" else -1.0 for phase in phases])
     between = combinations(range(1, last), len(phases) - 1)
-    return max(([0, *places, last] for places in between), key=lambda places: float(signs @ np.diff(level[places])))
+    return max(
+        ([0, *places, last] for places in between),
+        key=lambda places: float(signs @ np.diff(level[places])),
+    )
 
 
 def _within(low: float, high: float, bounds: tuple[float, float]) -> Verdict:
@@ -316,8 +360,8 @@ class Between(Criterion):
 class Cell(Criterion):
     """A value in a table of a study: near the published one, at least a bound, or at most one.
 
-    Where the table has a 95% interval, in the columns NAME_low and NAME_high, or low and high, the whole interval must
-    be there.
+    Where the table has a 95% interval, in the columns NAME_low and NAME_high, or low and high, the
+    whole interval must be there.
     """
 
     study: str
@@ -325,7 +369,9 @@ class Cell(Criterion):
     """Name of the file, without its suffix."""
     column: str
     row: dict[str, Any] = field(default_factory=dict)
-    """Values of columns that tell the row: None for a missing one; a layer below 0 counts from the last one, -1."""
+    """Values of columns that tell the row: None for a missing one; a layer below 0 counts from the
+    last one, -1.
+    """
     value: float | None = None
     within: float | None = None
     """Largest distance from ``value``."""
@@ -351,33 +397,51 @@ class Cell(Criterion):
     @property
     def bound(self) -> str:
         low, high = self.bounds
-        return " and ".join([f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high))
+        return " and ".join(
+            [f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high)
+        )
 
     @property
     def text(self) -> str:
-        where = f"{self.column} in {self.table}.csv of the study {self.study}" + (f" ({self._at})" if self.row else "")
-        return f"{where}: {self.bound if self.value is None else f'within {self.within:g} of {self.value:g}'}."
+        where = f"{self.column} in {self.table}.csv of the study {self.study}" + (
+            f" ({self._at})" if self.row else ""
+        )
+        return (
+            f"{where}: "
+            f"{self.bound if self.value is None else f'within {self.within:g} of {self.value:g}'}."
+        )
 
     @property
     def _at(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.row.items())
 
     def measured(self, table: pd.DataFrame) -> tuple[float, float, float]:
-        """Return the value in a table of the study, and its interval, which is the value itself where it has none."""
+        """Return the value in a table of the study, and its interval, which is the value itself
+        where it has none.
+        """
         if missing := {self.column, *self.row} - set(table):
             raise NotMeasuredError(f"{self.table}.csv has no column {missing.pop()}")
         for column, value in self.row.items():
             if isinstance(value, str | None):
-                table = table.loc[table[column].isna() if value is None else table[column].astype(str) == value]
+                table = table.loc[
+                    table[column].isna() if value is None else table[column].astype(str) == value
+                ]
                 continue
-            numbers = pd.Series(np.asarray(pd.to_numeric(table[column], errors="coerce"), float), table.index)
+            numbers = pd.Series(
+                np.asarray(pd.to_numeric(table[column], errors="coerce"), float), table.index
+            )
             from_last = column == "layer" and value < 0
             table = table.loc[numbers == (numbers.max() + 1 + value if from_last else value)]
         if len(table) != 1:
-            raise CannotBeJudgedError(f"{self.table}.csv has {len(table) or 'no'} rows with {self._at}")
+            raise CannotBeJudgedError(
+                f"{self.table}.csv has {len(table) or 'no'} rows with {self._at}"
+            )
         (record,) = table.to_dict("records")
         value = float(record[self.column])
-        low, high = (float(record.get(f"{self.column}_{end}", record.get(end, value))) for end in ("low", "high"))
+        low, high = (
+            float(record.get(f"{self.column}_{end}", record.get(end, value)))
+            for end in ("low", "high")
+        )
         return value, low, high
 
     def judge(self, measured: pd.DataFrame, metric: str = "") -> Judgement:

@@ -1,4 +1,6 @@
-"""Judge the published values of a paper by the measurements in a store, and by the tables of studies, which it runs."""
+"""Judge the published values of a paper by the measurements in a store, and by the tables of
+studies, which it runs.
+"""
 
 import inspect
 import json
@@ -33,18 +35,28 @@ from repdyn.utils.files import write_atomically
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
 _OPTIONS = "options.json"
-_VERDICTS = {"reproduced": "green", "not reproduced": "red", "cannot be judged": "yellow", "not run": "bright_black"}
+_VERDICTS = {
+    "reproduced": "green",
+    "not reproduced": "red",
+    "cannot be judged": "yellow",
+    "not run": "bright_black",
+}
 
 
 def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[str, ...]:
-    """Return where the sampling of rows is known to differ from a cloud: "windows of 32 tokens, not 80"."""
+    """Return where the sampling of rows is known to differ from a cloud: "windows of 32 tokens, not
+    80".
+    """
     found = []
     if probe is not None and not _is_text(probe.name, cloud.text):
         found.append(f"text {probe.name}, not {cloud.text}")
     of_layers = rows.loc[rows["layer"].notna() & rows["window_tokens"].notna()]
     if of_layers.empty:
         return tuple(found)
-    design, largest = resolve_design(cloud.design), of_layers[["window_tokens", "n_windows"]].max().astype(int)
+    design, largest = (
+        resolve_design(cloud.design),
+        of_layers[["window_tokens", "n_windows"]].max().astype(int),
+    )
     asked = cloud.sequence_length or design.window_tokens
     if asked is not None and largest["window_tokens"] != asked:
         found.append(f"windows of {largest['window_tokens']:,} tokens, not {asked:,}")
@@ -55,7 +67,9 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     least = cloud.vectors_per_dimension * of_layers["dim"]
     if len(few := of_layers.loc[of_layers["n_vectors"] < least]):
         n, dim = few[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
-        found.append(f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}")
+        found.append(
+            f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"
+        )
     plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, cloud.batch_vectors, 0)
     n_batches, size = plan["n_batches"], plan["batch_vectors"]
     if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
@@ -99,14 +113,33 @@ class Outcome:
     @property
     def text(self) -> str:
         """The measured numbers, and what they were measured on if that differs from the recipe."""
-        return f"{self.ours}; measured otherwise: {'; '.join(self.deviations)}" if self.deviations else self.ours
+        return (
+            f"{self.ours}; measured otherwise: {'; '.join(self.deviations)}"
+            if self.deviations
+            else self.ours
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``repdyn reproduce --json`` prints; docs/cli.md describes them."""
-        claim, source, metric = self.published.claim, self.published.source, self.published.metric or None
+        claim, source, metric = (
+            self.published.claim,
+            self.published.source,
+            self.published.metric or None,
+        )
         criterion = self.published.criterion.text if self.published.criterion else None
-        of_paper = {"claim": claim, "source": source, "metric": metric, "criterion": criterion, "run": self.run or None}
-        return {**of_paper, "verdict": self.verdict, "ours": self.ours, "deviations": list(self.deviations)}
+        of_paper = {
+            "claim": claim,
+            "source": source,
+            "metric": metric,
+            "criterion": criterion,
+            "run": self.run or None,
+        }
+        return {
+            **of_paper,
+            "verdict": self.verdict,
+            "ours": self.ours,
+            "deviations": list(self.deviations),
+        }
 
 
 def evaluate(
@@ -122,9 +155,11 @@ def evaluate(
 
     Args:
         store: a sweep's results, of which the values by the recipe's sampling design count.
-        models: names to use in place of the recipe's. If no published value is about any of them, all are judged.
+        models: names to use in place of the recipe's. If no published value is about any of them,
+            all are judged.
         probe: hash, or the beginning of one, of the only probe to use.
-        runs: names of runs in the store, on each of which every published value is judged; None for the models.
+        runs: names of runs in the store, on each of which every published value is judged; None for
+            the models.
         cloud: what was measured in place of the recipe's cloud, to find the probe among several.
         tables: folder of the recipe's studies; None if it has none.
 
@@ -138,7 +173,8 @@ def evaluate(
     measured = {name: _measured(recipe, store, name, asked, probe) for name in names}
     if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
         raise ValueError(
-            f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got {probe!r}"
+            f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got "
+            f"{probe!r}"
         )
     outcomes = []
     for published in recipe.published:
@@ -147,18 +183,24 @@ def evaluate(
             continue
         chosen = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
         if not chosen:
-            outcomes.append(Outcome(published, "", "not run", f"no model among {', '.join(published.models)}"))
+            outcomes.append(
+                Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")
+            )
         for run, stand_in in chosen.items():
             if isinstance(criterion, Cell):
                 found, differing = table_of(recipe, criterion, tables, run)
             else:
                 found, differing = measured[run], getattr(measured[run], "deviations", ())
-            outcomes.append(_judged(published, run, found, tuple(filter(None, (stand_in, *differing)))))
+            outcomes.append(
+                _judged(published, run, found, tuple(filter(None, (stand_in, *differing))))
+            )
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
 
 
 def _judged(published: Published, run: str, measured: Any, deviations: tuple[str, ...]) -> Outcome:
-    """Judge a published value by the measurements of a run, or the table of a study; a text says why there are none."""
+    """Judge a published value by the measurements of a run, or the table of a study; a text says
+    why there are none.
+    """
     criterion, cell = published.criterion, None
     if isinstance(measured, str) or criterion is None:
         return Outcome(published, run, "not run", str(measured))
@@ -174,11 +216,14 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
     return Outcome(published, run, reproduced, ours, deviations, cell)
 
 
-def judged_on(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> dict[str, str]:
-    """Return the runs on which a published value is judged, each with the models that it stands in for, or "".
+def judged_on(
+    recipe: Recipe, published: Published, models: Sequence[PublishedModel]
+) -> dict[str, str]:
+    """Return the runs on which a published value is judged, each with the models that it stands in
+    for, or "".
 
-    These are the models that it is about, or all of the recipe's; others stand in for them if no value of the recipe is
-    about any of the given models.
+    These are the models that it is about, or all of the recipe's; others stand in for them if no
+    value of the recipe is about any of the given models.
     """
     named = [each for each in recipe.published if each.models and each.criterion is not None]
     all_stand_in = named and not any(each.is_about(model) for each in named for model in models)
@@ -194,27 +239,39 @@ def judged_on(recipe: Recipe, published: Published, models: Sequence[PublishedMo
 def count_verdicts(outcomes: Sequence[Outcome]) -> str:
     """Return the numbers of the verdicts in words, such as "2 reproduced, 1 not run"."""
     counts = Counter(outcome.verdict for outcome in outcomes)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Reproduced) if counts[verdict])
+    return ", ".join(
+        f"{counts[verdict]} {verdict}" for verdict in get_args(Reproduced) if counts[verdict]
+    )
 
 
 def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether every published value that is measured is reproduced, on the models and the text of the recipe."""
+    """Return whether every published value that is measured is reproduced, on the models and the
+    text of the recipe.
+    """
     judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
-    return bool(judged) and all(each.verdict == "reproduced" and not each.deviations for each in judged)
+    return bool(judged) and all(
+        each.verdict == "reproduced" and not each.deviations for each in judged
+    )
 
 
-def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | str:
-    """Return the measurements of a run on the one probe of a cloud's design, of several the one that was sampled as the
-    cloud asks for; or the reason why there are none."""
+def _measured(
+    recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None
+) -> Measured | str:
+    """Return the measurements of a run on the one probe of a cloud's design, of several the one
+    that was sampled as the cloud asks for; or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
     found = [
         (rows, Probe.load(path) if (path := store.probe_path(name)).is_file() else None)
         for (_, name), rows in select(store, [run]).items()
-        if is_measured(rows) and asked.design in design_names(rows) and name.startswith(hash_start or "")
+        if is_measured(rows)
+        and asked.design in design_names(rows)
+        and name.startswith(hash_start or "")
     ]
     if len(found) > 1:
-        found = [(rows, probe) for rows, probe in found if not deviations(asked, rows, probe)] or found
+        found = [
+            (rows, probe) for rows, probe in found if not deviations(asked, rows, probe)
+        ] or found
     if len(found) > 1:
         hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in found)
         raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
@@ -224,14 +281,20 @@ def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: 
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
     differing = deviations(recipe.cloud, rows, probe)
-    return Measured(run, rows.assign(std_error=0.0) if recipe.judged_by == "values" else rows, probe, differing)
+    return Measured(
+        run, rows.assign(std_error=0.0) if recipe.judged_by == "values" else rows, probe, differing
+    )
 
 
 def run_studies(
-    recipe: Recipe, models: Sequence[PublishedModel], folder: Path, loading: ModelOptions, given: Mapping[str, Any]
+    recipe: Recipe,
+    models: Sequence[PublishedModel],
+    folder: Path,
+    loading: ModelOptions,
+    given: Mapping[str, Any],
 ) -> list[str]:
-    """Run each study of a recipe on each model, with its options and those ``given`` that it has, unless its tables are
-    in its folder; return why some were not studied."""
+    """Run each study of a recipe on each model, with its options and those ``given`` that it has,
+    unless its tables are in its folder; return why some were not studied."""
     problems = []
     for (kind, asked), model in product(recipe.studies.items(), models):
         study = getattr(import_module(f"repdyn.studies.{kind}"), kind)
@@ -251,9 +314,11 @@ def run_studies(
     return problems
 
 
-def table_of(recipe: Recipe, cell: Cell, folder: Path | None, run: str) -> tuple[pd.DataFrame | str, tuple[str, ...]]:
-    """Return the table of a published value as measured on a model, or why there is none, and in what options the study
-    deviates from the recipe."""
+def table_of(
+    recipe: Recipe, cell: Cell, folder: Path | None, run: str
+) -> tuple[pd.DataFrame | str, tuple[str, ...]]:
+    """Return the table of a published value as measured on a model, or why there is none, and in
+    what options the study deviates from the recipe."""
     if folder is None:
         return "the studies were not run", ()
     output, asked = folder / cell.study / file_name(run), recipe.studies[cell.study]
@@ -261,9 +326,17 @@ def table_of(recipe: Recipe, cell: Cell, folder: Path | None, run: str) -> tuple
         return f"not studied: repdyn study {cell.study}", ()
     found = sorted(output.rglob(f"{cell.table}.csv"))
     if len(found) != 1:
-        return f"the study has no table {cell.table}.csv" if not found else "has several stacks of blocks", ()
+        return (
+            f"the study has no table {cell.table}.csv"
+            if not found
+            else "has several stacks of blocks",
+            (),
+        )
     names = [name for name in asked | done if done.get(name) != asked.get(name)]
-    differing = (f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}" for name in names)
+    differing = (
+        f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}"
+        for name in names
+    )
     return pd.read_csv(found[0], keep_default_na=False, na_values=[""]), tuple(differing)
 
 
@@ -278,11 +351,16 @@ def print_recipes(recipes: Iterable[Recipe]) -> None:
     for recipe in recipes:
         n_run = sum(published.criterion is not None for published in recipe.published)
         print(f"{recipe.name}: {recipe.reference}")
-        print(f"    {n_run} of {len(recipe.published)} published values, on {', '.join(recipe.models)}")
+        print(
+            f"    {n_run} of {len(recipe.published)} published values, on "
+            f"{', '.join(recipe.models)}"
+        )
 
 
 def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> None:
-    """Print the published values of a recipe, each with what was measured of each model, and the page that has them."""
+    """Print the published values of a recipe, each with what was measured of each model, and the
+    page that has them.
+    """
     out = wide_console()
     out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
     if recipe.judged_by == "values":
@@ -292,7 +370,9 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
         for outcome in (outcome for outcome in outcomes if outcome.published is published):
             verdict = Text(outcome.verdict, style=_VERDICTS[outcome.verdict])
-            table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
+            table.add_row(
+                *([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text)
+            )
         out.print(table)
     out.print(count_verdicts(outcomes), highlight=False)
     print(f"page: {page}")

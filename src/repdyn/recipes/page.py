@@ -1,4 +1,6 @@
-"""The figure and the HTML page of a recipe: published values over measured ones, and their criteria."""
+"""The figure and the HTML page of a recipe: published values over measured ones, and their
+criteria.
+"""
 
 import base64
 import textwrap
@@ -21,7 +23,14 @@ from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
 from repdyn.tables.effects import CannotBeJudgedError, Estimate
 from repdyn.tables.frames import concatenated, measurements
-from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
+from repdyn.tables.style import (
+    LOSS_COLOUR,
+    SEQUENTIAL,
+    metric_title,
+    metric_unit,
+    shades,
+    short_subset_title,
+)
 from repdyn.tables.texts import brief_sampling, sampling
 from repdyn.utils.files import write_atomically
 
@@ -30,7 +39,10 @@ _PANEL = (5.2, 3.6)
 _LEGEND_WIDTH = 2.4
 _TITLE_WIDTH, _LABEL_WIDTH = 54, 46
 """Characters of a line of a panel's title, and of the label of its horizontal axis."""
-_NARROW = "@media(max-width:600px){table{width:100%}thead{display:none}th,td{display:block;max-width:none;border:0}}"
+_NARROW = (
+    "@media(max-width:600px){table{width:100%}thead{display:none}"
+    "th,td{display:block;max-width:none;border:0}}"
+)
 _HEADINGS = ("published", "reproduced if", "model", "verdict", "measured")
 _AXES = {
     "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
@@ -38,8 +50,12 @@ _AXES = {
 }
 
 
-def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
-    """Draw a panel for each published value that was judged, with its models; None if nothing was judged."""
+def draw_recipe(
+    recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]
+) -> Figure | None:
+    """Draw a panel for each published value that was judged, with its models; None if nothing was
+    judged.
+    """
     by_name = {each.name: each for each in measured}
     colours = _model_colours(by_name)
     drawn: list[tuple[Criterion, Panel]] = []
@@ -56,7 +72,9 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
             continue
         if published.points:
             x, y = zip(*published.points, strict=True)
-            lines.append(Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published"))
+            lines.append(
+                Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published")
+            )
         shown = {line.label: line for line in lines if line.label} | shown
         drawn.append((criterion, _panel(number, published, criterion, own, lines)))
     if not drawn:
@@ -93,9 +111,15 @@ def _judged(outcomes: Sequence[Outcome], published: Published) -> list[Outcome]:
 
 
 def _panel(
-    number: int, published: Published, criterion: Criterion, outcomes: Sequence[Outcome], lines: Sequence[Line]
+    number: int,
+    published: Published,
+    criterion: Criterion,
+    outcomes: Sequence[Outcome],
+    lines: Sequence[Line],
 ) -> Panel:
-    claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
+    claim = textwrap.wrap(
+        f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ..."
+    )
     otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
     title = "\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"])
     # an axis of values shows 0: a small change is not to fill the panel
@@ -105,7 +129,9 @@ def _panel(
 
 
 def _name(metric: str) -> str:
-    """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
+    """Return what an axis says of a metric: short enough for a panel, on several lines if
+    need be.
+    """
     base, _, subset = metric.partition("@")
     tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
     return textwrap.fill(f"{metric_title(base)} ({metric_unit(base)}){tokens}", _LABEL_WIDTH)
@@ -121,15 +147,23 @@ def _judged_line(criterion: Criterion, metric: str, measured: Measured, colour: 
 
 
 def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: Any) -> Line:
-    """Return a line with the 95% intervals; without, if none is known, or all are taken as exact."""
+    """Return a line with the 95% intervals; without, if none is known, or all are taken as
+    exact.
+    """
     margins = np.array([half_width(estimate) for estimate in estimates.values()])
     margin = None if np.isnan(margins).all() or not np.nanmax(margins) else margins
-    return Line(x=[*estimates], y=[estimate.value for estimate in estimates.values()], margin=margin, **look)
+    return Line(
+        x=[*estimates], y=[estimate.value for estimate in estimates.values()], margin=margin, **look
+    )
 
 
 def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
-    """Draw a line for each published value in a study's table, published and measured; None if nothing was judged."""
-    colours = _model_colours(dict.fromkeys(outcome.run for outcome in outcomes if outcome.cell is not None))
+    """Draw a line for each published value in a study's table, published and measured; None if
+    nothing was judged.
+    """
+    colours = _model_colours(
+        dict.fromkeys(outcome.run for outcome in outcomes if outcome.cell is not None)
+    )
     if not colours:
         return None
     names = []
@@ -137,11 +171,15 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
     axes = figure.subplots()
     for number, published in enumerate(recipe.published, start=1):
         cell = published.criterion
-        own = {each.run: each.cell for each in _judged(outcomes, published) if each.cell is not None}
+        own = {
+            each.run: each.cell for each in _judged(outcomes, published) if each.cell is not None
+        }
         if not isinstance(cell, Cell) or not own:
             continue
         row = len(names)
-        names.append(textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ..."))
+        names.append(
+            textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ...")
+        )
         ends = np.array([*cell.bounds, *sum(own.values(), ())])
         low, high = ends[np.isfinite(ends)].min(), ends[np.isfinite(ends)].max()
         scaled = np.clip((ends - low) / ((high - low) or 1.0), -0.05, 1.05)
@@ -149,7 +187,9 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
         axes.barh(row, max(end - begin, 0.004), 0.7, begin, color=LOSS_COLOUR, alpha=0.25)
         if cell.value is not None:
             axes.plot((begin + end) / 2, row, "D", color=LOSS_COLOUR, markersize=6)
-        for place, (run, at) in enumerate(zip(own, scaled[2:].reshape(-1, 3), strict=True), start=1):
+        for place, (run, at) in enumerate(
+            zip(own, scaled[2:].reshape(-1, 3), strict=True), start=1
+        ):
             height = row + 0.6 * (place / (len(own) + 1) - 0.5)
             axes.plot(at[1:], [height, height], color=colours[run], linewidth=1.5)
             axes.plot(at[0], height, "o", color=colours[run], markersize=5)
@@ -158,24 +198,47 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
         axes.text(1.08, row, f"{published_value} | {ours}", va="center", fontsize=9)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(-0.06, 1.06), ylim=(len(names) - 0.5, -0.5), xticks=[])
-    axes.set_title(f"{textwrap.fill(recipe.reference, 100)}\neach line on a scale of its own", loc="left", fontsize=10)
+    axes.set_title(
+        f"{textwrap.fill(recipe.reference, 100)}\neach line on a scale of its own",
+        loc="left",
+        fontsize=10,
+    )
     axes.text(1.08, -0.7, "published | measured", va="bottom", fontsize=9, weight="bold")
-    marks = [Line2D([], [], marker="o", linestyle="", color=colour, label=name) for name, colour in colours.items()]
-    diamond = Line2D([], [], marker="D", linestyle="", color=LOSS_COLOUR, label="published, and what is accepted")
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=colour, label=name)
+        for name, colour in colours.items()
+    ]
+    diamond = Line2D(
+        [], [], marker="D", linestyle="", color=LOSS_COLOUR, label="published, and what is accepted"
+    )
     figure.legend(handles=[*marks, diamond], loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 def write_results(
-    recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], folder: Path, doubts: Sequence[str] = ()
+    recipe: Recipe,
+    outcomes: Sequence[Outcome],
+    measured: Sequence[Measured],
+    folder: Path,
+    doubts: Sequence[str] = (),
 ) -> Path:
-    """Write the figure, and one self-contained page: no script, no network; return the path of the page."""
+    """Write the figure, and one self-contained page: no script, no network; return the path of the
+    page.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {recipe.name: draw_recipe(recipe, outcomes, measured)}
-    figures[f"{recipe.name}_tables" if figures[recipe.name] else recipe.name] = draw_cells(recipe, outcomes)
+    figures[f"{recipe.name}_tables" if figures[recipe.name] else recipe.name] = draw_cells(
+        recipe, outcomes
+    )
     files = save({name: figure for name, figure in figures.items() if figure is not None}, folder)
     rows = [
-        (f"{number}. {published.claim} ({published.source})", criterion, each.run, each.verdict, each.text)
+        (
+            f"{number}. {published.claim} ({published.source})",
+            criterion,
+            each.run,
+            each.verdict,
+            each.text,
+        )
         for number, published in enumerate(recipe.published, start=1)
         for criterion in [published.criterion.text if published.criterion else ""]
         for each in outcomes
@@ -195,19 +258,39 @@ def write_results(
         tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
     )
     drawn = [_figure(file) for file in files if file.suffix == ".png"]
-    listed = {title: tag("ul", *(tag("li", text) for text in texts)) for title, texts in lists.items() if texts}
+    listed = {
+        title: tag("ul", *(tag("li", text) for text in texts))
+        for title, texts in lists.items()
+        if texts
+    }
     page = [
         Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
         tag("title", f"{recipe.name}: reproduction"),
-        tag("style", style, Markup(_NARROW), Markup(f"@media(prefers-color-scheme:dark){{:root{dark}}}")),
+        tag(
+            "style",
+            style,
+            Markup(_NARROW),
+            Markup(f"@media(prefers-color-scheme:dark){{:root{dark}}}"),
+        ),
         Markup("</head><body><header>"),
         tag("h1", f"Reproduction: {recipe.name}"),
         tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
         Markup("</header>"),
-        tag("main", verdicts, *drawn, *(tag("section", tag("h2", title), of) for title, of in listed.items())),
-        tag("footer", tag("p", f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}.")),
+        tag(
+            "main",
+            verdicts,
+            *drawn,
+            *(tag("section", tag("h2", title), of) for title, of in listed.items()),
+        ),
+        tag(
+            "footer",
+            tag(
+                "p",
+                f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}.",
+            ),
+        ),
         Markup("</body></html>\n"),
     ]
     path, content = folder / f"{recipe.name}.html", joined(page).encode(errors="backslashreplace")
@@ -218,19 +301,31 @@ def write_results(
 def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     """Describe what was measured, by the rows: steps and sampling of each run."""
     if not measured:
-        return ["the studies' tables lie beside this page" if recipe.studies else "nothing was measured"]
+        return [
+            "the studies' tables lie beside this page" if recipe.studies else "nothing was measured"
+        ]
     lines = []
     for each in measured:
         steps = sorted(set(each.rows["step"].tolist()))
         span = " to ".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
         at = f"{len(steps)} step{'s' * (len(steps) > 1)} ({span})"
-        text = f"text {each.probe.name}" if each.probe else "text not recorded: the store has no copy of the probe"
+        text = (
+            f"text {each.probe.name}"
+            if each.probe
+            else "text not recorded: the store has no copy of the probe"
+        )
         lines.append(f"{each.name} at {at}: {sampling(measurements(each.frame))}; {text}")
     exact = "values judged as exact, since the design has no intervals"
-    return [*lines, exact if recipe.judged_by == "values" else "ratios judged by their 95% intervals"]
+    return [
+        *lines,
+        exact if recipe.judged_by == "values" else "ratios judged by their 95% intervals",
+    ]
 
 
 def _figure(path: Path) -> Markup:
     data = base64.b64encode(path.read_bytes()).decode()
-    image = Markup(f'<img src="data:image/png;base64,{data}" alt="published values over measured ones" width="100%">')
+    image = Markup(
+        f'<img src="data:image/png;base64,{data}" alt="published values over measured ones" '
+        'width="100%">'
+    )
     return tag("section", tag("figure", image))

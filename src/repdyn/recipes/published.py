@@ -1,4 +1,6 @@
-"""Values per layer and checkpoint that others published, beside those of a run; docs/reproduce.md#published-values."""
+"""Values per layer and checkpoint that others published, beside those of a run;
+docs/reproduce.md#published-values.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ class Quantity(NamedTuple):
 
 
 _LAST_TOKENS = (
-    "theirs are last tokens of whole texts of the Pile with the model in 8 bit, mean over five disjoint sets; they "
-    "lack the embedding output, and their last layer, after the final norm, is left out"
+    "theirs are last tokens of whole texts of the Pile with the model in 8 bit, mean over five "
+    "disjoint sets; they lack the embedding output, and their last layer, after the final norm, is "
+    "left out"
 )
 QUANTITIES = {
     "gride": Quantity("gride_32[k={k}]@last_token", _N_TOKENS, differs=_LAST_TOKENS),
@@ -56,30 +59,55 @@ QUANTITIES = {
         "components_99@last_token",
         _N_TOKENS,
         add=1.0,
-        differs=f"theirs count the directions before 99% is reached, one less, which is added; {_LAST_TOKENS}",
+        differs=(
+            "theirs count the directions before 99% is reached, one less, which is added; "
+            f"{_LAST_TOKENS}"
+        ),
     ),
     "renyi2_prompt_entropy": Quantity(
         "prompt_entropy[order=2]",
-        differs="theirs are whole paragraphs of WikiText-103 in bfloat16, of up to 2,048 tokens: the shape compares, "
-        "the number does not; their last layer, after the final norm, is left out",
+        differs=(
+            "theirs are whole paragraphs of WikiText-103 in bfloat16, of up to 2,048 tokens: the "
+            "shape compares, the number does not; their last layer, after the final norm, is left "
+            "out"
+        ),
     ),
     "renyi2_prompt_entropy_nats": Quantity(
-        "prompt_entropy[order=2]", refused="it is in nats, and the share of the largest possible entropy is compared"
+        "prompt_entropy[order=2]",
+        refused="it is in nats, and the share of the largest possible entropy is compared",
     ),
     "prompt_entropy": Quantity(
-        "prompt_entropy[order=1]", refused="it is of the short texts of MTEB, whose lengths decide the value"
+        "prompt_entropy[order=1]",
+        refused="it is of the short texts of MTEB, whose lengths decide the value",
     ),
-    "lidar": Quantity("", refused="its views of a text come from an augmenter, where the metric lidar takes vectors"),
-    "dime": Quantity("", refused="its views of a text come from an augmenter, where the metric dime takes vectors"),
+    "lidar": Quantity(
+        "",
+        refused="its views of a text come from an augmenter, where the metric lidar takes vectors",
+    ),
+    "dime": Quantity(
+        "",
+        refused="its views of a text come from an augmenter, where the metric dime takes vectors",
+    ),
 }
-"""How each published quantity is measured here: the one place that decides what is drawn beside what."""
-_ASKED = {"quantity": "quantities", "subset": "tokens", "n_vectors": "vectors in a batch", "n_layers": "last layers"}
-"""Columns in which rows must agree with what is published, in the order in which they are looked at."""
+"""How each published quantity is measured here: the one place that decides what is drawn beside
+what.
+"""
+_ASKED = {
+    "quantity": "quantities",
+    "subset": "tokens",
+    "n_vectors": "vectors in a batch",
+    "n_layers": "last layers",
+}
+"""Columns in which rows must agree with what is published, in the order in which they are looked
+at.
+"""
 
 
 @cache
 def published_values() -> pd.DataFrame:
-    """Return all published values: source, model, revision, layer, metric, value, data, note, and the scale k."""
+    """Return all published values: source, model, revision, layer, metric, value, data, note, and
+    the scale k.
+    """
     values = pd.read_parquet(_VALUES)
     is_last = (values["revision"] == "main") & values["model"].str.startswith("pythia")
     scales = values["note"].str.extract(r"k=(\d+)")[0].fillna("")
@@ -91,8 +119,8 @@ class Comparison(NamedTuple):
 
     run: MeasuredRun
     values: pd.DataFrame
-    """The run's rows of each quantity and checkpoint that agree (columns quantity and label), with value_published (NaN
-    at a layer that has none), source and note."""
+    """The run's rows of each quantity and checkpoint that agree (columns quantity and label), with
+    value_published (NaN at a layer that has none), source and note."""
     sentences: list[str]
     """What differs of quantities that are drawn, and why others are not."""
 
@@ -103,14 +131,20 @@ class Comparison(NamedTuple):
         return known.loc[:, [*columns, "value_published", "note"]]
 
     def draw(self) -> Figure:
-        """Draw a panel for each quantity: own curves over layers by checkpoint, published values as diamonds."""
+        """Draw a panel for each quantity: own curves over layers by checkpoint, published values as
+        diamonds.
+        """
         panels = []
         for _, drawn in self.values.groupby("quantity", sort=False):
             lines, by_checkpoint = [], drawn.groupby("label", sort=False)
-            for (label, cells), colour in zip(by_checkpoint, step_colours(by_checkpoint.ngroups), strict=True):
+            for (label, cells), colour in zip(
+                by_checkpoint, step_colours(by_checkpoint.ngroups), strict=True
+            ):
                 names = ("layer", "value", "margin", "value_published")
                 layers, values, margin, published = (cells[name].to_numpy(float) for name in names)
-                lines.append(Line(x=layers, y=values, margin=margin, colour=colour, label=str(label)))
+                lines.append(
+                    Line(x=layers, y=values, margin=margin, colour=colour, label=str(label))
+                )
                 points = {"marker": "D", "marker_size": 5.0, "dash": "none"}
                 lines.append(Line(x=layers, y=published, colour=colour, **points))
             metric, subset = drawn[["metric", "subset"]].iloc[0]
@@ -135,7 +169,8 @@ class Comparison(NamedTuple):
 
 
 def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
-    """Put published values beside those of runs, where model, quantity, tokens, numbers of vectors and layers agree.
+    """Put published values beside those of runs, where model, quantity, tokens, numbers of vectors
+    and layers agree.
 
     Args:
         runs: named after the published model, as a sweep names them: EleutherAI/pythia-6.9b.
@@ -155,22 +190,30 @@ def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
             n_layers=run.rows["layer"].max(),
             revision="step" + run.rows["step"].astype(str),
         )
-        own.loc[own["stage"] == FINISHED, "revision"] = f"step{_LAST}" if model.startswith("pythia") else "main"
+        own.loc[own["stage"] == FINISHED, "revision"] = (
+            f"step{_LAST}" if model.startswith("pythia") else "main"
+        )
         comparison = Comparison(run, pd.DataFrame(), [])
         for _, theirs in of_model.groupby(["metric", "data"], sort=False):
             rows, sentences = _compare(own, theirs)
-            comparison = Comparison(run, pd.concat([comparison.values, *rows]), comparison.sentences + sentences)
+            comparison = Comparison(
+                run, pd.concat([comparison.values, *rows]), comparison.sentences + sentences
+            )
         found.append(comparison)
     return found
 
 
 def _model_of(run: MeasuredRun) -> str:
-    """Return the model that a run is named after, without the probe or store that its name may end in."""
+    """Return the model that a run is named after, without the probe or store that its name may end
+    in.
+    """
     return run.name.partition(" ")[0].rpartition("/")[2].lower()
 
 
 def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFrame], list[str]]:
-    """Return the rows of each checkpoint beside one published quantity of a model, and what there is to say of it."""
+    """Return the rows of each checkpoint beside one published quantity of a model, and what there
+    is to say of it.
+    """
     source, metric, data = map(str, published[["source", "metric", "data"]].iloc[0])
     quantity, title = QUANTITIES[metric], f"{metric} of {source}"
     if quantity.refused:
@@ -180,12 +223,17 @@ def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFr
         revision, k = map(str, theirs[["revision", "k"]].iloc[0])
         ((wanted, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
         asked = (_quantity(wanted.name, wanted.settings_json), subset, quantity.n_vectors, last)
-        rows, reason = own.loc[own["revision"] == revision], f"checkpoint {revision} was not measured"
+        rows, reason = (
+            own.loc[own["revision"] == revision],
+            f"checkpoint {revision} was not measured",
+        )
         for (column, what), value in zip(_ASKED.items(), asked, strict=True):
             if rows.empty or value is None:
                 continue
             there, rows = sorted(map(str, rows[column].unique())), rows.loc[rows[column] == value]
-            reason = f"the {what} differ at {revision}: {', '.join(there)} measured, {value} published"
+            reason = (
+                f"the {what} differ at {revision}: {', '.join(there)} measured, {value} published"
+            )
         if rows.empty:
             reasons.append(reason)
             continue
@@ -194,7 +242,9 @@ def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFr
         rows = rows.assign(quantity=metric, label=f"{revision}{f', k = {k}' * bool(k)}")
         found.append(rows.merge(theirs, how="left", on="layer", suffixes=("", "_published")))
     found.sort(key=lambda rows: int(rows["step"].iloc[0]))
-    sentences = [f"{title} is drawn at {len(found)} checkpoints: {quantity.differs}."] if found else []
+    sentences = (
+        [f"{title} is drawn at {len(found)} checkpoints: {quantity.differs}."] if found else []
+    )
     if reasons:
         others = f" ({len(reasons)} such checkpoints)" * (len(reasons) > 1)
         sentences.append(f"{title} is not drawn{' elsewhere' * bool(found)}: {reasons[0]}{others}.")
@@ -207,27 +257,46 @@ def _quantity(metric: str, settings: str) -> str:
 
 
 def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return what is published of which models, and the command that measures one of them as published."""
+    """Return what is published of which models, and the command that measures one of them as
+    published.
+    """
     published = published_values()
-    published = published.loc[~published["metric"].isin([name for name, of in QUANTITIES.items() if of.refused])]
+    published = published.loc[
+        ~published["metric"].isin([name for name, of in QUANTITIES.items() if of.refused])
+    ]
     lines = []
     for _, rows in published.groupby(["source", "metric"], sort=False):
         source, metric = map(str, rows[["source", "metric"]].iloc[0])
         models = ", ".join(rows["model"].unique())
-        lines.append(f"{metric} of {source}, layers {rows['layer'].min()} to {rows['layer'].max()}: {models}")
+        lines.append(
+            f"{metric} of {source}, layers {rows['layer'].min()} to {rows['layer'].max()}: {models}"
+        )
     names = {*map(_model_of, runs)}
-    n_vectors = str(_N_TOKENS * (INDEPENDENT.vectors_per_window or 1))  # one last token of each window
-    chosen = published.loc[published["model"].isin([*names & {*published["model"]}] or ["pythia-160m"])]
+    # one last token of each window
+    n_vectors = str(_N_TOKENS * (INDEPENDENT.vectors_per_window or 1))
+    chosen = published.loc[
+        published["model"].isin([*names & {*published["model"]}] or ["pythia-160m"])
+    ]
     for _, rows in chosen.groupby(["model", "source"], sort=False):
         model, source = map(str, rows[["model", "source"]].iloc[0])
         scales = rows[["metric", "k"]].drop_duplicates().itertuples(index=False)
         asked = [QUANTITIES[metric].metric.format(k=k) for metric, k in scales]
         is_last = any(name.endswith("@last_token") for name in asked)
-        steps = sorted(rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0))
-        owner = {"pythia": "EleutherAI", "opt": "facebook", "mamba": "state-spaces", "bert": "google-bert"}
+        steps = sorted(
+            rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0)
+        )
+        owner = {
+            "pythia": "EleutherAI",
+            "opt": "facebook",
+            "mamba": "state-spaces",
+            "bert": "google-bert",
+        }
         name = f"{owner[model.partition('-')[0]]}/{model}"
         words = ["repdyn", "sweep", name]
-        words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + ["--metrics", *map(shlex.quote, asked)]
+        words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + [
+            "--metrics",
+            *map(shlex.quote, asked),
+        ]
         words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors] * is_last
         lines.append(f"a folder of the files of {model} is recognised by --name {name}")
         lines.append(f"to measure {model} as {source}: {' '.join(words)} --text FILE")
@@ -235,8 +304,8 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
-    """Print what is compared with published values and what is not; write figures and tables into a folder, and return
-    whether there are any."""
+    """Print what is compared with published values and what is not; write figures and tables into a
+    folder, and return whether there are any."""
     compared = compare_published(runs)
     for comparison in compared:
         print(f"{comparison.run.label}:")
@@ -247,5 +316,7 @@ def show_published(runs: Sequence[MeasuredRun], folder: Path) -> bool:
             for path in save({name: comparison.draw()}, folder):
                 print(f"  {path}")
             table = comparison.table()
-            write_atomically(folder / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False))
+            write_atomically(
+                folder / f"{name}.csv", lambda path, table=table: table.to_csv(path, index=False)
+            )
     return any(len(comparison.values) for comparison in compared)

@@ -1,4 +1,6 @@
-"""Read recipes: YAML files with the measurements and published values of a paper; see docs/reproduce.md."""
+"""Read recipes: YAML files with the measurements and published values of a paper; see
+docs/reproduce.md.
+"""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +26,9 @@ from repdyn.utils.records import read_yaml, validated
 _SHIPPED = Path(__file__).parent
 _SUFFIXES = (".yaml", ".yml")
 _ARXIV = re.compile(r"\d{4}\.\d{4,5}")
-AnyCriterion: TypeAlias = Annotated[PublishedFinding | Extreme | Phases | Between | Cell, Field(discriminator="kind")]
+AnyCriterion: TypeAlias = Annotated[
+    PublishedFinding | Extreme | Phases | Between | Cell, Field(discriminator="kind")
+]
 
 
 def _known(name: str) -> str:
@@ -71,24 +75,31 @@ class Published:
     not_run: str = ""
     """Why there is nothing to measure."""
     points: tuple[tuple[float, float], ...] = ()
-    """Published values to draw over the measured ones: pairs of position on the horizontal axis and value."""
+    """Published values to draw over the measured ones: pairs of position on the horizontal axis and
+    value.
+    """
 
     def __post_init__(self) -> None:
         of_metric = self.criterion is not None and not isinstance(self.criterion, Cell)
         if (self.criterion is None) != bool(self.not_run) or of_metric != bool(self.metric):
             raise ValueError(
-                "expected a metric with its criterion, a criterion of kind cell, or not_run; say why it is not run"
+                "expected a metric with its criterion, a criterion of kind cell, or not_run; say "
+                "why it is not run"
             )
 
     def is_about(self, model: PublishedModel) -> bool:
         names = (model.name, model.run, model.repository or "")
-        return not self.models or any(fnmatchcase(name, pattern) for name in names for pattern in self.models)
+        return not self.models or any(
+            fnmatchcase(name, pattern) for name in names for pattern in self.models
+        )
 
 
 @Strict
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Measurements of a paper as settings of a sweep and of studies, and the values that it published."""
+    """Measurements of a paper as settings of a sweep and of studies, and the values that it
+    published.
+    """
 
     name: str
     title: Text
@@ -115,13 +126,18 @@ class Recipe:
             raise ValueError("expected metrics or studies, got neither")
         measured = _measured(self.metrics)
         for published in self.published:
-            if isinstance(published.criterion, Cell) and published.criterion.study not in self.studies:
+            if (
+                isinstance(published.criterion, Cell)
+                and published.criterion.study not in self.studies
+            ):
                 raise ValueError(
-                    f"expected a study of the recipe, got {published.criterion.study!r}; add it to studies"
+                    f"expected a study of the recipe, got {published.criterion.study!r}; add it to "
+                    "studies"
                 )
             if published.metric and not _measured([published.metric]) & measured:
                 raise ValueError(
-                    f"expected a metric that the recipe measures, got {published.metric!r}; add it to metrics"
+                    f"expected a metric that the recipe measures, got {published.metric!r}; add it "
+                    "to metrics"
                 )
 
     @property
@@ -131,7 +147,10 @@ class Recipe:
 
 
 def _measured(metrics: Sequence[str]) -> set[tuple[str, str]]:
-    return {(metric.name, subset or "all") for metric, subset in (resolve(list(metrics)) if metrics else ())}
+    return {
+        (metric.name, subset or "all")
+        for metric, subset in (resolve(list(metrics)) if metrics else ())
+    }
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -140,7 +159,10 @@ def read_recipe(path: str | Path) -> Recipe:
     content = read_yaml(path)
     if isinstance(content, dict) and isinstance(content.get("models"), list):
         # the path of a suite is relative to the recipe
-        models = [str(path.parent / name) if str(name).endswith(_SUFFIXES) else name for name in content["models"]]
+        models = [
+            str(path.parent / name) if str(name).endswith(_SUFFIXES) else name
+            for name in content["models"]
+        ]
         content |= {"name": path.stem, "models": models}
     recipe: Recipe = validated(Recipe, content, str(path))
     find_models_of(recipe.models)
@@ -159,17 +181,23 @@ def find_recipe(name: str) -> Recipe:
     known = sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
     if name not in known:
         hint = did_you_mean(name, known)
-        raise ValueError(f"expected a recipe ({', '.join(known)}) or a file ending in .yaml, got {name!r}{hint}")
+        raise ValueError(
+            f"expected a recipe ({', '.join(known)}) or a file ending in .yaml, got {name!r}{hint}"
+        )
     return read_recipe(_SHIPPED / f"{name}.yaml")
 
 
 def is_local(name: str) -> bool:
-    """Return whether a name is that of a model on this machine: a folder of save_pretrained, or a GGUF file."""
+    """Return whether a name is that of a model on this machine: a folder of save_pretrained, or a
+    GGUF file.
+    """
     return (Path(name) / "config.json").is_file() or (name.endswith(GGUF) and Path(name).is_file())
 
 
 def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
-    """Return the models of the given names, without duplicates: of this machine, of suites, of hub repositories."""
+    """Return the models of the given names, without duplicates: of this machine, of suites, of hub
+    repositories.
+    """
     models: dict[PublishedModel, None] = {}
     for name in names:
         if is_local(name):

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 else:
 
     def write_report(*arguments: Any, **settings: Any) -> Any:
-        """Write the page, as :func:`repdyn.report.write.write_report`, which is imported when it is called."""
+        """Write the page, as :func:`repdyn.report.write.write_report`, which is imported when it is
+        called.
+        """
         from repdyn.report.write import write_report as write  # with Matplotlib
 
         return write(*arguments, **settings)

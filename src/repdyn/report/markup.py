@@ -1,4 +1,6 @@
-"""HTML in which every text is escaped unless it was made here, and the policy of a page for its scripts."""
+"""HTML in which every text is escaped unless it was made here, and the policy of a page for its
+scripts.
+"""
 
 import base64
 import hashlib
@@ -14,7 +16,8 @@ class Markup(str):
 
 
 def tag(name: str, *content: str, **attributes: str) -> Markup:
-    """Return an element; an underscore at the end of an attribute's name is left out, one inside is a hyphen.
+    """Return an element; an underscore at the end of an attribute's name is left out, one inside is
+    a hyphen.
 
     >>> tag("p", "a < b ", tag("b", "c"), class_="note")
     '<p class="note">a &lt; b <b>c</b></p>'
@@ -26,16 +29,26 @@ def tag(name: str, *content: str, **attributes: str) -> Markup:
 
 def joined(content: Iterable[str], between: str = "") -> Markup:
     """Join texts and elements."""
-    return Markup(between.join(one if isinstance(one, Markup) else html.escape(one) for one in content))
+    return Markup(
+        between.join(one if isinstance(one, Markup) else html.escape(one) for one in content)
+    )
 
 
 def table(
-    caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0, quiet: bool = False
+    caption: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: int = 0,
+    quiet: bool = False,
 ) -> Markup:
-    """Return a table whose first column names its rows, of texts or elements; the last ``numbers`` columns hold
-    numbers, and a ``quiet`` caption is for screen readers only."""
+    """Return a table whose first column names its rows, of texts or elements; the last ``numbers``
+    columns hold numbers, and a ``quiet`` caption is for screen readers only."""
     first_number = len(headings) - numbers
-    head = [tag("th", text, scope="col", **_number(at >= first_number)) for at, text in enumerate(headings)]
+    head = [
+        tag("th", text, scope="col", **_number(at >= first_number))
+        for at, text in enumerate(headings)
+    ]
     body = [
         tag(
             "tr",
@@ -48,10 +61,17 @@ def table(
         )
         for cells in rows
     ]
-    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body))
+    whole = tag(
+        "table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body)
+    )
     # a wide one scrolls by itself, also by keyboard
     return tag(
-        "div", whole, class_="scroll quiet" if quiet else "scroll", tabindex="0", role="region", aria_label=caption
+        "div",
+        whole,
+        class_="scroll quiet" if quiet else "scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption,
     )
 
 
@@ -70,9 +90,14 @@ def asset(name: str, package: str = "repdyn.report") -> Markup:
 
 
 def policy(*scripts: str) -> str:
-    """Return a security policy: these scripts, styles and images of the page itself, and no network."""
+    """Return a security policy: these scripts, styles and images of the page itself, and no
+    network.
+    """
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'"
+    )
 
 
 def _digest(text: str) -> str:

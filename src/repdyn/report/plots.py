@@ -1,4 +1,5 @@
-"""The figures of a report as plain dictionaries of Plotly, light and dark: of one run, and of several together.
+"""The figures of a report as plain dictionaries of Plotly, light and dark: of one run, and of
+several together.
 
 Used by the page, which stores arrays used twice once, and by :mod:`repdyn.plots`.
 """
@@ -42,8 +43,16 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
-    """Return the Plotly template of a theme with these colours of text, grid lines and background."""
-    axis = {"gridcolor": grid, "linecolor": grid, "zerolinecolor": text, "zeroline": False, "automargin": True}
+    """Return the Plotly template of a theme with these colours of text, grid lines and
+    background.
+    """
+    axis = {
+        "gridcolor": grid,
+        "linecolor": grid,
+        "zerolinecolor": text,
+        "zeroline": False,
+        "automargin": True,
+    }
     axis = {**axis, "title": {"font": {"size": 12}}}
     return {
         "layout": {
@@ -71,8 +80,8 @@ DARK_COLOURS = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPT
 
 
 def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
-    """Return the colours of the dark theme by those of the light one: of other steps, of layers, of runs, and of what
-    all charts have."""
+    """Return the colours of the dark theme by those of the light one: of other steps, of layers, of
+    runs, and of what all charts have."""
     colours: dict[str, str] = {}
     for number in range(1, MAX_TRAIL + 1):
         colours |= zip(charts.step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
@@ -80,14 +89,20 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
         colours |= zip(charts.layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
     members = with_seeds(runs, seeds)
     dark = charts.run_colours(members, (0.2, 0.7), 0.45)
-    return colours | {colour: dark[key] for key, colour in charts.run_colours(members).items()} | DARK_COLOURS
+    return (
+        colours
+        | {colour: dark[key] for key, colour in charts.run_colours(members).items()}
+        | DARK_COLOURS
+    )
 
 
 PlotlyDict: TypeAlias = dict[str, Any]
 """A figure of Plotly, or a part of one."""
 
 HEIGHT = 380
-DIVERGING_SCALE = [[place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))]
+DIVERGING_SCALE = [
+    [place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))
+]
 """Colours of signed values, 0 in the middle."""
 _LABEL_WIDTH = 40
 """Characters of a line of an axis's label."""
@@ -101,11 +116,14 @@ _SYMBOLS = {"x": "x", "s": "square", "^": "triangle-up", "D": "diamond", "v": "t
 _LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 
 
-def plotly_panel(panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
-    """Return data and layout of a panel of lines or of cells; many lines have no bands, which would hide each other.
+def plotly_panel(
+    panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool = True
+) -> PlotlyDict:
+    """Return data and layout of a panel of lines or of cells; many lines have no bands, which would
+    hide each other.
 
-    The axis of a training is left to the caller, who may offer several. A line has its margins, from which
-    :func:`with_bands` and the page make its band where it is drawn.
+    The axis of a training is left to the caller, who may offer several. A line has its margins,
+    from which :func:`with_bands` and the page make its band where it is drawn.
     """
     if panel.cells is not None:
         return _heatmap(panel, panel.cells, height)
@@ -115,7 +133,9 @@ def plotly_panel(panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool =
         "xaxis": {} if panel.x.is_training else plotly_axis(panel.x),
         "yaxis": plotly_axis(panel.y),
         "showlegend": bool(panel.legend),
-        "legend": _LEGEND_ABOVE if panel.legend == "above" else {"font": {"size": 11}, "traceorder": "normal"},
+        "legend": _LEGEND_ABOVE
+        if panel.legend == "above"
+        else {"font": {"size": 11}, "traceorder": "normal"},
     }
     floor = panel.y.floor
     heights = [mark for mark in panel.marks if mark.y is not None]
@@ -134,24 +154,47 @@ def stacked_rows(panels: Sequence[charts.Panel]) -> PlotlyDict:
     """
     heights = [_ROW_HEIGHT if panel.lines else _TICKS_HEIGHT for panel in panels]
     whole = sum(heights) + _ROW_GAP * (len(panels) - 1)
-    layout: PlotlyDict = {"annotations": [], "showlegend": False, "hovermode": "x", "hoversubplots": "axis"}
+    layout: PlotlyDict = {
+        "annotations": [],
+        "showlegend": False,
+        "hovermode": "x",
+        "hoversubplots": "axis",
+    }
     traces: list[PlotlyDict] = []
     top = float(whole)
     for number, (panel, height) in enumerate(zip(panels, heights, strict=True), 1):
         name = str(number) if number > 1 else ""
         plot = plotly_panel(panel)
         traces += [trace | {"yaxis": f"y{name}"} for trace in plot["data"]]
-        place = {"domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)], "anchor": "x", "nticks": 4}
-        layout[f"yaxis{name}"] = {**plot["layout"]["yaxis"], **place, **({} if panel.lines else _BARE)}
+        place = {
+            "domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)],
+            "anchor": "x",
+            "nticks": 4,
+        }
+        layout[f"yaxis{name}"] = {
+            **plot["layout"]["yaxis"],
+            **place,
+            **({} if panel.lines else _BARE),
+        }
         layout["annotations"].append(heading(panel.title, 0.0, min(1.0, top / whole)))
         layout["xaxis"] = {"anchor": f"y{name}"}
         top -= height + _ROW_GAP
-    return {"data": traces, "layout": {**layout, "height": whole + _ROW_MARGINS, "margin": {"t": 26, "b": 50}}}
+    return {
+        "data": traces,
+        "layout": {**layout, "height": whole + _ROW_MARGINS, "margin": {"t": 26, "b": 50}},
+    }
 
 
 def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
     """Return a heading above a panel, whose upper left corner is given in shares of the figure."""
-    place = {"x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    place = {
+        "x": x,
+        "y": y,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "bottom",
+    }
     return {"text": escaped(text), "showarrow": False, "font": {"size": size}, **place}
 
 
@@ -180,7 +223,11 @@ def plotly_axis(axis: charts.Axis) -> PlotlyDict:
 def colour_axis(axis: charts.Axis) -> PlotlyDict:
     """Return a scale of colours for :func:`coloured` values."""
     low, high = axis.limits or (0.0, 1.0)
-    bar: PlotlyDict = {"title": {**_title(axis.label), "side": "right"}, "thickness": 14, "outlinewidth": 0}
+    bar: PlotlyDict = {
+        "title": {**_title(axis.label), "side": "right"},
+        "thickness": 14,
+        "outlinewidth": 0,
+    }
     if axis.is_signed:
         high = max(-low, high) or 1.0
         return {"colorscale": DIVERGING_SCALE, "cmin": -high, "cmax": high, "colorbar": bar}
@@ -219,8 +266,14 @@ def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
     found = []
     for trace in traces:
         if "margin" in (meta := dict(trace.get("meta", {}))):
-            outline = band_outline(trace["x"], trace["customdata"], meta.pop("margin"), meta.pop("floor"))
-            filled = {"fill": "toself", "fillcolor": trace["line"]["color"], "opacity": BAND_OPACITY}
+            outline = band_outline(
+                trace["x"], trace["customdata"], meta.pop("margin"), meta.pop("floor")
+            )
+            filled = {
+                "fill": "toself",
+                "fillcolor": trace["line"]["color"],
+                "opacity": BAND_OPACITY,
+            }
             look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
             kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
             found.append({**outline, **filled, **look, **kept})
@@ -231,9 +284,11 @@ def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
 def band_outline(
     x: Sequence[float] | np.ndarray, values: np.ndarray, margins: np.ndarray, floor: float | None
 ) -> dict[str, np.ndarray]:
-    """Return x and y of one closed area for each run of points that have an interval, NaN between two.
+    """Return x and y of one closed area for each run of points that have an interval, NaN between
+    two.
 
-    >>> band_outline([0, 1, 2], np.array([1.0, np.nan, 3.0]), np.array([0.5, 0.5, 1.0]), None)["y"].tolist()
+    >>> band_outline([0, 1, 2], np.array([1.0, np.nan, 3.0]), np.array([0.5, 0.5, 1.0]),
+    ...     None)["y"].tolist()
     [1.5, 0.5, nan, 4.0, 2.0, nan]
     """
     x, end = np.asarray(x, float), [np.nan]
@@ -251,7 +306,9 @@ def escaped(text: str) -> str:
 
 
 def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> PlotlyDict:
-    """Return a line; one that may have a band has its exact values, and its margins unless bands are left out."""
+    """Return a line; one that may have a band has its exact values, and its margins unless bands
+    are left out.
+    """
     number = "y" if line.margin is None else "customdata"
     trace: PlotlyDict = {
         "x": line.x,
@@ -259,7 +316,11 @@ def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> Plot
         "mode": "lines+markers" if line.marker and line.marker_size else "lines",
         "name": escaped(line.label),
         "showlegend": bool(line.label),
-        "line": {"color": line.colour, "width": _WIDTH_FACTOR * line.width, "dash": _DASHES[line.dash]},
+        "line": {
+            "color": line.colour,
+            "width": _WIDTH_FACTOR * line.width,
+            "dash": _DASHES[line.dash],
+        },
         "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
         "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
     }
@@ -302,7 +363,10 @@ def _heatmap(panel: charts.Panel, cells: charts.Cells, height: int) -> PlotlyDic
         }
         traces.append(missing)
     on_cells = [mark for mark in panel.marks if mark.y is not None]
-    x, y = [cells.columns[int(mark.x)] for mark in on_cells], [cells.rows[int(mark.y or 0)] for mark in on_cells]
+    x, y = (
+        [cells.columns[int(mark.x)] for mark in on_cells],
+        [cells.rows[int(mark.y or 0)] for mark in on_cells],
+    )
     traces += _mark_traces(on_cells, x, y)
     named = {"type": "category", "showgrid": False}
     layout = {
@@ -315,10 +379,17 @@ def _heatmap(panel: charts.Panel, cells: charts.Cells, height: int) -> PlotlyDic
     return {"data": traces, "layout": layout}
 
 
-def _mark_traces(marks: Sequence[charts.Mark], x: Sequence[object], y: Sequence[object]) -> list[PlotlyDict]:
+def _mark_traces(
+    marks: Sequence[charts.Mark], x: Sequence[object], y: Sequence[object]
+) -> list[PlotlyDict]:
     if not marks:
         return []
-    look = {"symbol": "triangle-up", "color": ALERT_COLOUR, "size": 11, "line": {"color": "#ffffff", "width": 1.5}}
+    look = {
+        "symbol": "triangle-up",
+        "color": ALERT_COLOUR,
+        "size": 11,
+        "line": {"color": "#ffffff", "width": 1.5},
+    }
     return [
         {
             "x": x,
@@ -354,7 +425,15 @@ _MARGINS = 70
 _GAP = 0.05
 _ROW_SPACE = 0.3
 """Of the height of a row, for ticks and a heading."""
-_STEP_FRAME = {"type": "rect", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "visible": False}
+_STEP_FRAME = {
+    "type": "rect",
+    "yref": "paper",
+    "x0": 0,
+    "x1": 0,
+    "y0": 0,
+    "y1": 1,
+    "visible": False,
+}
 _STEP_FRAME |= {"line": {"color": LOSS, "width": 2}}
 _STEP_LINE = _STEP_FRAME | {"type": "line"}
 """Where the selected step is; the page places them."""
@@ -377,7 +456,9 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         y=charts.shared_axis(series, run.series),
         lines=[
             *charts.profile_lines(series, colours, margin=None, width=1.0, marker=""),
-            *charts.profile_lines(series, last, label="", marker_size=3.5, description="layer %{x}"),
+            *charts.profile_lines(
+                series, last, label="", marker_size=3.5, description="layer %{x}"
+            ),
         ],
         legend="right" if trail else "",
     )
@@ -389,18 +470,29 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 
 
 def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
-    """Return a line for each layer of a metric during training, without its values, which the page has already."""
+    """Return a line for each layer of a metric during training, without its values, which the page
+    has already.
+    """
     look = {"mode": "lines", "meta": {"along": "training", "role": "layer"}, "showlegend": False}
     traces = [
         {**look, "name": f"layer {layer}", "line": {"color": colour, "width": 1.5}}
-        for layer, colour in zip(series.layers, charts.layer_colours(len(series.layers)), strict=True)
+        for layer, colour in zip(
+            series.layers, charts.layer_colours(len(series.layers)), strict=True
+        )
     ]
     y = plotly_axis(charts.shared_axis(series, run.series, has_bands=False))
-    return {"data": traces, "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]}}
+    return {
+        "data": traces,
+        "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]},
+    }
 
 
-def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()) -> PlotlyDict:
-    """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps with alerts."""
+def course_plot(
+    run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()
+) -> PlotlyDict:
+    """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps
+    with alerts.
+    """
     rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
     if marks := [replace(mark, y=0.5) for mark in charts.marks_on(run.alerts, None)]:
         rows.append(charts.Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
@@ -411,9 +503,17 @@ def course_plot(run: DescribedRun, series: MetricSeries, others: Sequence[Metric
 
 def _loss_row(run: DescribedRun) -> list[charts.Panel]:
     training = charts.loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
-    validation = charts.loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE)
+    validation = charts.loss_line(
+        run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
+    )
     rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
-    margin = ((rows["high"] - rows["low"]) / 2).astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
+    margin = (
+        ((rows["high"] - rows["low"]) / 2)
+        .astype(float)
+        .set_axis(rows["step"])
+        .reindex(losses.index)
+        .to_numpy()
+    )
     on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
@@ -426,14 +526,23 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
         if mark.y is not None
     ]
     title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
-    return [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
+    return (
+        [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)]
+        if drawn
+        else []
+    )
 
 
 def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
     (line,) = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
-    alerts = [alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps]
+    alerts = [
+        alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
+    ]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
-    of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, mean over {series.layer_mean.coverage}"
+    of = (
+        f"{title}, {short_subset_title(series.subset, run.vectors_of)}, mean over "
+        f"{series.layer_mean.coverage}"
+    )
     return charts.Panel(
         title=of if unit == title else f"{of} ({unit})",
         x=TRAINING,
@@ -444,7 +553,9 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
 
 
 def heads_plot(series: MetricSeries) -> PlotlyDict | None:
-    """Return a metric by attention head and layer at the last step; None if it was not measured head by head."""
+    """Return a metric by attention head and layer at the last step; None if it was not measured
+    head by head.
+    """
     if series.by_head is None:
         return None
     plot = plotly_panel(charts.heads_panel(series, series.by_head), height=HEIGHT - 40)
@@ -461,23 +572,33 @@ def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     return _lines_plot(charts.Panel(x=charts.RELATIVE_DEPTH, lines=lines), members)
 
 
-def training_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str]) -> PlotlyDict | None:
-    """Return the mean over layers of each run during its training; None if none has two checkpoints."""
+def training_plot(
+    members: Sequence[ComparedMember], colours: Mapping[Key, str]
+) -> PlotlyDict | None:
+    """Return the mean over layers of each run during its training; None if none has two
+    checkpoints.
+    """
     trained = [member for member in members if len(member.series.steps) > 1]
     if not trained:
         return None
     lines = []
     for member in trained:
         lines += _lines_of(member, charts.mean_lines, colours, "\nstep %{text}")
-    return _lines_plot(charts.Panel(x=charts.training_axis(trained[0].series.steps), lines=lines), trained)
+    return _lines_plot(
+        charts.Panel(x=charts.training_axis(trained[0].series.steps), lines=lines), trained
+    )
 
 
 def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
-    """Return the losses of several runs during training, a row for each that two have; None if there is none."""
+    """Return the losses of several runs during training, a row for each that two have; None if
+    there is none.
+    """
     colours, rows = compared_colours(runs, seeds), []
     for name, title in LOSS_TITLES.items():
         drawn = (
-            charts.loss_line(run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker="")
+            charts.loss_line(
+                run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker=""
+            )
             for number, run in enumerate(runs)
         )
         if len(lines := list(filter(None, drawn))) > 1:
@@ -486,11 +607,16 @@ def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> Plo
 
 
 def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
-    """Return heatmaps of the runs on one scale of colours; None if fewer than two have several steps."""
+    """Return heatmaps of the runs on one scale of colours; None if fewer than two have several
+    steps.
+    """
     trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    colours, columns = charts.colour_scale([member.series for member in trained]), min(_COLUMNS, len(trained))
+    colours, columns = (
+        charts.colour_scale([member.series for member in trained]),
+        min(_COLUMNS, len(trained)),
+    )
     n_rows = math.ceil(len(trained) / columns)
     width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
     traces: list[PlotlyDict] = []
@@ -499,33 +625,64 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
         name = str(number + 1) if number else ""
         row, column = divmod(number, columns)
         left, top = column * width, 1 - row * height
-        across, up = [left, min(1.0, left + width - _GAP)], [max(0.0, top - height + _ROW_SPACE / n_rows), top]
+        across, up = (
+            [left, min(1.0, left + width - _GAP)],
+            [max(0.0, top - height + _ROW_SPACE / n_rows), top],
+        )
         steps = [f"{step:,}" for step in series.steps]
-        trace = cells_trace(charts.Cells(values=series.values, rows=(), columns=steps, colours=colours))
+        trace = cells_trace(
+            charts.Cells(values=series.values, rows=(), columns=steps, colours=colours)
+        )
         where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
         # the page reads the values from here
-        trace |= {"y": series.depths, "customdata": series.values, "hovertemplate": where, "meta": {"member": place}}
+        trace |= {
+            "y": series.depths,
+            "customdata": series.values,
+            "hovertemplate": where,
+            "meta": {"member": place},
+        }
         traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
-        x = {"type": "category", "domain": across, "anchor": f"y{name}", "nticks": 6, "showgrid": False}
+        x = {
+            "type": "category",
+            "domain": across,
+            "anchor": f"y{name}",
+            "nticks": 6,
+            "showgrid": False,
+        }
         layout |= {
             f"xaxis{name}": x,
             f"yaxis{name}": {"domain": up, "anchor": f"x{name}", "nticks": 4, "showgrid": False},
         }
         label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
         layout["annotations"].append(heading(label, across[0], up[1], 13))
-    whole = {"height": _MARGINS + _PANEL_HEIGHT * n_rows, "coloraxis": colour_axis(colours), "margin": {"t": 30}}
+    whole = {
+        "height": _MARGINS + _PANEL_HEIGHT * n_rows,
+        "coloraxis": colour_axis(colours),
+        "margin": {"t": 30},
+    }
     whole["plot_bgcolor"] = EMPTY
     return {"data": traces, "layout": whole | layout}
 
 
 def _lines_of(
-    member: ComparedMember, lines_of: Callable[..., list[charts.Line]], colours: Mapping[Key, str], where: str
+    member: ComparedMember,
+    lines_of: Callable[..., list[charts.Line]],
+    colours: Mapping[Key, str],
+    where: str,
 ) -> list[charts.Line]:
-    """Return the lines of a member with their hover texts; the last is that of the member itself, not of a seed."""
+    """Return the lines of a member with their hover texts; the last is that of the member itself,
+    not of a seed.
+    """
     # colour and marker tell runs apart, since greyscale leaves the marker alone
-    look = {"colour": colours[member.run.key], "marker": "os^Dv"[member.number % 5], "marker_size": 4.0}
+    look = {
+        "colour": colours[member.run.key],
+        "marker": "os^Dv"[member.number % 5],
+        "marker_size": 4.0,
+    }
     run = member.run
-    *seeds, own = lines_of(member.series, label=run.label, run=member.number, seeds=member.seeds, **look)
+    *seeds, own = lines_of(
+        member.series, label=run.label, run=member.number, seeds=member.seeds, **look
+    )
     members = run.members if isinstance(run, SeedGroup) else ()
     found = [
         replace(line, description=f"{seed.label}{where}", run=number, seeds=(), group=run.label)
@@ -555,7 +712,8 @@ class ComparedMember(NamedTuple):
 def compared_with(
     runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup], key: tuple[str, str]
 ) -> list[ComparedMember]:
-    """Return the members of a comparison of a metric on a subset, each of which has a line of its own.
+    """Return the members of a comparison of a metric on a subset, each of which has a line of its
+    own.
 
     Seeds without a common step at which all have the metric are single runs.
     """
@@ -563,8 +721,12 @@ def compared_with(
     groups = [group for group in seeds if key in group.series]
     members = []
     for run in with_seeds([run for run in runs if key in run.series], groups):
-        of_seeds = [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
-        members.append(ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds))
+        of_seeds = (
+            [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
+        )
+        members.append(
+            ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds)
+        )
     return members
 
 

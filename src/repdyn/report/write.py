@@ -1,4 +1,6 @@
-"""Write the report: the content of stores as one page, with the data of its script as a tree of plain dictionaries."""
+"""Write the report: the content of stores as one page, with the data of its script as a tree of
+plain dictionaries.
+"""
 
 import base64
 import gzip
@@ -30,11 +32,18 @@ from repdyn.utils.files import write_atomically
 
 
 def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
-    """Return the figures of every run, metric and subset, axes, themes and names; arrays as they are."""
+    """Return the figures of every run, metric and subset, axes, themes and names; arrays as they
+    are.
+    """
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
-    steps = {int(step) for run in runs if not run.finished for step in (*run.steps, *run.loss(LOSS).index)}
+    steps = {
+        int(step)
+        for run in runs
+        if not run.finished
+        for step in (*run.steps, *run.loss(LOSS).index)
+    }
     of = runs[0].vectors_of if len({run.vectors_of for run in runs}) == 1 else "tokens"
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
@@ -42,10 +51,17 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
         "runs": [_run_tree(run) for run in runs],
         "comparisons": _comparisons(runs, data.seeds) if len(runs) > 1 else {},
         "losses": plots.losses_plot(runs, data.seeds),
-        "axes": {name: {"layout": plots.plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
-        "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
+        "axes": {
+            name: {"layout": plots.plotly_axis(axis), "floor": axis.floor}
+            for name, axis in axes.items()
+        },
+        "metrics": {
+            metric: {"title": metric_title(metric), "meaning": _meaning(metric)}
+            for metric in metrics
+        },
         "subsets": {
-            name: [title(name, of) for title in (subset_title, short_subset_title)] for name in sorted(subsets)
+            name: [title(name, of) for title in (subset_title, short_subset_title)]
+            for name in sorted(subsets)
         },
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
@@ -73,7 +89,9 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     means = series.layer_mean
     # the published metrics below it, on the same subset where they were measured
-    keys = [(name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED]
+    keys = [
+        (name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED
+    ]
     others = [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
     return {
         "layers": series.layers,
@@ -98,7 +116,9 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     }
 
 
-def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, plots.PlotlyDict]:
+def _comparisons(
+    runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]
+) -> dict[str, plots.PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
     colours, why = plots.compared_colours(runs, seeds), differences(runs)
     warning = f" They do not all compare: {why}." if why else ""
@@ -107,11 +127,24 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
         members = plots.compared_with(runs, (), (metric, subset))
         if len(members) < 2:
             continue
-        compared, heatmaps = plots.compared_with(runs, seeds, (metric, subset)), plots.heatmaps_plot(members)
+        compared, heatmaps = (
+            plots.compared_with(runs, seeds, (metric, subset)),
+            plots.heatmaps_plot(members),
+        )
         is_cut = heatmaps is not None and len(heatmaps["data"]) == plots.MAX_PANELS
         # there are no bands among too many lines
-        bands = {member.series.interval for member in compared} - {""} if len(compared) <= plots.MAX_BANDS else ()
-        about = "; ".join([f"{len(members)} of {len(runs)} runs", "a hue for each class of models", *sorted(bands)])
+        bands = (
+            {member.series.interval for member in compared} - {""}
+            if len(compared) <= plots.MAX_BANDS
+            else ()
+        )
+        about = "; ".join(
+            [
+                f"{len(members)} of {len(runs)} runs",
+                "a hue for each class of models",
+                *sorted(bands),
+            ]
+        )
         found.setdefault(metric, {})[subset] = {
             "note": f"{about}.{warning}",
             "profiles": plots.profiles_plot(compared, colours),
@@ -131,7 +164,16 @@ def _meaning(metric: str) -> str:
     return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
 
 
-_OF_CHARTS = ("drawing", "step", "playing", "charts", "sparkline", "multiples", "comparison", "download")
+_OF_CHARTS = (
+    "drawing",
+    "step",
+    "playing",
+    "charts",
+    "sparkline",
+    "multiples",
+    "comparison",
+    "download",
+)
 SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live", "start")
 """The parts of the page's script, in the order in which they run."""
 
@@ -147,7 +189,9 @@ _PARTS: dict[str, Callable[[DescribedRuns], Markup]] = {
 }
 """What the page shows as HTML."""
 STALE_AFTER = 1800.0
-"""Seconds after which a live page is shown as no longer live, unless it is refreshed less often than that."""
+"""Seconds after which a live page is shown as no longer live, unless it is refreshed less often
+than that.
+"""
 
 
 def write_report(
@@ -161,30 +205,36 @@ def write_report(
     seeds: Sequence[str] | None = None,
     data: DescribedRuns | None = None,
 ) -> Path:
-    """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
+    """Write one page about what stores hold: no network, opens from disk, written whole or not at
+    all.
 
     Args:
-        stores: one or several with measurements, or the folders they are in; duplicates are ignored.
+        stores: one or several with measurements, or the folders they are in; duplicates are
+            ignored.
         path: of the page; a missing folder is created.
         runs: names; all runs unless given.
-        probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
-            is there once for each.
+        probe: hash, or the beginning of one, of the only probe to show. Without it a run that was
+            measured on several is there once for each.
         title: heading of the page; by default, the names of the runs.
-        refresh_seconds: for a running training: interval at which the page reloads itself. The reader's selection is
-            kept.
-        seeds: patterns of runs that are seeds of one model, such as ``["lab/model-x*"]``. By default they are runs
-            whose names differ in the number behind "seed" alone; an empty sequence shows each run on its own.
+        refresh_seconds: for a running training: interval at which the page reloads itself. The
+            reader's selection is kept.
+        seeds: patterns of runs that are seeds of one model, such as ``["lab/model-x*"]``. By
+            default they are runs whose names differ in the number behind "seed" alone; an empty
+            sequence shows each run on its own.
         data: what the page shows, if it has been read already.
 
     Returns:
         ``path``.
 
     Raises:
-        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement; ``seeds`` that differ
-            in more than their seed; a time to refresh that is not positive.
+        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement;
+            ``seeds`` that differ in more than their seed; a time to refresh that is not positive.
     """
     if refresh_seconds is not None and not refresh_seconds > 0:
-        raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
+        raise ValueError(
+            f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that "
+            "stays"
+        )
     chosen = stores_of(stores)
     data = described_runs(chosen, runs, probe, seeds) if data is None else data
     live = None
@@ -206,11 +256,12 @@ def page(
     live: Mapping[str, object] | None = None,
     links: str = "",
 ) -> str:
-    """Return the page of some data, under its title and with the names of its stores and links to other pages.
+    """Return the page of some data, under its title and with the names of its stores and links to
+    other pages.
 
-    ``live`` says how the page of a running training gets new content: when it was ``written``, and the interval
-    ``every`` at which it reloads itself and ``stale``, from which it is no longer called live; or the addresses of
-    ``events`` and of ``data``, as :func:`page_data` returns it.
+    ``live`` says how the page of a running training gets new content: when it was ``written``, and
+    the interval ``every`` at which it reloads itself and ``stale``, from which it is no longer
+    called live; or the addresses of ``events`` and of ``data``, as :func:`page_data` returns it.
     """
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
     every = (live or {}).get("every")
@@ -227,8 +278,12 @@ def page(
     )
 
 
-def page_data(data: DescribedRuns, live: Mapping[str, object] | None = None) -> dict[str, dict[str, str]]:
-    """Return the content of a page: the ``packed`` data of its script, and HTML of the ``parts`` below its charts."""
+def page_data(
+    data: DescribedRuns, live: Mapping[str, object] | None = None
+) -> dict[str, dict[str, str]]:
+    """Return the content of a page: the ``packed`` data of its script, and HTML of the ``parts``
+    below its charts.
+    """
     tree, numbers = packed(page_tree(data))
     written = joined([f"Written {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC."])
     parts = {name: content(data) for name, content in _PARTS.items()}
@@ -248,15 +303,23 @@ def page_title(data: DescribedRuns) -> str:
 def page_sources(stores: Sequence[Store]) -> str:
     """Return the names of stores, as a page ends with them."""
     # the folder that the tracker of a run makes by default says nothing
-    folders = (path.parent if path.name == "repdyn" else path for path in (store.path.resolve() for store in stores))
+    folders = (
+        path.parent if path.name == "repdyn" else path
+        for path in (store.path.resolve() for store in stores)
+    )
     names = [folder.name or str(folder) for folder in folders]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more stores" if len(names) > 3 else "")
 
 
 @cache
 def _scripts() -> dict[str, str]:
-    """Return the scripts of the page as its template names them, and the security policy that allows them alone."""
-    from plotly.offline import get_plotlyjs  # half a second, which tracking without a report should not pay
+    """Return the scripts of the page as its template names them, and the security policy that
+    allows them alone.
+    """
+    # half a second, which tracking without a report should not pay
+    from plotly.offline import (
+        get_plotlyjs,
+    )
 
     # as a browser reads it
     library, early = get_plotlyjs().replace("\r\n", "\n"), asset("early.js")
@@ -264,7 +327,12 @@ def _scripts() -> dict[str, str]:
     body = "".join(asset(f"{name}.js") for name in SCRIPTS)
     script = Markup(f'"use strict";\n(async () => {{\n{body}}})();\n')
     allowed = f"{policy(early, script, library)}; form-action 'none'"
-    return {"plotly": _as_text(library.encode()), "early": early, "script": script, "policy": allowed}
+    return {
+        "plotly": _as_text(library.encode()),
+        "early": early,
+        "script": script,
+        "policy": allowed,
+    }
 
 
 BLOCK = "$"
@@ -275,8 +343,8 @@ _PLAIN = {str, int, float, bool, type(None)}
 
 
 def packed(tree: Any) -> tuple[Any, str]:
-    """Return nested dictionaries and lists with a reference in place of each array, and all arrays as text: 32-bit
-    floats, first bytes first, gzip, base64. Equal arrays are stored once."""
+    """Return nested dictionaries and lists with a reference in place of each array, and all arrays
+    as text: 32-bit floats, first bytes first, gzip, base64. Equal arrays are stored once."""
     references: dict[tuple[bytes, tuple[int, ...]], list[int]] = {}
     size = 0
 

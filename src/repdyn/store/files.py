@@ -1,4 +1,6 @@
-"""The files of a store: their names, which are the keys of measurements, and their rows, written atomically."""
+"""The files of a store: their names, which are the keys of measurements, and their rows, written
+atomically.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, shortened,
 from repdyn.utils.redaction import redacted
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
-"""Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""
+"""Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement,
+``rows.parquet`` of many.
+"""
 _FILES_AT_ONCE = 128
 _REQUIRED = {field.name for field in SCHEMA if not field.nullable}
 STATES_FOLDER = "kept_states"
@@ -56,12 +60,17 @@ class MeasurementKey:
         """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
         if self.step < 0:
             raise ValueError(f"expected a step >= 0, got {self.step}")
-        parts = [f"step{self.step:09d}", *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
+        parts = [
+            f"step{self.step:09d}",
+            *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics)),
+        ]
         return f"{folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
 
 def folder_name(run: str) -> str:
-    """Return a folder name that is unique to a run: without separators, leading dot or device name, not too long."""
+    """Return a folder name that is unique to a run: without separators, leading dot or device name,
+    not too long.
+    """
     if not run:
         raise ValueError("expected a run name, got an empty string")
     # quoted names contain no plus sign, so no other run has a folder with one
@@ -69,7 +78,8 @@ def folder_name(run: str) -> str:
 
 
 def run_of(folder: str) -> str | None:
-    """Return the id of the run whose folder has this name; None if the id was too long to be kept whole.
+    """Return the id of the run whose folder has this name; None if the id was too long to be kept
+    whole.
 
     >>> run_of(folder_name("lab/a")), run_of(folder_name("a" * 300))
     ('lab/a', None)
@@ -89,13 +99,14 @@ def is_failure(name: str) -> bool:
 
 
 def own_folder(folder: Path) -> Path:
-    """Return the folder of a run to write to, unless it is another run's: where upper and lower case are one, as on
-    macOS and Windows, the folder of "a" is that of "A"."""
+    """Return the folder of a run to write to, unless it is another run's: where upper and lower
+    case are one, as on macOS and Windows, the folder of "a" is that of "A"."""
     if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
         other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
         raise ValueError(
-            f"expected a run with a folder of its own in {folder.parent}, got {unquote(folder.name)!r}, and {other!r} "
-            "is there, which this file system does not tell apart; give another --store, or another --name"
+            f"expected a run with a folder of its own in {folder.parent}, got "
+            f"{unquote(folder.name)!r}, and {other!r} is there, which this file system does not "
+            "tell apart; give another --store, or another --name"
         )
     return folder
 
@@ -121,11 +132,15 @@ def copy_folder(url: str) -> Path:
 def encoded_schema(schema: pa.Schema = SCHEMA) -> pa.Schema:
     """Return a schema with dictionaries in place of texts, which take a tenth of the memory."""
     texts = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema([field.with_type(texts) if pa.types.is_string(field.type) else field for field in schema])
+    return pa.schema(
+        [field.with_type(texts) if pa.types.is_string(field.type) else field for field in schema]
+    )
 
 
 def row_files(folder: Path) -> list[str]:
-    """Return the names of the files with rows in a folder, in ascending order; none if the folder is missing."""
+    """Return the names of the files with rows in a folder, in ascending order; none if the folder
+    is missing.
+    """
     # far quicker than pathlib's glob in a folder with a thousand files
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(filter(ROW_FILE.fullmatch, os.listdir(folder)))
@@ -133,15 +148,21 @@ def row_files(folder: Path) -> list[str]:
 
 
 def has_row_files(folder: Path) -> bool:
-    """Return whether a folder has files with rows; it is read no further than to the first of them."""
+    """Return whether a folder has files with rows; it is read no further than to the first
+    of them.
+    """
     with suppress(OSError), os.scandir(folder) as entries:
         return any(ROW_FILE.fullmatch(entry.name) for entry in entries)
     return False
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table to a file atomically, with checksums by which damage is found when it is read."""
-    write_atomically(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
+    """Write a table to a file atomically, with checksums by which damage is found when it
+    is read.
+    """
+    write_atomically(
+        path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True)
+    )
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -150,20 +171,29 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_tables(
-    paths: Sequence[Path], columns: Sequence[str] = COLUMNS, damaged: Callable[[ValueError], None] | None = None
+    paths: Sequence[Path],
+    columns: Sequence[str] = COLUMNS,
+    damaged: Callable[[ValueError], None] | None = None,
 ) -> pa.Table:
     """Return the rows of several files as one table, with texts as dictionaries.
 
     Args:
         paths: of the files.
         columns: those to read, in this order; nullable ones that a file lacks are null.
-        damaged: called with the error of each file that cannot be read, or has other columns than the schema, or no
+        damaged: called with the error of each file that cannot be read, or has other columns than
+            the schema, or no
             rows: it is left out. Without it, the ValueError is raised.
     """
-    wanted, tables, shared = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])), [], {}
+    wanted, tables, shared = (
+        encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])),
+        [],
+        {},
+    )
     for start in range(0, len(paths), _FILES_AT_ONCE):
         whole = []
-        for path in paths[start : start + _FILES_AT_ONCE]:  # threads would wait for each other, files are small
+        for path in paths[
+            start : start + _FILES_AT_ONCE
+        ]:  # threads would wait for each other, files are small
             try:
                 whole.append(_read(path, wanted))
             except ValueError as error:
@@ -178,7 +208,9 @@ def read_tables(
 
 
 def is_constant(column: pa.ChunkedArray) -> bool:
-    """Return whether all rows certainly have the same value, or none; dictionaries are those of all chunks."""
+    """Return whether all rows certainly have the same value, or none; dictionaries are those of all
+    chunks.
+    """
     if column.null_count or len(column) == 0:
         return column.null_count == len(column)
     if pa.types.is_dictionary(column.type):
@@ -192,7 +224,8 @@ def is_constant(column: pa.ChunkedArray) -> bool:
 def _combined(table: pa.Table, shared: dict[object, pa.Array]) -> pa.Table:
     """Return a table in one chunk, since the memory of many small columns would not be given back.
 
-    Columns of one value, which are most of a run, are those ``shared`` with other columns and tables.
+    Columns of one value, which are most of a run, are those ``shared`` with other columns and
+    tables.
     """
 
     def combined(column: pa.ChunkedArray) -> pa.Array:
@@ -220,14 +253,22 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
             if missing := _REQUIRED - names:
                 raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
             present = [name for name in wanted.names if name in names]
-            # files are small: threads, and looking for every column by its name, would cost more than they save
-            table = file.read(present if len(present) < len(names) else None, use_threads=False).select(present)
-            with suppress(AttributeError, KeyError, ValueError):  # none, or damaged: these metrics go by their names
+            # files are small: threads, and looking for every column by its name, would cost more
+            # than they save
+            table = file.read(
+                present if len(present) < len(names) else None, use_threads=False
+            ).select(present)
+            # none, or damaged: these metrics go by their names
+            with suppress(AttributeError, KeyError, ValueError):
                 own = json.loads((schema.metadata or {})[METRICS_KEY])
-                DESCRIPTIONS.update({name: texts for name, texts in own.items() if isinstance(texts, dict)})
+                DESCRIPTIONS.update(
+                    {name: texts for name, texts in own.items() if isinstance(texts, dict)}
+                )
         table.validate(full=True)
         if not table.schema.equals(wanted):
-            plain = [table[name] if name in names else pa.nulls(len(table)) for name in wanted.names]
+            plain = [
+                table[name] if name in names else pa.nulls(len(table)) for name in wanted.names
+            ]
             plain_schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
             table = pa.Table.from_arrays(plain, wanted.names).cast(plain_schema).cast(wanted)
         if len(table) == 0:
@@ -237,5 +278,7 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
+        raise ValueError(
+            f"expected a Parquet file of measurements, cannot read {path}: {error}"
+        ) from error
     return table

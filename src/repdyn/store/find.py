@@ -17,8 +17,8 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     """Return the store at a path; its folder is created with the first measurement.
 
     Args:
-        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or ``hf://datasets/ORG/NAME``. A remote store
-            is read from a copy in the cache folder.
+        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or
+            ``hf://datasets/ORG/NAME``. A remote store is read from a copy in the cache folder.
         refresh: whether to download at once what is new in a remote store.
 
     Raises:
@@ -31,9 +31,14 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     if not is_url(path):
         path = Path(path).expanduser()
         if file := next((str(each) for each in (path, *path.parents) if each.is_file()), None):
-            which = f"the file {file!r}" if file == str(path) else f"{str(path)!r}, in which {file!r} is a file"
+            which = (
+                f"the file {file!r}"
+                if file == str(path)
+                else f"{str(path)!r}, in which {file!r} is a file"
+            )
             raise NotADirectoryError(
-                f"expected the folder of a store, got {which}; name a folder, which is created if needed"
+                f"expected the folder of a store, got {which}; name a folder, which is created if "
+                "needed"
             )
         return Store(path)
     from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
@@ -48,8 +53,8 @@ def find_store(path: str | Path) -> Store:
     """Return the store at a path, in the folder of a run, or below a folder that contains no other.
 
     Args:
-        path: a store, or the URL of one; the folder of a run with the store ``repdyn``; or a folder with one store at
-            most four levels below it.
+        path: a store, or the URL of one; the folder of a run with the store ``repdyn``; or a folder
+            with one store at most four levels below it.
 
     Raises:
         ValueError: no store with measurements there, or several.
@@ -57,7 +62,8 @@ def find_store(path: str | Path) -> Store:
     found = find_stores(path)
     if not found and is_url(path):
         raise ValueError(
-            f"expected a store with measurements, found none at {path}; name the folder of the runs' folders"
+            f"expected a store with measurements, found none at {path}; name the folder of the "
+            "runs' folders"
         )
     path = Path(path)
     if len(found) > 1:
@@ -84,7 +90,8 @@ def stores_of(places: StoreLike | Iterable[StoreLike]) -> list[Store]:
 
 
 def find_stores(path: str | Path) -> list[Store]:
-    """Return the store at a path or in the folder of a run, otherwise all stores at most four levels below the folder.
+    """Return the store at a path or in the folder of a run, otherwise all stores at most four
+    levels below the folder.
 
     Empty if there is none with measurements.
     """
@@ -102,7 +109,9 @@ def _has_measurements(folder: Path) -> bool:
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the stores at most ``depth`` levels below a folder; links and hidden folders are not followed."""
+    """Yield the stores at most ``depth`` levels below a folder; links and hidden folders are not
+    followed.
+    """
     for child in folder.glob("[!.]*/"):
         if child.is_symlink():
             continue

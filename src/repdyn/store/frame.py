@@ -1,4 +1,6 @@
-"""The rows of a store as a data frame: the newest of repeated measurements, without failures that were made good."""
+"""The rows of a store as a data frame: the newest of repeated measurements, without failures that
+were made good.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +12,23 @@ import pyarrow as pa
 from repdyn.store.files import is_constant
 from repdyn.store.schema import COLUMNS
 
-IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
+IDENTITY = [
+    "run",
+    "step",
+    "layers",
+    "stack",
+    "layer",
+    "head",
+    "metric",
+    "subset",
+    "settings",
+    "probe",
+]
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
 BY_METRIC = ("run", "step", "stack", "metric", "subset", "layer", "head")
 BY_LAYER = ("run", "kind", "step", "stack", "layer", "metric", "subset", "head")
-"""Orders of rows. By layer, the values of layers come first in a run, then those of heads, then scalars and failures:
-the rows that views are drawn from need not be copied."""
+"""Orders of rows. By layer, the values of layers come first in a run, then those of heads, then
+scalars and failures: the rows that views are drawn from need not be copied."""
 _CHECKPOINT = ["run", "step", "probe"]
 _JUDGED = ["measured_at", "same_as", "mixed_with", "value", "reason"]
 """Columns that tell which rows count."""
@@ -24,20 +37,29 @@ _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 def columns_to_read(columns: Sequence[str]) -> list[str]:
-    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of the schema."""
+    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of
+    the schema.
+    """
     if unknown := [name for name in columns if name not in COLUMNS]:
-        raise ValueError(f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+        raise ValueError(
+            f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}"
+        )
     return [name for name in COLUMNS if name in {*columns, *IDENTITY, *_JUDGED}]
 
 
-def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[str] = BY_METRIC) -> pd.DataFrame:
-    """Return rows as views use them, sorted; texts are ordered categoricals, whose categories are sorted.
+def as_frame(
+    table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[str] = BY_METRIC
+) -> pd.DataFrame:
+    """Return rows as views use them, sorted; texts are ordered categoricals, whose categories are
+    sorted.
 
     Args:
-        table: rows with the columns of :func:`columns_to_read`. Of several of the same measurement the newest counts.
-            The failure of a metric that was measured later at the checkpoint is left out. A checkpoint that was found
-            to be a copy or a mixture after it was measured loses its values.
-        columns: of the frame; one of a single value takes the memory of one row, and cannot be written to.
+        table: rows with the columns of :func:`columns_to_read`. Of several of the same measurement
+            the newest counts. The failure of a metric that was measured later at the checkpoint is
+            left out. A checkpoint that was found to be a copy or a mixture after it was measured
+            loses its values.
+        columns: of the frame; one of a single value takes the memory of one row, and cannot be
+            written to.
         order: :data:`BY_METRIC` or :data:`BY_LAYER`.
     """
     table = table.unify_dictionaries()
@@ -60,15 +82,21 @@ def as_frame(table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[
 
 
 def _column(table: pa.Table, name: str) -> pd.Series:
-    """Return a column of a table; one of a single value takes the memory of one row, and cannot be written to."""
+    """Return a column of a table; one of a single value takes the memory of one row, and cannot be
+    written to.
+    """
     if not is_constant(table[name]):
         return pd.Series(to_pandas(table.select([name]))[name])
     one: Any = to_pandas(table.select([name]).slice(0, 1))[name].array
     if isinstance(one, pd.Categorical):
-        repeated = pd.Categorical.from_codes(np.broadcast_to(one.codes, len(table)), dtype=one.dtype)
+        repeated = pd.Categorical.from_codes(
+            np.broadcast_to(one.codes, len(table)), dtype=one.dtype
+        )
     elif isinstance(one.dtype, pd.Int64Dtype | pd.BooleanDtype):
         plain = one.to_numpy(one.dtype.numpy_dtype, na_value=0)
-        repeated = type(one)(np.broadcast_to(plain, len(table)), np.broadcast_to(one.isna(), len(table)))
+        repeated = type(one)(
+            np.broadcast_to(plain, len(table)), np.broadcast_to(one.isna(), len(table))
+        )
     else:
         repeated = np.broadcast_to(one.to_numpy(), len(table))
     return pd.Series(repeated, copy=False)
@@ -82,7 +110,9 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     frame = table.unify_dictionaries().to_pandas(types_mapper=_PANDAS_TYPES.get)
     for name in frame.select_dtypes("category"):
         texts = frame[name].cat
-        used = texts.categories[np.bincount(texts.codes + 1, minlength=len(texts.categories) + 1)[1:] > 0]
+        used = texts.categories[
+            np.bincount(texts.codes + 1, minlength=len(texts.categories) + 1)[1:] > 0
+        ]
         frame[name] = texts.set_categories(used.astype(str).sort_values(), ordered=True)
     return frame
 
@@ -95,23 +125,34 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _newest(frame: pd.DataFrame, cell: list[str]) -> pd.DataFrame:
     """Return the rows without older ones that agree in the columns of ``cell``."""
-    if pd.MultiIndex.from_frame(frame.loc[:, cell]).is_unique:  # takes half the time of duplicated()
+    if pd.MultiIndex.from_frame(
+        frame.loc[:, cell]
+    ).is_unique:  # takes half the time of duplicated()
         return frame
     by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")
     return frame.loc[~by_time.duplicated(cell, keep="last").sort_index()]
 
 
 def _without_replaced(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without failures that a later measurement replaced, and without the values of foreign weights."""
+    """Return the rows without failures that a later measurement replaced, and without the values of
+    foreign weights.
+    """
     is_foreign = frame["same_as"].notna() | frame["mixed_with"].notna()
-    is_failure = frame["layer"].isna() & frame["value"].isna() & frame["reason"].notna() | is_foreign
+    is_failure = (
+        frame["layer"].isna() & frame["value"].isna() & frame["reason"].notna() | is_foreign
+    )
     if not bool(is_failure.any()):
         return frame
     metric = [*_CHECKPOINT, "metric"]
     texts = with_strings(frame.loc[:, [*metric, "measured_at", "layer"]])
-    found = texts.loc[texts["layer"].notna()].groupby(metric)["measured_at"].max().rename("replaced_at")
+    found = (
+        texts.loc[texts["layer"].notna()].groupby(metric)["measured_at"].max().rename("replaced_at")
+    )
     replaced = texts.join(found, on=metric)["replaced_at"].fillna("") >= texts["measured_at"]
-    frame, is_foreign = frame.loc[~(is_failure & replaced)], is_foreign.loc[~(is_failure & replaced)]
+    frame, is_foreign = (
+        frame.loc[~(is_failure & replaced)],
+        is_foreign.loc[~(is_failure & replaced)],
+    )
     if not bool(is_foreign.any()):
         return frame
     checkpoints = pd.MultiIndex.from_frame(with_strings(frame.loc[:, _CHECKPOINT]))

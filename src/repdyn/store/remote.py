@@ -1,10 +1,13 @@
-"""A store at a URL: a local copy that everything reads, downloads of what changed, and uploads in the background.
+"""A store at a URL: a local copy that everything reads, downloads of what changed, and uploads in
+the background.
 
     CACHE/stores/DIGEST/NAME/       the copy, which everything that reads takes for a local store
-    CACHE/stores/DIGEST/index.json  of each file the remote version, and the local state that it was sent or received as
+    CACHE/stores/DIGEST/index.json  of each file the remote version, and the local state that it was
+                                    sent or received as
 
-A file of the copy whose state is not in the index waits for its upload. A process may be killed at any time, or run
-beside another one: at worst a file is sent twice. Nothing is ever deleted remotely.
+A file of the copy whose state is not in the index waits for its upload. A process may be killed at
+any time, or run beside another one: at worst a file is sent twice. Nothing is ever deleted
+remotely.
 """
 
 import hashlib
@@ -36,15 +39,18 @@ log = logging.getLogger(__name__)
 
 UPLOAD_SECONDS = 120.0  # how long the end of a sweep or a training waits for the uploads
 REQUEST_SECONDS = 300.0
-"""How long one request may take: the listing of all files, or the transfer of one or of a commit."""
+"""How long one request may take: the listing of all files, or the transfer of one or of a commit.
+"""
 COMMIT_SECONDS = 60.0
-"""Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
+"""Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour.
+"""
 _FILES_PER_COMMIT = 500
 _PARALLEL = 16
 _POLL_SECONDS = 0.2
 _MAX_FAILURES = 3
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-# as clients name and describe it: boto, the Hugging Face hub and its storage of large files, S3 without a body
+# as clients name and describe it: boto, the Hugging Face hub and its storage of large files, S3
+# without a body
 _REFUSED = re.compile(
     r"PermissionError|NoCredentialsError|PartialCredentialsError|TokenRetrievalError|LocalTokenNotFoundError|"
     r"\b40[13] (client error|forbidden|unauthorized)|status client error \(40[13] |"
@@ -54,17 +60,22 @@ _REFUSED = re.compile(
 
 
 class RemoteError(OSError):
-    """An error of a remote store: no connection, no answer, or a transfer that failed again and again."""
+    """An error of a remote store: no connection, no answer, or a transfer that failed again and
+    again.
+    """
 
 
 class RefusedError(RemoteError):
-    """An error of a remote store that repeating does not help: credentials, permissions, a missing bucket."""
+    """An error of a remote store that repeating does not help: credentials, permissions, a missing
+    bucket.
+    """
 
 
 class RemoteStore(Store):
     """A store at a URL of fsspec; see :func:`repdyn.open_store`.
 
-    What is written is stored in the copy at once, and uploaded in the background; :meth:`drain` waits for it.
+    What is written is stored in the copy at once, and uploaded in the background; :meth:`drain`
+    waits for it.
     """
 
     def __init__(self, url: str) -> None:
@@ -88,7 +99,9 @@ class RemoteStore(Store):
         return Path(self.path.name)
 
     def refresh(self) -> None:
-        """Download what is new, delete here what is gone there, and upload what an earlier process left waiting."""
+        """Download what is new, delete here what is gone there, and upload what an earlier process
+        left waiting.
+        """
         listed = {name: version for name, version in self.remote.files().items() if is_shared(name)}
         with self._index() as index:
             waiting = set(self.waiting())
@@ -99,20 +112,30 @@ class RemoteStore(Store):
                 if index[name][0] is not None:  # otherwise it was sent, and is not listed yet
                     (self.path / name).unlink(missing_ok=True)
                     del index[name]
-            new = [name for name in sorted(listed.keys() - waiting) if index.get(name, [""])[0] != listed[name]]
+            new = [
+                name
+                for name in sorted(listed.keys() - waiting)
+                if index.get(name, [""])[0] != listed[name]
+            ]
 
             def download(name: str) -> None:
                 with suppress(FileNotFoundError):  # deleted since it was listed
-                    self.remote.download(name, self.path / name, int(listed[name].partition(" ")[0]))
+                    self.remote.download(
+                        name, self.path / name, int(listed[name].partition(" ")[0])
+                    )
                     index[name] = [listed[name], *_state(self.path / name)]
 
             # hidden where standard error is no terminal
-            thread_map(download, new, max_workers=_PARALLEL, desc="downloading", disable=None, leave=False)
+            thread_map(
+                download, new, max_workers=_PARALLEL, desc="downloading", disable=None, leave=False
+            )
         if waiting:
             self._written()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
-        """Wait at most so long for the uploads; return why some files still wait and what uploads them, or None."""
+        """Wait at most so long for the uploads; return why some files still wait and what uploads
+        them, or None.
+        """
         deadline = time.monotonic() + seconds
         self._draining.set()
         while (left := len(self.waiting())) and (remaining := deadline - time.monotonic()) > 0:
@@ -122,13 +145,20 @@ class RemoteStore(Store):
             time.sleep(_POLL_SECONDS if self.error else 0)
         self._draining.clear()
         reason = self.error or f"they took more than {seconds:g} s"
-        code = shlex.quote(f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)")
-        told = f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by python -c {code}"
+        code = shlex.quote(
+            f"import repdyn; repdyn.open_store({json.dumps(self.location)}).drain(600)"
+        )
+        told = (
+            f"{left} files are not uploaded: {reason}; they are in {self.path}, and uploaded by "
+            f"python -c {code}"
+        )
         return told if left else None
 
     def waiting(self) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
-        names = filter(is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")))
+        names = filter(
+            is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*"))
+        )
         known = self._read_index()
         changed = {}
         for name in names:
@@ -138,24 +168,33 @@ class RemoteStore(Store):
         return sorted(changed, key=changed.__getitem__)
 
     def _written(self) -> Thread:
-        """Return the thread that uploads what waits now, without waiting: a slow network delays no training."""
+        """Return the thread that uploads what waits now, without waiting: a slow network delays no
+        training.
+        """
         if (queued := self._queued) is None:
-            queued = self._queued = Thread(target=self._upload_waiting, name="repdyn-upload", daemon=True)
+            queued = self._queued = Thread(
+                target=self._upload_waiting, name="repdyn-upload", daemon=True
+            )
             queued.start()
         return queued
 
     def _upload_waiting(self) -> None:
-        """Upload what waits, one thread at a time; what fails is in no other's way, and tried again with the next
-        writing."""
+        """Upload what waits, one thread at a time; what fails is in no other's way, and tried again
+        with the next writing."""
         with self._uploading:
-            self._queued = None  # before it looks what waits: whatever is written from now on needs another thread
+            # before it looks what waits: whatever is written from now on needs another thread
+            self._queued = None
             names, errors = self.waiting(), []
             at_once = _FILES_PER_COMMIT if self.remote.has_commits else 1
             for first in range(0, len(names), at_once):
                 try:
                     self._upload(names[first : first + at_once])
                 except Exception as failure:  # a full disk, say
-                    errors.append(failure if isinstance(failure, RemoteError) else RemoteError(redacted(str(failure))))
+                    errors.append(
+                        failure
+                        if isinstance(failure, RemoteError)
+                        else RemoteError(redacted(str(failure)))
+                    )
                     if isinstance(failure, RefusedError) or len(errors) == _MAX_FAILURES:
                         break
             if errors and self.error is None:
@@ -186,7 +225,10 @@ class RemoteStore(Store):
                 yield index
             finally:
                 text = json.dumps(index, indent=0, sort_keys=True)
-                write_atomically(self.path.parent / "index.json", lambda path: path.write_text(text, encoding="utf-8"))
+                write_atomically(
+                    self.path.parent / "index.json",
+                    lambda path: path.write_text(text, encoding="utf-8"),
+                )
 
 
 class RemoteFolder:
@@ -221,7 +263,9 @@ class RemoteFolder:
         self._request(f"downloading {name}", lambda: write_atomically(target, fetch))
 
     def upload(self, names: Sequence[str], source: Path) -> None:
-        """Upload files of a local folder in place of those of the same names, in one commit where uploads make any."""
+        """Upload files of a local folder in place of those of the same names, in one commit where
+        uploads make any.
+        """
 
         def send() -> None:
             filesystem, root = self._opened
@@ -247,36 +291,50 @@ class RemoteFolder:
             extra = _EXTRAS.get(self.protocol) if isinstance(error, ImportError) else None
             todo = f"; pip install 'repdyn[{extra}]'" if extra else ""
             raise ValueError(
-                f"expected a folder or a URL such as s3://bucket/prefix, got {self.shown}: {redacted(str(error))}{todo}"
+                f"expected a folder or a URL such as s3://bucket/prefix, got {self.shown}: "
+                f"{redacted(str(error))}{todo}"
             ) from error
         return filesystem, root.rstrip("/")
 
     def _request(self, what: str, function: Callable[[], T], *, is_upload: bool = False) -> T:
-        """Return what a request returns, or raise a RemoteError; FileNotFoundError where the bucket or repository is
-        there. It is not repeated: the clients do so, and what waits is tried again."""
+        """Return what a request returns, or raise a RemoteError; FileNotFoundError where the bucket
+        or repository is there. It is not repeated: the clients do so, and what waits is tried
+        again."""
         filesystem = self._opened[0]  # a missing package is an error of its own
         try:
             return TimeoutRunner(REQUEST_SECONDS)(what, function)
         except Exception as error:
             if isinstance(error, FileNotFoundError):
-                is_place = "bucket" in str(error).lower() or type(error).__name__ == "RepositoryNotFoundError"
+                is_place = (
+                    "bucket" in str(error).lower()
+                    or type(error).__name__ == "RepositoryNotFoundError"
+                )
                 if not (is_upload or is_place):
                     raise
                 raise RefusedError(
-                    f"expected an existing bucket or repository at {self.shown}, got: {_brief(error)}; create it, or "
-                    "check the URL"
+                    f"expected an existing bucket or repository at {self.shown}, got: "
+                    f"{_brief(error)}; create it, or check the URL"
                 ) from error
-            if any(_REFUSED.search(f"{type(each).__name__}: {each}") for each in (error, error.__cause__)):
-                # the next request reads the credentials again: those of a long training expire and are renewed
+            if any(
+                _REFUSED.search(f"{type(each).__name__}: {each}")
+                for each in (error, error.__cause__)
+            ):
+                # the next request reads the credentials again: those of a long training expire and
+                # are renewed
                 type(filesystem).clear_instance_cache()
                 self.__dict__.pop("_opened", None)
                 raise RefusedError(
-                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the credentials, and check "
-                    "that they permit it"
+                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the "
+                    "credentials, and check that they permit it"
                 ) from error
-            reason = f"no answer in {REQUEST_SECONDS:g} s" if isinstance(error, TimeoutError) else _brief(error)
+            reason = (
+                f"no answer in {REQUEST_SECONDS:g} s"
+                if isinstance(error, TimeoutError)
+                else _brief(error)
+            )
             raise RemoteError(
-                f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the command"
+                f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the "
+                "command"
             ) from error
 
 
@@ -289,7 +347,10 @@ def _commit(filesystem: Any, root: str, names: Sequence[str], source: Path) -> N
     disable_progress_bars()  # which would be in the output of a training
     HfApi(filesystem.endpoint, filesystem.token).create_commit(
         place.repo_id,
-        [CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), source / name) for name in names],
+        [
+            CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), source / name)
+            for name in names
+        ],
         commit_message=f"Add {len(names)} files measured with repdyn",
         repo_type=place.repo_type,
         revision=place.revision,
@@ -297,11 +358,17 @@ def _commit(filesystem: Any, root: str, names: Sequence[str], source: Path) -> N
 
 
 def is_shared(name: str) -> bool:
-    """Return whether a file of a store, by its name, is kept remotely too: rows, probes and what runs are."""
+    """Return whether a file of a store, by its name, is kept remotely too: rows, probes and what
+    runs are.
+    """
     folder, _, file = name.partition("/")
     if folder.startswith(".") or "/" in file:
         return False
-    return file.endswith(".safetensors") if folder == "probes" else file == RUN_FILE or bool(ROW_FILE.fullmatch(file))
+    return (
+        file.endswith(".safetensors")
+        if folder == "probes"
+        else file == RUN_FILE or bool(ROW_FILE.fullmatch(file))
+    )
 
 
 def _state(path: Path) -> list[int]:
@@ -311,12 +378,20 @@ def _state(path: Path) -> list[int]:
 
 
 def _version(info: Mapping[str, Any]) -> str:
-    """Return the size of a file in a listing, and a digest of all else but the time at which it was read."""
-    known = sorted((name, str(value)) for name, value in info.items() if name not in {"name", "time"})
+    """Return the size of a file in a listing, and a digest of all else but the time at which it was
+    read.
+    """
+    known = sorted(
+        (name, str(value)) for name, value in info.items() if name not in {"name", "time"}
+    )
     return f"{int(info.get('size') or 0)} {hashlib.sha256(repr(known).encode()).hexdigest()[:20]}"
 
 
 def _brief(error: BaseException) -> str:
-    """Return the first line of an error, and of its cause where it only says what failed, without secrets."""
+    """Return the first line of an error, and of its cause where it only says what failed, without
+    secrets.
+    """
     both = [error, error.__cause__] if type(error) is RuntimeError else [error]
-    return redacted(": ".join(str(one).strip().partition("\n")[0] or type(one).__name__ for one in both if one))
+    return redacted(
+        ": ".join(str(one).strip().partition("\n")[0] or type(one).__name__ for one in both if one)
+    )

@@ -1,8 +1,9 @@
 """Runs that only ever grow, and the histories that views show of them.
 
-Each start of a training is a run of its own, in a folder of its own with a ``run.json``. A resumed training, a branch
-or a notebook cell that runs twice is another run, perhaps with a parent. What a curve shows is a path: a run and its
-ancestors, each up to the step at which the next one left it. A folder without ``run.json`` is a run without a parent.
+Each start of a training is a run of its own, in a folder of its own with a ``run.json``. A resumed
+training, a branch or a notebook cell that runs twice is another run, perhaps with a parent. What a
+curve shows is a path: a run and its ancestors, each up to the step at which the next one left it. A
+folder without ``run.json`` is a run without a parent.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Run:
     parent_step: int | None = None
     """Step at which it left its parent."""
     parent_store: str | None = None
-    """Store of the parent if that is another one: a URL, or a path relative to the folder of this store."""
+    """Store of the parent if that is another one: a URL, or a path relative to the folder of this
+    store.
+    """
     configuration: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
@@ -91,7 +94,12 @@ class RunPath:
                 step = step_of(path.name)
                 if step is None:
                     table = read_tables([path], ["step", "layer"])
-                    found.update(filter(part.has_step, table.filter(table["layer"].is_valid())["step"].to_pylist()))
+                    found.update(
+                        filter(
+                            part.has_step,
+                            table.filter(table["layer"].is_valid())["step"].to_pylist(),
+                        )
+                    )
                 elif not is_failure(path.name):
                     found.add(step)
         return sorted(found)
@@ -112,8 +120,9 @@ class History:
     def paths(self) -> list[RunPath]:
         """Return the paths that views show, by name and then in the order in which they began.
 
-        These end in runs that no other one continues, and in those that have measured more steps than the point at
-        which each other one left them, unless that one has measured the same steps with the same weights.
+        These end in runs that no other one continues, and in those that have measured more steps
+        than the point at which each other one left them, unless that one has measured the same
+        steps with the same weights.
         """
         shown = [
             run
@@ -137,7 +146,9 @@ class History:
         return RunPath(name, run, (*parts, Part(self.folder(run), None)), missing)
 
     def family(self, run: Run) -> Iterator[Path]:
-        """Yield the folders of a run, of its ancestors and of all that descend from one of these."""
+        """Yield the folders of a run, of its ancestors and of all that descend from one of
+        these.
+        """
         yield from (part.folder for part in reversed(self.path_to(run, run.name).parts))
         root, seen = run, {run.id}
         while (parent := self.runs.get(root.parent or "")) is not None and parent.id not in seen:
@@ -154,17 +165,25 @@ class History:
         if run.parent is None or run.parent in seen:
             return [], None
         history, parent = self, self.runs.get(run.parent)
-        if parent is None and run.parent_store is not None:  # of a remote store its copy, if there is one
+        # of a remote store its copy, if there is one
+        if parent is None and run.parent_store is not None:
             elsewhere = run.parent_store
-            history = History(copy_folder(elsewhere) if is_url(elsewhere) else self._store / elsewhere)
+            history = History(
+                copy_folder(elsewhere) if is_url(elsewhere) else self._store / elsewhere
+            )
             parent = history.runs.get(run.parent)
         if parent is None:
             where = run.parent_store if is_url(run.parent_store or "") else history._store
             which = f"the run {run.parent}, which {run.name} goes on from, is not in {where}"
-            told = "its steps are not shown: had it moved, store= at the resume would have named its new place"
+            told = (
+                "its steps are not shown: had it moved, store= at the resume would have named its "
+                "new place"
+            )
             return [], f"{which}; {told}"
         parts, missing = history._ancestors(parent, seen | {parent.id})
-        return [part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]], missing
+        return [
+            part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]
+        ], missing
 
     def _began(self, run: Run, ends: Collection[str]) -> str:
         """Return when the first run of a path began that is part of no path before it."""
@@ -174,10 +193,18 @@ class History:
         return self._began(parent, ends)
 
     def _is_continued(self, run: Run, child: Run) -> bool:
-        """Return whether a child, or one that descends from it, has the steps that a run measured after it left."""
-        folders = [folder for folder in map(self.folder, self._descendants(child)) if has_row_files(folder)]
+        """Return whether a child, or one that descends from it, has the steps that a run measured
+        after it left.
+        """
+        folders = [
+            folder for folder in map(self.folder, self._descendants(child)) if has_row_files(folder)
+        ]
         left = Part(self.folder(run), child.parent_step)
-        beyond = (name for name in row_files(left.folder) if not (is_failure(name) or left.has_step(step_of(name))))
+        beyond = (
+            name
+            for name in row_files(left.folder)
+            if not (is_failure(name) or left.has_step(step_of(name)))
+        )
         weights = ((name, weights_of(left.folder / name)) for name in beyond)
         return bool(folders) and all(
             known is not None and any(weights_of(folder / name) == known for folder in folders)
@@ -195,7 +222,9 @@ class History:
 
 
 def weights_of(path: Path) -> str | None:
-    """Return the fingerprint of the weights that a file was measured on; None if unknown, or if there is no file."""
+    """Return the fingerprint of the weights that a file was measured on; None if unknown, or if
+    there is no file.
+    """
     try:
         stat = path.stat()
         return _weights(path, stat.st_mtime_ns, stat.st_size)
@@ -209,13 +238,14 @@ def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
 
 
 def run_in(folder: Path) -> Run | None:
-    """Return the run in a folder with a :data:`RUN_FILE` or rows; the folder's name says which it is, also if it is a
-    copy of another one."""
+    """Return the run in a folder with a :data:`RUN_FILE` or rows; the folder's name says which it
+    is, also if it is a copy of another one."""
     has_file = (folder / RUN_FILE).exists()
     if not has_file and not has_row_files(folder):
         return None
     run_id = run_of(folder.name)
-    with suppress(OSError, ValueError, TypeError):  # of a sweep, or damaged: its rows are shown nevertheless
+    # of a sweep, or damaged: its rows are shown nevertheless
+    with suppress(OSError, ValueError, TypeError):
         known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
         return run if run_id is None else replace(run, id=run_id)

@@ -17,19 +17,26 @@ import pyarrow as pa
 from repdyn.utils.redaction import redacted
 
 FINISHED = "finished"
-"""The stage of a model that is published without intermediate checkpoints; its step is recorded as 0."""
+"""The stage of a model that is published without intermediate checkpoints; its step is recorded as
+0.
+"""
 
 LOSS = "train/loss"
 """The training loss of the step before the measurement."""
 VALIDATION_LOSS = "val/loss"
-"""The validation loss at the measured step, or the last one since the measurement before; stored if there is one."""
+"""The validation loss at the measured step, or the last one since the measurement before; stored if
+there is one.
+"""
 LEARNING_RATE = "train/learning_rate"
 """The learning rate of the optimizer's first parameter group at the time of the measurement."""
 
 PROBE_LOSS = "probe/loss"
-"""The mean loss on the probe's tokens in nats: of the next token, or of masked ones for an encoder."""
+"""The mean loss on the probe's tokens in nats: of the next token, or of masked ones for an encoder.
+"""
 PROBE_BITS_PER_BYTE = "probe/bits_per_byte"
-"""The loss on the probe in bits per byte of text, comparable between vocabularies; of decoders only."""
+"""The loss on the probe in bits per byte of text, comparable between vocabularies; of decoders
+only.
+"""
 PROBE_ACCURACY = "probe/accuracy"
 """The share of the probe's predicted tokens that are the most probable ones, in [0, 1]."""
 PROBE_CALIBRATION_ERROR = "probe/calibration_error"
@@ -38,8 +45,9 @@ PROBE_SCALARS = (PROBE_LOSS, PROBE_BITS_PER_BYTE, PROBE_ACCURACY, PROBE_CALIBRAT
 
 
 DESCRIPTIONS: dict[str, dict[str, str]] = {}
-"""How metrics of users are shown, as texts of :class:`repdyn.Metric` by its name: of those that this process knows, and
-of those in the files that it has read, which have them in their metadata."""
+"""How metrics of users are shown, as texts of :class:`repdyn.Metric` by its name: of those that
+this process knows, and of those in the files that it has read, which have them in their
+metadata."""
 METRICS_KEY = b"repdyn.metrics"
 
 
@@ -48,22 +56,28 @@ class Checkpoint:
     """A checkpoint, as each of its rows describes it."""
 
     run: str = "model"
-    """Name of the training run or sweep the checkpoint belongs to; in frames, of the history that a row is in."""
+    """Name of the training run or sweep the checkpoint belongs to; in frames, of the history that a
+    row is in.
+    """
     run_id: str | None = None
-    """Id of the run that measured the row, which a history shares with the runs that continue it."""
+    """Id of the run that measured the row, which a history shares with the runs that continue it.
+    """
     model: str = ""
     """Class of the measured model, or the name it is published under."""
     causal: bool | None = None
-    """True if no position attends to a later one (a decoder), False if it does (an encoder), None if unknown."""
+    """True if no position attends to a later one (a decoder), False if it does (an encoder), None
+    if unknown.
+    """
     step: int = 0
     """Optimizer steps taken."""
     trainer_step: int | None = None
-    """The trainer's own counter at that time, as its checkpoints have it; it differs from ``step`` with two optimizers
-    or none that the trainer knows."""
+    """The trainer's own counter at that time, as its checkpoints have it; it differs from ``step``
+    with two optimizers or none that the trainer knows."""
     tokens_seen: int | None = None
     """Training tokens consumed so far, over all devices; None if unknown."""
     stage: str | None = None
-    """Training stage of a published checkpoint that names one, or :data:`FINISHED`; None otherwise."""
+    """Training stage of a published checkpoint that names one, or :data:`FINISHED`; None otherwise.
+    """
     revision: str | None = None
     """Branch, tag or folder under which the checkpoint is published; None for a live model."""
     checkpoint: str | None = None
@@ -71,26 +85,32 @@ class Checkpoint:
     parameters: int | None = None
     """Number of the measured model's parameters."""
     weights: str | None = None
-    """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once."""
+    """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once.
+    """
     weights_kind: str | None = None
-    """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation of a GGUF file such
-    as "Q4_K_M"; None if unknown."""
+    """"raw" for the weights that are trained, "averaged" for their moving average, the quantisation
+    of a GGUF file such as "Q4_K_M"; None if unknown."""
     device: str | None = None
     """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
     attention: str | None = None
     """Attention implementation of a transformers model, such as "sdpa"."""
     way: str | None = None
-    """How the model was left unchanged: "shadow" if a copy of its modules ran, "restored" if its own did."""
+    """How the model was left unchanged: "shadow" if a copy of its modules ran, "restored" if its
+    own did.
+    """
     rank: int | None = None
-    """Rank of the process that measured alone; None if there was a single one, or several measured together."""
+    """Rank of the process that measured alone; None if there was a single one, or several measured
+    together.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Checkpoint):
     """One value at one checkpoint.
 
-    A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None is a scalar
-    of the run at the same step, such as its training loss, stored so that a figure can show both.
+    A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None
+    is a scalar of the run at the same step, such as its training loss, stored so that a figure can
+    show both.
     """
 
     layer: int | None = None
@@ -100,29 +120,33 @@ class Row(Checkpoint):
     module: str | None = None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
     layers: str = ""
-    """Name patterns of the selected blocks as JSON; "" if the blocks were detected. Layers of different selections are
-    not comparable."""
+    """Name patterns of the selected blocks as JSON; "" if the blocks were detected. Layers of
+    different selections are not comparable."""
     stack: str | None = None
-    """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single stack. The layers of
-    each stack are numbered from 0."""
+    """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single
+    stack. The layers of each stack are numbered from 0."""
     head: int | None = None
     """Index of the attention head; None for a value of the whole layer."""
     metric: str
     """Name of the metric or scalar."""
     subset: str | None = None
-    """Subset of the probe's tokens: "all", "no_sink" (without first positions and special tokens), or another."""
+    """Subset of the probe's tokens: "all", "no_sink" (without first positions and special tokens),
+    or another.
+    """
     settings: str = "{}"
     """The metric's parameters as JSON, "{}" if it has none."""
     compared_to: int | None = None
-    """Step of the earlier checkpoint with which the value compares this one; None for a metric of one checkpoint."""
+    """Step of the earlier checkpoint with which the value compares this one; None for a metric of
+    one checkpoint.
+    """
     value: float
     """Mean over the batches; NaN if undefined or not comparable, for the ``reason`` given."""
     std: float = math.nan
     """Standard deviation over the batches (n - 1); NaN for a single batch."""
     std_error: float | None = None
-    """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed from the variation
-    between its windows, for the metrics that have such a formula; None if unknown, also for batches that share
-    windows."""
+    """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed
+    from the variation between its windows, for the metrics that have such a formula; None if
+    unknown, also for batches that share windows."""
     low: float | None = None
     """Lower end of the 95% interval for the value on another probe of the same design and text."""
     high: float | None = None
@@ -144,26 +168,28 @@ class Row(Checkpoint):
     window_tokens: int | None = None
     """Number of tokens in the longest window."""
     own_window_excluded: bool | None = None
-    """Whether neighbours from a point's own window are excluded; None for a metric without a neighbour search."""
+    """Whether neighbours from a point's own window are excluded; None for a metric without a
+    neighbour search.
+    """
     same_window_share: float | None = None
-    """Share of points whose nearest neighbour is in their own window, excluded or not, in [0, 1], in the batch where it
-    is highest; None for a metric without a neighbour search."""
+    """Share of points whose nearest neighbour is in their own window, excluded or not, in [0, 1],
+    in the batch where it is highest; None for a metric without a neighbour search."""
     near_duplicate_share: float | None = None
-    """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in the batch where it
-    is highest; None for a metric without a neighbour search."""
+    """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in
+    the batch where it is highest; None for a metric without a neighbour search."""
     reason: str | None = None
     """Why ``value`` is NaN; None otherwise. See :func:`storable` for texts of errors."""
     same_as: str | None = None
-    """Name of the checkpoint of the same history that has the same weights, in a row that marks a copy, which has no
-    value; None in all others."""
+    """Name of the checkpoint of the same history that has the same weights, in a row that marks a
+    copy, which has no value; None in all others."""
     mixed_with: str | None = None
-    """Name of the checkpoint of the same history that some files of the weights belong to, in a row that marks such a
-    mixture, which has no value; None in all others."""
+    """Name of the checkpoint of the same history that some files of the weights belong to, in a row
+    that marks such a mixture, which has no value; None in all others."""
     dim: int = 0
     """Dimension of the layer's vectors."""
     dtype: str = "float64"
-    """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where the model's own
-    forward pass enters autocast."""
+    """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where
+    the model's own forward pass enters autocast."""
     probe: str
     """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float = 0.0
@@ -182,7 +208,9 @@ _ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "b
 SCHEMA = pa.schema(
     [
         pa.field(
-            each.name, _ARROW_TYPES[(kind := str(each.type)).removesuffix(" | None")], nullable=kind.endswith("None")
+            each.name,
+            _ARROW_TYPES[(kind := str(each.type)).removesuffix(" | None")],
+            nullable=kind.endswith("None"),
         )
         for each in fields(Row)
     ]
@@ -190,27 +218,40 @@ SCHEMA = pa.schema(
 
 
 def storable(text: str) -> str:
-    """Return the text of an error without secrets, since a store may be shared, and without invalid Unicode."""
+    """Return the text of an error without secrets, since a store may be shared, and without invalid
+    Unicode.
+    """
     return redacted(text).encode(errors="backslashreplace").decode()
 
 
 def shown_reason(reason: str) -> str:
-    """Return a stored reason as it is told: without the number of the batch, and with equal vectors called so.
+    """Return a stored reason as it is told: without the number of the batch, and with equal vectors
+    called so.
 
     >>> shown_reason("batch 0: 1 distinct of 2048 points, at least 3 needed")
     'all 2048 vectors are equal'
     """
     reason = re.sub(r"^batch \d+: ", "", reason)
-    return re.sub(r"^1 distinct of (\d+) points, at least \d+ needed", r"all \1 vectors are equal", reason)
+    return re.sub(
+        r"^1 distinct of (\d+) points, at least \d+ needed", r"all \1 vectors are equal", reason
+    )
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:
-    """Return rows as an Arrow table with one column per field, and with the :data:`DESCRIPTIONS` of their metrics."""
+    """Return rows as an Arrow table with one column per field, and with the :data:`DESCRIPTIONS` of
+    their metrics.
+    """
     rows = list(rows)
     own = {row.metric.partition("[")[0] for row in rows} & DESCRIPTIONS.keys()
-    described = {METRICS_KEY: json.dumps({name: DESCRIPTIONS[name] for name in sorted(own)})} if own else None
+    described = (
+        {METRICS_KEY: json.dumps({name: DESCRIPTIONS[name] for name in sorted(own)})}
+        if own
+        else None
+    )
     schema = SCHEMA.with_metadata(described)
-    return pa.Table.from_pylist([{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=schema)
+    return pa.Table.from_pylist(
+        [{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=schema
+    )
 
 
 def too_few_distinct(
@@ -218,9 +259,10 @@ def too_few_distinct(
 ) -> str | None:
     """Return why a value rests on too few distinct vectors to be comparable with others, or None.
 
-    Estimates from neighbour distances change with the number of points, and for nearly equal vectors they measure
-    rounding or the spread within a cluster. Layer 0 of a byte-level decoder with rotary positions has as many distinct
-    vectors as the text has byte values. The arguments are columns of :class:`Row`.
+    Estimates from neighbour distances change with the number of points, and for nearly equal
+    vectors they measure rounding or the spread within a cluster. Layer 0 of a byte-level decoder
+    with rotary positions has as many distinct vectors as the text has byte values. The arguments
+    are columns of :class:`Row`.
 
     >>> too_few_distinct(True, 75, 4096)
     'fewer than half of the vectors are distinct: 75 of 4096'
@@ -230,7 +272,10 @@ def too_few_distinct(
     if 2 * n_unique < n_vectors:
         return f"fewer than half of the vectors are distinct: {n_unique} of {n_vectors}"
     if near_duplicate_share is not None and near_duplicate_share > 0.5:
-        return f"more than half of the vectors ({near_duplicate_share:.0%}) are nearly the same as another one"
+        return (
+            f"more than half of the vectors ({near_duplicate_share:.0%}) are nearly the same as "
+            "another one"
+        )
     return None
 
 
@@ -239,8 +284,12 @@ def provenance() -> dict[str, Any]:
     return {"measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"), **_versions()}
 
 
-def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
-    """Return the row of a scalar of the run, such as its training loss, at a checkpoint or that of another row."""
+def scalar_row(
+    checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None
+) -> Row:
+    """Return the row of a scalar of the run, such as its training loss, at a checkpoint or that of
+    another row.
+    """
     known = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
     return Row(**known, metric=name, value=value, reason=reason, probe=probe, **provenance())
 
@@ -250,10 +299,14 @@ def failure_rows(
 ) -> list[Row]:
     """Return a row per metric with the reason why it is missing at a checkpoint.
 
-    ``marks`` are the columns ``same_as`` or ``mixed_with``, of a checkpoint that is a copy or a mixture.
+    ``marks`` are the columns ``same_as`` or ``mixed_with``, of a checkpoint that is a copy or a
+    mixture.
     """
     reason = storable(reason)
-    rows = [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
+    rows = [
+        scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason)
+        for name in sorted(set(metrics))
+    ]
     return [replace(row, **marks) for row in rows]
 
 

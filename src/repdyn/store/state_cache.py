@@ -1,10 +1,12 @@
-"""Hidden states of the last measured checkpoint, stored on disk until the next one has been compared with them.
+"""Hidden states of the last measured checkpoint, stored on disk until the next one has been
+compared with them.
 
     FOLDER/<hash of run, probe and layer selection>/step000000008/[<stack>/]layer003.safetensors
 
-The states of a step are saved before its rows are stored; those of the previous step are deleted afterwards. A process
-that is killed at any time and measures the same step again therefore finds the same previous states. Files are written
-atomically, and each process accesses only its own layers, so no locks are needed.
+The states of a step are saved before its rows are stored; those of the previous step are deleted
+afterwards. A process that is killed at any time and measures the same step again therefore finds
+the same previous states. Files are written atomically, and each process accesses only its own
+layers, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ _STEP = re.compile(r"step(\d{9,})")
 
 
 class StateCache:
-    """The stored states of earlier checkpoints of one run, on one probe and one selection of layers, in a folder that
-    others may share.
+    """The stored states of earlier checkpoints of one run, on one probe and one selection of
+    layers, in a folder that others may share.
 
-    ``earlier`` is the cache of the run that this one goes on from, which is looked into before the first step of this
-    one is complete, and left as it is; ``last_step`` the last one that is loaded, where another run has left it.
+    ``earlier`` is the cache of the run that this one goes on from, which is looked into before the
+    first step of this one is complete, and left as it is; ``last_step`` the last one that is
+    loaded, where another run has left it.
     """
 
     def __init__(
@@ -57,22 +60,25 @@ class StateCache:
         self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def begin(self, step: int) -> None:
-        """Begin to save the states of a step, which stay incomplete until :meth:`complete`: those of an earlier attempt
-        may stem from other weights and must not be mixed with new ones."""
+        """Begin to save the states of a step, which stay incomplete until :meth:`complete`: those
+        of an earlier attempt may stem from other weights and must not be mixed with new ones."""
         # if a file cannot be deleted, saving fails too and is reported then
         with suppress(OSError):
             (self._step_folder(step) / _COMPLETE_MARKER).unlink(missing_ok=True)
 
     def save(self, step: int, stack: str | None, layer: int, states: Tensor) -> None:
-        """Save the states of a layer, (n, dim), in place of any that the step already has; where that fails, as on a
-        full disk, the values that need them are undefined."""
+        """Save the states of a layer, (n, dim), in place of any that the step already has; where
+        that fails, as on a full disk, the values that need them are undefined."""
         path = self._path(step, stack, layer)
         try:
-            # not save_file, which leaves a file of its own if it is killed, readable by its owner alone
+            # not save_file, which leaves a file of its own if it is killed, readable by its owner
+            # alone
             data = to_safetensors({_TENSOR_NAME: states.detach().cpu().contiguous()})
             write_atomically(path, lambda partial: partial.write_bytes(data))
         except (OSError, SafetensorError) as error:
-            log.warning("The states of layer %d at step %d could not be saved: %s", layer, step, error)
+            log.warning(
+                "The states of layer %d at step %d could not be saved: %s", layer, step, error
+            )
             # those of an earlier attempt may stem from other weights
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -84,15 +90,21 @@ class StateCache:
         except OSError as error:
             log.warning("Later steps cannot be compared with step %d: %s", step, error)
 
-    def load_previous(self, step: int, stack: str | None, layer: int, like: Tensor) -> tuple[int, Tensor]:
-        """Return the newest complete step before ``step``, and a layer's states there, on the device of ``like``.
+    def load_previous(
+        self, step: int, stack: str | None, layer: int, like: Tensor
+    ) -> tuple[int, Tensor]:
+        """Return the newest complete step before ``step``, and a layer's states there, on the
+        device of ``like``.
 
         Raises:
-            Undefined: there is no such step, or its states cannot be read or have another shape than ``like``. Older
-                steps are not tried, because all layers of a step are compared with the same one.
+            Undefined: there is no such step, or its states cannot be read or have another shape
+                than ``like``. Older steps are not tried, because all layers of a step are compared
+                with the same one.
         """
         markers = self._folder.glob(f"step*/{_COMPLETE_MARKER}")
-        complete = sorted(int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name)))
+        complete = sorted(
+            int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name))
+        )
         last_step = step - 1 if self._last_step is None else min(step - 1, self._last_step)
         earlier = [other for other in complete if other <= last_step]
         if not earlier and self._earlier is not None:
@@ -108,8 +120,8 @@ class StateCache:
             raise Undefined(f"the states of step {newest} cannot be read: {error}") from error
         if states.shape != like.shape:
             raise Undefined(
-                f"the states of step {newest} are of shape {tuple(states.shape)}, those of step {step} of "
-                f"{tuple(like.shape)}"
+                f"the states of step {newest} are of shape {tuple(states.shape)}, those of step "
+                f"{step} of {tuple(like.shape)}"
             )
         return newest, states.to(like.device)
 
@@ -123,7 +135,9 @@ class StateCache:
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:
         folder = self._step_folder(step)
-        return (folder if stack is None else folder / folder_name(stack)) / f"layer{layer:03d}.safetensors"
+        return (
+            folder if stack is None else folder / folder_name(stack)
+        ) / f"layer{layer:03d}.safetensors"
 
     def _step_folder(self, step: int) -> Path:
         return self._folder / f"step{step:09d}"

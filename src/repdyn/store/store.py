@@ -1,7 +1,8 @@
 """The store: a folder of Parquet files, from which every view can be rebuilt.
 
-Files are written atomically, one for each measurement, and are never moved or deleted: pandas, DuckDB and Polars read
-them directly, and two processes that write into one store are in no other's way.
+Files are written atomically, one for each measurement, and are never moved or deleted: pandas,
+DuckDB and Polars read them directly, and two processes that write into one store are in no other's
+way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SETTLED_SECONDS = 2.0
-"""Age of the last change of a folder from which on a later change is certain to have another time."""
+"""Age of the last change of a folder from which on a later change is certain to have another time.
+"""
 
 _ID_BYTES = 4
 RUN_STORE = "repdyn"
@@ -73,10 +75,14 @@ class Store:
         """Download what is new in a remote store; a local one is always current."""
 
     def drain(self, seconds: float = 0.0) -> str | None:
-        """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
+        """Wait for the uploads to a remote store; return what is wrong with them, None for a local
+        store.
+        """
 
     def _written(self) -> Thread | None:
-        """Let a remote store upload what was written; returns at once, with the thread that does so."""
+        """Let a remote store upload what was written; returns at once, with the thread that does
+        so.
+        """
 
     # one run, by its id
 
@@ -93,10 +99,12 @@ class Store:
 
         Args:
             name: under which it is shown.
-            configuration: values that JSON can represent; others are written as texts, without passwords and tokens.
+            configuration: values that JSON can represent; others are written as texts, without
+                passwords and tokens.
             parent: id of the run that it goes on from.
             parent_step: step at which it leaves its parent.
-            parent_store: folder or URL of the store with the parent; this one unless given, or if it has the parent.
+            parent_store: folder or URL of the store with the parent; this one unless given, or if
+                it has the parent.
 
         Raises:
             ValueError: the name is empty, or no text that UTF-8 can encode.
@@ -107,7 +115,9 @@ class Store:
         if parent is not None and parent_store is not None and self.find_run(parent) is None:
             elsewhere = str(parent_store)
             if not is_url(parent_store):  # relative, so that both can be moved together
-                elsewhere = Path(os.path.relpath(Path(parent_store).resolve(), self.path.resolve())).as_posix()
+                elsewhere = Path(
+                    os.path.relpath(Path(parent_store).resolve(), self.path.resolve())
+                ).as_posix()
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
         run = Run(run_id, name, started, parent, parent_step, elsewhere, dict(configuration or {}))
@@ -128,7 +138,9 @@ class Store:
         return self.path / folder_name(run)
 
     def __contains__(self, key: MeasurementKey) -> bool:
-        """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
+        """Return whether there are rows under a key; False for an unreadable file, which may be
+        replaced.
+        """
         try:
             return bool(self.read(key))
         except ValueError:
@@ -138,11 +150,13 @@ class Store:
         """Return the error of a store without measurements."""
         inside = next((str(folder) for folder in [self.path / RUN_STORE] if folder.is_dir()), None)
         hint = f"; did you mean {inside}?" if inside else ""
-        return ValueError(f"expected a store with measurements, found none in {self.location}{hint}")
+        return ValueError(
+            f"expected a store with measurements, found none in {self.location}{hint}"
+        )
 
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
-        """Write the rows of one checkpoint atomically, in place of those under the same key, and their probe, if given;
-        ValueError if there are none."""
+        """Write the rows of one checkpoint atomically, in place of those under the same key, and
+        their probe, if given; ValueError if there are none."""
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
@@ -154,23 +168,36 @@ class Store:
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
-        """Return the rows written under a key; ValueError if there are none or the file cannot be read."""
+        """Return the rows written under a key; ValueError if there are none or the file cannot be
+        read.
+        """
         try:
             return read_rows(self.path / key.filename)
         except FileNotFoundError:
-            raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none") from None
+            raise ValueError(
+                f"expected rows of {key.run} at step {key.step} in {self.path}, found none"
+            ) from None
 
     def find_measurement(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
-        """Return the rows of a measurement of the weights with this fingerprint, by the run of the key, its ancestors,
-        or any that went on from one of these; None if there is none."""
+        """Return the rows of a measurement of the weights with this fingerprint, by the run of the
+        key, its ancestors, or any that went on from one of these; None if there is none."""
         run, name = self.find_run(key.run), Path(key.filename).name
         if run is None or weights is None:
             return None
         folders = dict.fromkeys(History(self.path).family(run))
-        return next((read_rows(folder / name) for folder in folders if weights_of(folder / name) == weights), None)
+        return next(
+            (
+                read_rows(folder / name)
+                for folder in folders
+                if weights_of(folder / name) == weights
+            ),
+            None,
+        )
 
     def save_probe(self, probe: Probe) -> Path:
-        """Save the probe in the store, so that further checkpoints can be measured on the same tokens."""
+        """Save the probe in the store, so that further checkpoints can be measured on the same
+        tokens.
+        """
         target = self.probe_path(probe.hash)
         if not target.exists():
             write_atomically(target, probe.save)
@@ -186,7 +213,8 @@ class Store:
     def runs(self) -> list[str]:
         """Return the names of all histories with at least one measured checkpoint.
 
-        The second of the same name is called ``NAME (2, 2026-11-26 02:31)``, with the UTC time at which it began.
+        The second of the same name is called ``NAME (2, 2026-11-26 02:31)``, with the UTC time at
+        which it began.
         """
         return [path.name for path in self.paths()]
 
@@ -199,7 +227,9 @@ class Store:
 
     def path_of(self, run: str) -> RunPath | None:
         """Return the history of a name or of the id of its last run; None if there is none."""
-        if (found := next((path for path in self.paths() if run in {path.name, path.run.id}), None)) is not None:
+        if (
+            found := next((path for path in self.paths() if run in {path.name, path.run.id}), None)
+        ) is not None:
             return found
         ancestor = self.find_run(run)
         return None if ancestor is None else History(self.path).path_to(ancestor, ancestor.name)
@@ -210,17 +240,25 @@ class Store:
         return self.folder_of(run if path is None else path.run.id) / "alerts.yaml"
 
     def steps(self, run: str) -> list[int]:
-        """Return the measured steps of a history in ascending order, without those at which measuring failed."""
+        """Return the measured steps of a history in ascending order, without those at which
+        measuring failed.
+        """
         path = self.path_of(run)
         return [] if path is None else path.steps()
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the distinct values of columns in the measured rows of a history; unreadable files are skipped."""
+        """Return the distinct values of columns in the measured rows of a history; unreadable files
+        are skipped.
+        """
         path = self.path_of(run)
         files = [] if path is None else [file for part in path.parts for file in part.files()]
         table = read_tables(files, ["layer", *columns], damaged=lambda error: None)
         rows = table.filter(table["layer"].is_valid()).select(list(columns))
-        return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist() if len(rows) else []
+        return (
+            rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist()
+            if len(rows)
+            else []
+        )
 
     def to_pandas(
         self,
@@ -229,35 +267,51 @@ class Store:
         columns: Sequence[str] | None = None,
         categorical: bool = False,
     ) -> pd.DataFrame:
-        """Return all rows, or those of one history, with a column per field of :class:`repdyn.store.schema.Row`.
+        """Return all rows, or those of one history, with a column per field of
+        :class:`repdyn.store.schema.Row`.
 
-        Of two measurements of the same thing the newer counts; a failure that a later measurement replaced is left out.
-        Rows are sorted by run, step, stack, metric, subset, layer and head.
+        Of two measurements of the same thing the newer counts; a failure that a later measurement
+        replaced is left out. Rows are sorted by run, step, stack, metric, subset, layer and head.
 
         Args:
-            run: its name, or the id of its last run; all histories unless given. What several have in common is in each
-                of them, with its name in the column ``run``.
+            run: its name, or the id of its last run; all histories unless given. What several have
+                in common is in each of them, with its name in the column ``run``.
             columns: names of the columns to return, in this order; all unless given.
-            categorical: return texts as ordered categoricals and columns of one value as views that cannot be written
-                to, which take a fraction of the memory, and the rows in the order in which views are drawn: in each run
-                the values of layers by step and layer, those of heads, then scalars and failures.
+            categorical: return texts as ordered categoricals and columns of one value as views that
+                cannot be written to, which take a fraction of the memory, and the rows in the order
+                in which views are drawn: in each run the values of layers by step and layer, those
+                of heads, then scalars and failures.
 
         A file that cannot be read is left out, and named in a warning.
 
         Raises:
             ValueError: the store has no measurement (of this run), or no such column.
         """
-        from repdyn.store.frame import BY_LAYER, BY_METRIC, as_frame, columns_to_read, with_strings  # with pandas
+        # with pandas
+        from repdyn.store.frame import (
+            BY_LAYER,
+            BY_METRIC,
+            as_frame,
+            columns_to_read,
+            with_strings,
+        )
 
         names = list(COLUMNS if columns is None else columns)
         needed = columns_to_read(names)
-        paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
+        paths = (
+            self.paths()
+            if run is None
+            else [path for path in [self.path_of(run)] if path is not None]
+        )
         found = [table for path in paths for table in self._tables(path, needed)]
         if not found:
             if run is None:
                 raise self.empty_error()
             which = ", whose files cannot be read" if paths else f"; it has {self.runs()}"
-            raise ValueError(f"expected a store with measurements, found none in {self.path} of the run {run!r}{which}")
+            raise ValueError(
+                f"expected a store with measurements, found none in {self.path} of the run "
+                f"{run!r}{which}"
+            )
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table
         frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC).loc[:, names]
@@ -271,26 +325,38 @@ class Store:
         if path.missing is not None:
             _warn_once(path.missing)
         for part in path.parts:
-            table = read_tables(part.files(), columns, damaged=lambda error: _warn_once(f"{error}; it is left out"))
+            table = read_tables(
+                part.files(), columns, damaged=lambda error: _warn_once(f"{error}; it is left out")
+            )
             if len(table) == 0:
                 continue
             if part.last_step is not None:
                 table = table.filter(pc.field("step") <= part.last_step)
-            name = pa.DictionaryArray.from_arrays(pa.nulls(len(table), pa.int32()).fill_null(0), [path.name])
+            name = pa.DictionaryArray.from_arrays(
+                pa.nulls(len(table), pa.int32()).fill_null(0), [path.name]
+            )
             yield table.set_column(table.column_names.index("run"), table.schema.field("run"), name)
 
     def _state(self) -> object:
-        """Return what changes when there are other files in the folder of a run; None where that is not certain."""
+        """Return what changes when there are other files in the folder of a run; None where that is
+        not certain.
+        """
         try:
             with os.scandir(self.path) as entries:
                 times = {entry.name: entry.stat().st_mtime_ns for entry in entries}
         except OSError:
             return None
-        return times if time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS else None
+        return (
+            times
+            if time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
+            else None
+        )
 
 
 def _as_json(value: Any) -> Any:
-    """Return what JSON has in place of a value that it lacks: a dictionary of a mapping, a short text of others."""
+    """Return what JSON has in place of a value that it lacks: a dictionary of a mapping, a short
+    text of others.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     try:

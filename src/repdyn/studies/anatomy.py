@@ -1,4 +1,6 @@
-"""``repdyn study anatomy``: a model's embedding tables, and the paths of two sentences through its layers."""
+"""``repdyn study anatomy``: a model's embedding tables, and the paths of two sentences through its
+layers.
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +20,15 @@ from repdyn.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable
 from repdyn.studies.panels import plane_figure, plane_table
 from repdyn.studies.paths import TokenTrajectory
 from repdyn.studies.study import Folder, Study, run_study, show, show_title
-from repdyn.utils.arguments import SENTENCES, Count, ModelOptions, Models, at_least, converted, listed
+from repdyn.utils.arguments import (
+    SENTENCES,
+    Count,
+    ModelOptions,
+    Models,
+    at_least,
+    converted,
+    listed,
+)
 
 
 class AnatomyStudy(Study):
@@ -36,16 +46,23 @@ class AnatomyStudy(Study):
 
     def measure(self, loaded: LoadedModel) -> None:
         name, (one, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
-        frames = [paths.trajectory_table(each).assign(sentence=number) for number, each in ((1, one), (2, other))]
+        frames = [
+            paths.trajectory_table(each).assign(sentence=number)
+            for number, each in ((1, one), (2, other))
+        ]
         self.tables["depth"] = pd.concat(frames, ignore_index=True)
         self.tables["depth_apart"] = paths.cross_sentence_table(one, other)
         self.figures["depth"] = draw.depth_figure(name, one, other)
         self.figures["paths"] = draw.paths_figure(name, one, other)
         if len(one.states) > 2:
             early = [replace(each, states=each.states[:-1]) for each in (one, other)]
-            self.figures["paths_without_last"] = draw.paths_figure(f"{name} without its last layer", *early)
+            self.figures["paths_without_last"] = draw.paths_figure(
+                f"{name} without its last layer", *early
+            )
         if self.options.follow:
-            self.figures["paths_followed"] = draw.paths_figure(name, *followed((one, other), self.options.follow))
+            self.figures["paths_followed"] = draw.paths_figure(
+                name, *followed((one, other), self.options.follow)
+            )
         self.write(loaded.folder_name)
 
     def finish(self) -> None:
@@ -55,20 +72,31 @@ class AnatomyStudy(Study):
 
     def _add_tables(self, loaded: LoadedModel) -> None:
         name, options, seed, tables, known = loaded.name, self.options, self.options.seed, [], {}
-        for table in embedding_tables.embedding_tables(loaded.model, loaded.tokenizer, unused=options.unused):
+        for table in embedding_tables.embedding_tables(
+            loaded.model, loaded.tokenizer, unused=options.unused
+        ):
             if table.kind == "input":
                 twin = math.inf if options.unused else TWIN
-                table, known[table.name] = embedding_tables.without_twins(table, options.closest, twin)
+                table, known[table.name] = embedding_tables.without_twins(
+                    table, options.closest, twin
+                )
             if table.kind == "position" and options.positions is not None:
-                table = table.subset(np.arange(min(options.positions, len(table.rows))), "beyond --positions")
+                table = table.subset(
+                    np.arange(min(options.positions, len(table.rows))), "beyond --positions"
+                )
             tables.append(table)
         words, positions = tables[0], [table for table in tables if table.kind == "position"]
         layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
         measured = [*tables, *layouts[len(positions) :]]
-        found = {table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed) for table in measured}
+        found = {
+            table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed)
+            for table in measured
+        }
         self.figures["tables"] = draw.tables_figure(name, {table: found[table] for table in tables})
         clouds = geometry.known_clouds(seed)
-        known_curves = {cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()}
+        known_curves = {
+            cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()
+        }
         curves = {table.name: table.explained for table in measured if len(table.explained)}
         self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
         self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
@@ -77,8 +105,27 @@ class AnatomyStudy(Study):
         self.tables["extreme_pairs"] = geometry.extreme_pairs(words, known[words.name])
         self._add_vocabulary(name, [words, *positions])
         self.tables.update(embedding_tables.tabulate(found))
-        show(self.tables["distributions"], "table", "quantity", "mean", "q05", "median", "q95", "min", "max")
-        show(self.tables["tables"], "table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
+        show(
+            self.tables["distributions"],
+            "table",
+            "quantity",
+            "mean",
+            "q05",
+            "median",
+            "q95",
+            "min",
+            "max",
+        )
+        show(
+            self.tables["tables"],
+            "table",
+            "parameter",
+            "rows",
+            "dim",
+            "left_out",
+            "all_pairs",
+            "mean_share",
+        )
         self._add_words(words, self.vocabularies[name])
         rows = [self._add_positions(name, table) for table in layouts]
         token: Any = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
@@ -86,7 +133,10 @@ class AnatomyStudy(Study):
             if start := geometry.start_of_text(words, table, token):
                 self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
         if not positions:
-            show("no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not")
+            show(
+                "no position table is looked up: positions enter otherwise (rotary, relative, "
+                "sinusoids), or not"
+            )
             return
         self.add("position_layouts", pd.DataFrame(rows))
         if not find_spec("ripser"):
@@ -96,11 +146,15 @@ class AnatomyStudy(Study):
         for table, of_table in zip(layouts, loops, strict=True):
             diagram = draw.persistence_figure(f"{name}, {table.name}", *of_table)
             self.figures[f"{_file_stem(table)}_persistence"] = diagram
-        self.tables["position_loops"], self.tables["position_persistence"] = map(pd.concat, zip(*loops, strict=True))
+        self.tables["position_loops"], self.tables["position_persistence"] = map(
+            pd.concat, zip(*loops, strict=True)
+        )
         show("")
 
     def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
-        """Add what kinds of tokens there are, where their rows lie, and planes of them and of positions."""
+        """Add what kinds of tokens there are, where their rows lie, and planes of them and of
+        positions.
+        """
         words, closest, kinds = tables[0], self.options.closest, self.vocabularies[name]
         values = words.about.assign(label=words.labels)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
@@ -114,28 +168,51 @@ class AnatomyStudy(Study):
             if len(table.rows) > 3:
                 shown[f"{_file_stem(table)}_plane"] = [table]
         for path, together in shown.items():
-            kind = [look for each in together for look in (looks if each is words else ["position"] * len(each.rows))]
-            labels = pd.DataFrame({"label": [label for each in together for label in each.labels], "kind": kind})
-            labels.insert(1, "position", labels["label"].where(labels["kind"] == "position").astype(float))
-            plane = plane_table(torch.cat([each.rows for each in together]), labels, self.options.seed)
+            kind = [
+                look
+                for each in together
+                for look in (looks if each is words else ["position"] * len(each.rows))
+            ]
+            labels = pd.DataFrame(
+                {"label": [label for each in together for label in each.labels], "kind": kind}
+            )
+            labels.insert(
+                1, "position", labels["label"].where(labels["kind"] == "position").astype(float)
+            )
+            plane = plane_table(
+                torch.cat([each.rows for each in together]), labels, self.options.seed
+            )
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
             self.tables[path] = plane
-            self.figures[path] = plane_figure(f"{name}: embeddings in a plane", drawn, plane, "kind", "position")
+            self.figures[path] = plane_figure(
+                f"{name}: embeddings in a plane", drawn, plane, "kind", "position"
+            )
 
     def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame) -> None:
-        """Add what few bits do to the input table, and what it says of parts of speech and opposites."""
+        """Add what few bits do to the input table, and what it says of parts of speech and
+        opposites.
+        """
         seed, rows = self.options.seed, geometry.word_rows(words, kinds)
         self.add("quantisation", geometry.quantisation_table(words, seed))
-        found = {**geometry.compare_opposites(words, rows, seed), **geometry.probe_words(words, rows, seed)}
+        found = {
+            **geometry.compare_opposites(words, rows, seed),
+            **geometry.probe_words(words, rows, seed),
+        }
         for name, table in found.items():
             self.add(name, table)
         if "word_probe" not in found:
-            show("parts of speech are not read from the input table: too few of the known words are in it")
+            show(
+                "parts of speech are not read from the input table: too few of the known words are "
+                "in it"
+            )
 
     def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
         """Add tables and figures of the layout of positions; return its numbers."""
         name, path, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
-        matrix, (scores, shares) = embedding_tables.cosine_matrix(table.rows), paths.principal(table.rows)
+        matrix, (scores, shares) = (
+            embedding_tables.cosine_matrix(table.rows),
+            paths.principal(table.rows),
+        )
         offsets, rotation = paths.by_offset(matrix), paths.find_rotation(scores, shares)
         order_end = paths.find_order_end(table.rows)
         self.tables[f"{path}_offsets"] = offsets
@@ -144,10 +221,17 @@ class AnatomyStudy(Study):
         if scores.shape[1] >= 3:
             self.figures[f"{path}_path"] = draw.path_figure(name, scores, shares, rotation)
         neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()
-        layout = {"table": table.name, "positions": n, "neighbours": neighbours, "order_end": order_end}
+        layout = {
+            "table": table.name,
+            "positions": n,
+            "neighbours": neighbours,
+            "order_end": order_end,
+        }
         if rotation is not None:
             self.tables[f"{path}_turns"] = rotation.windows
-            layout |= {name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")}
+            layout |= {
+                name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")
+            }
         return layout
 
 
@@ -156,7 +240,9 @@ def _file_stem(table: EmbeddingTable) -> str:
 
 
 def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[TokenTrajectory]:
-    """Return the paths of words (tokens without the mark of a space) alone; an error if neither sentence has any."""
+    """Return the paths of words (tokens without the mark of a space) alone; an error if neither
+    sentence has any.
+    """
     found = []
     for one in pair:
         places = [place for place, token in enumerate(one.tokens) if draw.plain(token) in words]
@@ -164,7 +250,9 @@ def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[Toke
         found.append(replace(one, tokens=tokens, states=one.states[:, places]))
     if not any(one.tokens for one in found):
         known = ", ".join(dict.fromkeys(draw.plain(token) for one in pair for token in one.tokens))
-        raise ValueError(f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {known}")
+        raise ValueError(
+            f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {known}"
+        )
     return found
 
 
@@ -182,7 +270,8 @@ def anatomy(
     positions: Count | None = None,
     unused: bool = False,
 ) -> None:
-    """Study anatomy: context-free embeddings (input, position, segment), and paths of tokens through the layers.
+    """Study anatomy: context-free embeddings (input, position, segment), and paths of tokens
+    through the layers.
 
     Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 

@@ -1,4 +1,6 @@
-"""Draw a model's embedding tables, the layout of positions, and two sentences through the layers."""
+"""Draw a model's embedding tables, the layout of positions, and two sentences through the
+layers.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -18,7 +20,15 @@ from torch import Tensor
 from repdyn.figures.drawing import entitle
 from repdyn.studies import paths
 from repdyn.studies.embedding_tables import QUANTITIES, EmbeddingTable, count_pairs
-from repdyn.studies.panels import image, layer_axis, legend_below, line_with_band, outline, panels, series_colour
+from repdyn.studies.panels import (
+    image,
+    layer_axis,
+    legend_below,
+    line_with_band,
+    outline,
+    panels,
+    series_colour,
+)
 from repdyn.studies.paths import Rotation, TokenTrajectory
 from repdyn.studies.study import select
 from repdyn.tables.style import DIVERGING, SEQUENTIAL
@@ -36,7 +46,11 @@ _MOVEMENTS = {
     "step": "length of the step to the next layer",
     "cosine": "cosine with the next layer",
 }
-_ABOUT_MEAN = {"distance": "distance to the mean", "cosine": "cosine with the mean", "dot": "product with the mean"}
+_ABOUT_MEAN = {
+    "distance": "distance to the mean",
+    "cosine": "cosine with the mean",
+    "dot": "product with the mean",
+}
 _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
 _SHOWN_QUANTILES = (0.0005, 0.9995)
@@ -44,19 +58,23 @@ _FEW = 12
 _GREY = "0.72"
 _MAX_NAMED = 7
 MASSIVE = 10.0
-"""Multiple of the median norm of all states from which on a token is left out of the common plane, which would
-otherwise show that token alone: trained decoders have a first token of hundreds of times the norm of the others."""
+"""Multiple of the median norm of all states from which on a token is left out of the common plane,
+which would otherwise show that token alone: trained decoders have a first token of hundreds of
+times the norm of the others."""
 # room between panels for labels that the layout does not see
 _WIDE_GAPS = {"w_pad": 0.1, "wspace": 0.03}
 
 
 def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.ndarray]]) -> Figure:
-    """Draw the distribution of each quantity, an outline for each table (of a few rows a line each).
+    """Draw the distribution of each quantity, an outline for each table (of a few rows a line
+    each).
 
     Values beyond 0.05% and 99.95% are cut off; the tables' files have them.
     """
     pairs = {table.name: count_pairs(table, values) for table, values in measured.items()}
-    sampled = [f"{number:,} of {table}" for table, (number, are_all) in pairs.items() if not are_all]
+    sampled = [
+        f"{number:,} of {table}" for table, (number, are_all) in pairs.items() if not are_all
+    ]
     drawn_pairs = f"pairs drawn at random: {', '.join(sampled)}" if sampled else "all pairs"
     caption = f"{drawn_pairs}; heights relative to the highest bin"
     figure, grid = panels(f"{name}: context-free embeddings", caption, (11, 6.4), 2, 3)
@@ -70,11 +88,19 @@ def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.n
             label = f"{table.name} ({len(table.rows):,} rows)"
             if len(values) > _FEW:
                 bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
-                heights, edges = np.histogram(values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES)))
+                heights, edges = np.histogram(
+                    values, bins=bins, range=tuple(np.quantile(values, _SHOWN_QUANTILES))
+                )
                 outline(axes, heights / heights.max(), edges, label, width=1.2, color=colour)
                 continue
             for number, value in enumerate(values):
-                axes.axvline(value, color=colour, linewidth=1.5, linestyle="--", label=None if number else label)
+                axes.axvline(
+                    value,
+                    color=colour,
+                    linewidth=1.5,
+                    linestyle="--",
+                    label=None if number else label,
+                )
         axes.set(title=_TITLES[quantity], ylim=(0, 1.05), yticks=[])
         if "cosine" in quantity:
             axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
@@ -82,8 +108,12 @@ def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.n
     return figure
 
 
-def dimension_figure(name: str, known: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the cumulative share of variance by number of components, of clouds of known dimension and of a model."""
+def dimension_figure(
+    name: str, known: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]
+) -> Figure:
+    """Draw the cumulative share of variance by number of components, of clouds of known dimension
+    and of a model.
+    """
     caption = "share of variance along the first components"
     figure, grid = panels(f"{name}: dimension curves", caption, (10, 4.2), 1, 2, sharey=True)
     for axes, drawn in zip(grid, (known, curves), strict=True):
@@ -100,61 +130,104 @@ def dimension_figure(name: str, known: Mapping[str, np.ndarray], curves: Mapping
 def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
     """Draw histograms of the rows' distance to the mean row, cosine with it, and inner product."""
     title = f"{name}: rows of the input table about their mean"
-    figure, grid = panels(title, f"{len(values):,} rows; the rows at the ends are named", (10.5, 3.1), 1, 3)
+    figure, grid = panels(
+        title, f"{len(values):,} rows; the rows at the ends are named", (10.5, 3.1), 1, 3
+    )
     for axes, (quantity, label) in zip(grid, _ABOUT_MEAN.items(), strict=True):
         of_rows = values[quantity]
         axes.hist(of_rows[np.isfinite(of_rows)], bins=100, color="#0072B2")
         axes.set_title(label)
-        look = {"fontsize": 8, "textcoords": "offset points", "arrowprops": {"arrowstyle": "-", "color": "0.4"}}
+        look = {
+            "fontsize": 8,
+            "textcoords": "offset points",
+            "arrowprops": {"arrowstyle": "-", "color": "0.4"},
+        }
         for row, side in ((of_rows.idxmin(), "left"), (of_rows.idxmax(), "right")):
-            axes.annotate(plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look)
+            axes.annotate(
+                plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look
+            )
     grid[0].set_ylabel("rows")
     return figure
 
 
 def position_image(name: str, rows: Tensor) -> Figure:
-    """Draw the position table as an image, its first ten rows, and the length of the step to each next position."""
+    """Draw the position table as an image, its first ten rows, and the length of the step to each
+    next position.
+    """
     values = rows.detach().cpu().double().numpy()
     limit = float(np.quantile(np.abs(values), 0.995))
     figure = Figure(figsize=(10.5, 6.2))
     entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5% quantile")
     places = figure.subplot_mosaic([["table", "first"], ["table", "steps"]], width_ratios=(1.4, 1))
     table, first, steps = places["table"], places["first"], places["steps"]
-    look = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit, "aspect": "auto", "interpolation": "nearest"}
+    look = {
+        "cmap": DIVERGING,
+        "vmin": -limit,
+        "vmax": limit,
+        "aspect": "auto",
+        "interpolation": "nearest",
+    }
     image(table, values, bar={"extend": "both", "shrink": 0.6}, **look)
     table.set(xlabel="coordinate", ylabel="position", title="the table")
-    first.plot((values[:10] - 2 * limit * np.arange(len(values[:10]))[:, None]).T, linewidth=0.5, color="#0072B2")
+    first.plot(
+        (values[:10] - 2 * limit * np.arange(len(values[:10]))[:, None]).T,
+        linewidth=0.5,
+        color="#0072B2",
+    )
     first.set(title="positions 0 to 9, from the top", xlabel="coordinate", yticks=[])
     lengths = np.linalg.norm(np.diff(values, axis=0), axis=1)
     steps.plot(np.arange(1, len(values)), lengths, linewidth=0.8, color="#D55E00")
     high = np.flatnonzero(lengths > 2 * np.median(lengths)).tolist()
     for run in np.split(np.array(high), np.flatnonzero(np.diff(high) > 1) + 1) if high else []:
         top = int(run[lengths[run].argmax()])
-        steps.annotate(f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8)
+        steps.annotate(
+            f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8
+        )
     steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
     return figure
 
 
-def similarity_figure(name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None) -> Figure:
-    """Draw the cosines of all pairs of positions, (n, n), and mean and middle 90% by distance, if of enough pairs."""
+def similarity_figure(
+    name: str, matrix: np.ndarray, offsets: pd.DataFrame, order_end: int | None
+) -> Figure:
+    """Draw the cosines of all pairs of positions, (n, n), and mean and middle 90% by distance, if
+    of enough pairs.
+    """
     n = len(matrix)
-    end = {None: "", n: "; order holds to the last position"}.get(order_end, f"; order ends near {order_end}")
+    end = {None: "", n: "; order holds to the last position"}.get(
+        order_end, f"; order ends near {order_end}"
+    )
     title = f"{name}: cosine of position embeddings"
     figure, (left, right) = panels(title, f"{n:,} positions{end}", (11, 4.6), 1, 2)
     figure.set_layout_engine("constrained", **_WIDE_GAPS)
-    image(left, matrix, "cosine", bar={"shrink": 0.85}, cmap=DIVERGING, vmin=-1, vmax=1, interpolation="nearest")
+    image(
+        left,
+        matrix,
+        "cosine",
+        bar={"shrink": 0.85},
+        cmap=DIVERGING,
+        vmin=-1,
+        vmax=1,
+        interpolation="nearest",
+    )
     left.set(xlabel="position", ylabel="position")
     shown = offsets.loc[(offsets["n"] >= n / 10) & (offsets["offset"] > 0)]
-    line_with_band(right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=_COLOURS["position"])
+    line_with_band(
+        right, shown, "mean", ("q05", "q95"), x=shown["offset"], color=_COLOURS["position"]
+    )
     right.axhline(0, color="0.6", linewidth=0.8, zorder=0)
     right.set(xlabel="positions apart", ylabel="cosine: mean, and the middle 90%")
     return figure
 
 
-def path_figure(name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rotation | None) -> Figure:
-    """Draw the positions' path in three principal components, coloured by position, and how it rotates along the way.
+def path_figure(
+    name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rotation | None
+) -> Figure:
+    """Draw the positions' path in three principal components, coloured by position, and how it
+    rotates along the way.
 
-    The first two axes are the plane that rotates most, if one rotates clearly; the third is the largest other one.
+    The first two axes are the plane that rotates most, if one rotates clearly; the third is the
+    largest other one.
     """
     clear = rotation if rotation is not None and rotation.is_clear else None
     plane = clear.components if clear else (0, 1)
@@ -166,8 +239,8 @@ def path_figure(name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rot
     if clear:
         end = "to the last position" if clear.ends == n else f"up to position {clear.ends}"
         caption = (
-            f"one turn per {clear.period:.1f} positions in components {plane[0] + 1} and {plane[1] + 1} "
-            f"({clear.share:.0%} of the variance), {end}"
+            f"one turn per {clear.period:.1f} positions in components {plane[0] + 1} and "
+            f"{plane[1] + 1} ({clear.share:.0%} of the variance), {end}"
         )
         _draw_rotation(figure.add_subplot(2, 2, 2), figure.add_subplot(2, 2, 4), clear, n)
     else:
@@ -183,7 +256,13 @@ def path_figure(name: str, scores: np.ndarray, shares: np.ndarray, rotation: Rot
 def _draw_path(space: Any, scores: np.ndarray, shares: np.ndarray, axes: tuple[int, ...]) -> None:
     points = scores[:, axes].T
     space.plot(*points, color="0.6", linewidth=0.5, alpha=0.5)
-    look = {"c": np.arange(points.shape[1]), "cmap": SEQUENTIAL, "s": 9, "linewidths": 0, "depthshade": False}
+    look = {
+        "c": np.arange(points.shape[1]),
+        "cmap": SEQUENTIAL,
+        "s": 9,
+        "linewidths": 0,
+        "depthshade": False,
+    }
     dots = space.scatter(*points, **look)
     for name, values, axis in zip("xyz", points, axes, strict=True):
         # a distant position (often the first) would leave no room for the others
@@ -211,45 +290,71 @@ def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None
 
 
 def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -> Figure:
-    """Draw persistence diagrams of the positions' path, as of ``loops_of``, a panel for each number of components."""
-    caption = "distances at which loops are born and filled, and at which pieces join; ring: the longest loop; dashed: "
+    """Draw persistence diagrams of the positions' path, as of ``loops_of``, a panel for each number
+    of components.
+    """
+    caption = (
+        "distances at which loops are born and filled, and at which pieces join; ring: the longest "
+        "loop; dashed: "
+    )
     caption += "the longest of 19 permuted tables"
-    figure, [grid] = panels(f"{name}: persistence", caption, (13, 4.2), 1, len(loops), squeeze=False)
+    figure, [grid] = panels(
+        f"{name}: persistence", caption, (13, 4.2), 1, len(loops), squeeze=False
+    )
     for axes, row in zip(grid, loops.to_dict("records"), strict=True):
         of_row = select(features, components=row["components"])
-        for dimension, label, colour in ((0, "pieces (dimension 0)", "0.55"), (1, "loops (1)", _COLOURS["position"])):
+        for dimension, label, colour in (
+            (0, "pieces (dimension 0)", "0.55"),
+            (1, "loops (1)", _COLOURS["position"]),
+        ):
             ends = select(of_row, dimension=dimension)
             axes.plot(ends["birth"], ends["death"], ".", color=colour, markersize=5, label=label)
         for above, line in ((0, "-"), (row["chance"], "--")):
             axes.axline((0, above), slope=1, color="0.4", linewidth=0.9, linestyle=line)
         # a single distant position (often the first) would leave no room for the others
-        limit = 1.2 * max(np.quantile(of_row["death"], 0.99), np.nan_to_num(row["death"]), row["chance"])
+        limit = 1.2 * max(
+            np.quantile(of_row["death"], 0.99), np.nan_to_num(row["death"]), row["chance"]
+        )
         if row["loops"]:
             place, side = (row["birth"], row["death"]), 1 if row["birth"] < limit / 2 else -1
             axes.plot(*place, "o", color="black", markerfacecolor="none", markersize=9)
-            look = {"ha": "left" if side > 0 else "right", "textcoords": "offset points", "fontsize": 9}
+            look = {
+                "ha": "left" if side > 0 else "right",
+                "textcoords": "offset points",
+                "fontsize": 9,
+            }
             axes.annotate(f"{row['longest']:.3f}", place, (8 * side, 2), **look)
         ends_at = -0.02 * limit, limit
-        axes.set(title=f"{row['components']} components", xlabel="birth", xlim=ends_at, ylim=ends_at)
+        axes.set(
+            title=f"{row['components']} components", xlabel="birth", xlim=ends_at, ylim=ends_at
+        )
     grid[0].set_ylabel("death")
     legend_below(figure, grid[0])
     return figure
 
 
 def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
-    """Draw the norm of each token of the first sentence, its step and cosine to the next layer, and how alike the
-    sentences are. Tokens that differ or stand out are named; the black line is the mean."""
-    figure, grid = panels(f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2)
+    """Draw the norm of each token of the first sentence, its step and cosine to the next layer, and
+    how alike the sentences are. Tokens that differ or stand out are named; the black line is the
+    mean."""
+    figure, grid = panels(
+        f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2
+    )
     *of_quantities, last = grid.ravel()
     quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
     changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
-    far = sum(np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0) for values in quantities.values())
+    far = sum(
+        np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0)
+        for values in quantities.values()
+    )
     others = [place for place in np.argsort(-far).tolist() if place not in changed]
     named = {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
 
     def draw_tokens(axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int]) -> None:
         for place, of_token in zip(places, values.T, strict=True):
-            axes.plot(x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9)
+            axes.plot(
+                x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9
+            )
 
     for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
         between = len(values) < len(one.states)
@@ -259,23 +364,29 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         axes.set_title(_MOVEMENTS[quantity])
         layer_axis(axes, label="between layers" if between else "layer")
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
-    alike = paths.cross_sentence_table(one, other).pivot(index="layer", columns="place_in_first", values="cosine")
+    alike = paths.cross_sentence_table(one, other).pivot(
+        index="layer", columns="place_in_first", values="cosine"
+    )
     draw_tokens(last, alike.index.to_numpy(), alike.to_numpy(), alike.columns.tolist())
     last.set(title="cosine of the two sentences' tokens at the same place", ylim=(None, 1.02))
     layer_axis(last)
     partner = {a: other.tokens[b] for a, b, _ in pairs}
     both = ([one.tokens[place], partner.get(place, one.tokens[place])] for place in named)
     names = [" / ".join(dict.fromkeys(map(_display, tokens))) for tokens in both]
-    handles = [Line2D([], [], color="black", linewidth=2.4), *(Line2D([], [], color=c) for c in named.values())]
+    handles = [
+        Line2D([], [], color="black", linewidth=2.4),
+        *(Line2D([], [], color=c) for c in named.values()),
+    ]
     figure.legend(handles, ["mean", *names], loc="outside lower center", ncols=len(handles))
     return figure
 
 
 def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
-    """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both sentences' states.
+    """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both
+    sentences' states.
 
-    Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
-    where the token is named; the small dots are the layers between.
+    Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at
+    the last layer, where the token is named; the small dots are the layers between.
     """
     both, pairs = (one, other), paths.match_tokens(one.tokens, other.tokens)
     lengths = [np.linalg.norm(each.states, axis=-1) for each in both]
@@ -283,10 +394,17 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     sides = [(each, norms.max(0) <= limit) for each, norms in zip(both, lengths, strict=True)]
     states = [each.states[:, kept].reshape(-1, each.states.shape[-1]) for each, kept in sides]
     plane = PCA(2, svd_solver="full").fit(np.concatenate(states))
-    left_out = sorted({_display(each.tokens[place]) for each, kept in sides for place in np.flatnonzero(~kept)})
+    left_out = sorted(
+        {_display(each.tokens[place]) for each, kept in sides for place in np.flatnonzero(~kept)}
+    )
     note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
-    caption = f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: layer "
-    figure, axes = panels(f"{name}: paths of the tokens", f"{caption}{len(one.states) - 1}{note}", (10, 7.6))
+    caption = (
+        f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: "
+        "layer "
+    )
+    figure, axes = panels(
+        f"{name}: paths of the tokens", f"{caption}{len(one.states) - 1}{note}", (10, 7.6)
+    )
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     labels = []
     for trajectory, kept in sides:
@@ -294,23 +412,38 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         for place in np.flatnonzero(kept).tolist():
             points = plane.transform(trajectory.states[:, place])
             colour = f"C{(place if is_first else partner.get(place, len(one.tokens) + place)) % 10}"
-            line: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": "-" if is_first else (0, (4, 2))}
+            line: dict[str, Any] = {
+                "color": colour,
+                "linewidth": 1.1,
+                "linestyle": "-" if is_first else (0, (4, 2)),
+            }
             axes.plot(*points[:-1].T, alpha=0.85, **line)
             axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
             axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
             axes.plot(*points[-1], alpha=0)  # annotations do not widen the axes
-            axes.annotate("", *points[:-3:-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line})
+            axes.annotate(
+                "",
+                *points[:-3:-1],
+                arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line},
+            )
             if is_first or partner.get(place) not in same:
                 labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), colour))
     first, second = plane.explained_variance_ratio_
-    axes.set(xlabel=f"first component ({first:.0%} of the variance)", ylabel=f"second component ({second:.0%})")
+    axes.set(
+        xlabel=f"first component ({first:.0%} of the variance)",
+        ylabel=f"second component ({second:.0%})",
+    )
     axes.margins(0.08)
     _place_labels(figure, axes, labels)
     return figure
 
 
-def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, str]]) -> None:
-    """Write names (of the end of a path, the point before it, name and colour) ahead of the arrows, without overlap."""
+def _place_labels(
+    figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray, np.ndarray, str, str]]
+) -> None:
+    """Write names (of the end of a path, the point before it, name and colour) ahead of the arrows,
+    without overlap.
+    """
     figure.draw_without_rendering()
     boxes: list[Bbox] = []
     height = 11.0
@@ -323,11 +456,26 @@ def _place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[np.ndarray,
         tried = ((shift, Bbox.from_bounds(left, y + shift, width, height)) for shift in shifts)
         shift, box = next((shift, box) for shift, box in tried if not any(map(box.overlaps, boxes)))
         boxes.append(box)
-        look: dict[str, Any] = {"ha": "left" if ahead > 0 else "right", "va": "center", "color": colour}
+        look: dict[str, Any] = {
+            "ha": "left" if ahead > 0 else "right",
+            "va": "center",
+            "color": colour,
+        }
         if abs(shift) > height:
-            look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "color": colour}
+            look["arrowprops"] = {
+                "arrowstyle": "-",
+                "linewidth": 0.5,
+                "alpha": 0.6,
+                "color": colour,
+            }
         look |= {"fontsize": 9.5, "path_effects": [withStroke(linewidth=2.5, foreground="white")]}
-        axes.annotate(text, (float(end[0]), float(end[1])), (6 * ahead, shift), textcoords="offset points", **look)
+        axes.annotate(
+            text,
+            (float(end[0]), float(end[1])),
+            (6 * ahead, shift),
+            textcoords="offset points",
+            **look,
+        )
 
 
 def _display(token: str) -> str:

@@ -13,7 +13,9 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, eq=False)
 class SequenceSums:
-    """Values of tokens, such as their cosines at each layer, summed over the tokens of each sequence."""
+    """Values of tokens, such as their cosines at each layer, summed over the tokens of each
+    sequence.
+    """
 
     sums: np.ndarray
     """(n_sequences, m)."""
@@ -37,7 +39,9 @@ class SequenceSums:
 
     @property
     def means(self) -> np.ndarray:
-        """(n_sequences, m) mean over the tokens of each sequence; NaN for a sequence without any."""
+        """(n_sequences, m) mean over the tokens of each sequence; NaN for a sequence
+        without any.
+        """
         with np.errstate(invalid="ignore"):
             return self.sums / self.counts[:, None]
 
@@ -51,7 +55,9 @@ class Estimate(NamedTuple):
     """(n_resamples, m)"""
 
     def map(self, function: Callable[..., np.ndarray], *others: Estimate) -> Estimate:
-        """Apply a function of the last axis to the values and to each resample, with those of others that share it."""
+        """Apply a function of the last axis to the values and to each resample, with those of
+        others that share it.
+        """
         return Estimate(*(function(*parts) for parts in zip(self, *others, strict=True)))
 
     @property
@@ -61,7 +67,9 @@ class Estimate(NamedTuple):
         return low, high
 
     def columns(self, name: str, prefix: str | None = None) -> dict[str, np.ndarray]:
-        """Return values and interval as columns NAME, NAME_low and NAME_high, or low and high with another prefix."""
+        """Return values and interval as columns NAME, NAME_low and NAME_high, or low and high with
+        another prefix.
+        """
         low, high = self.interval
         prefix = f"{name}_" if prefix is None else prefix
         return {name: self.values, f"{prefix}low": low, f"{prefix}high": high}
@@ -70,9 +78,9 @@ class Estimate(NamedTuple):
 def bootstrap(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) -> list[Estimate]:
     """Estimate means over tokens by a bootstrap over sequences.
 
-    Each resample draws as many sequences as there are, with replacement, and takes the ratio of the sums to the number
-    of tokens. Samples of the same sequences (two checkpoints, two classes of tokens) share the draws, so that their
-    differences are paired.
+    Each resample draws as many sequences as there are, with replacement, and takes the ratio of the
+    sums to the number of tokens. Samples of the same sequences (two checkpoints, two classes of
+    tokens) share the draws, so that their differences are paired.
 
     Returns:
         One for each sample; NaN in a resample without a single token.
@@ -81,8 +89,15 @@ def bootstrap(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) 
     """
     n = len(samples[0].counts)
     if n < 2 or n_resamples < 1:
-        raise ValueError(f"expected at least 2 sequences and 1 resample, got {n} and {n_resamples}; take more text")
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), n_resamples).astype(float)
+        raise ValueError(
+            f"expected at least 2 sequences and 1 resample, got {n} and {n_resamples}; take more "
+            "text"
+        )
+    weights = (
+        np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), n_resamples).astype(float)
+    )
     with np.errstate(invalid="ignore"):
         draws = [weights @ sample.sums / (weights @ sample.counts)[:, None] for sample in samples]
-    return [Estimate(sample.over_tokens, drawn) for sample, drawn in zip(samples, draws, strict=True)]
+    return [
+        Estimate(sample.over_tokens, drawn) for sample, drawn in zip(samples, draws, strict=True)
+    ]

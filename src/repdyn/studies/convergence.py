@@ -1,4 +1,6 @@
-"""``repdyn study convergence``: alignment profiles, falls, classes, changes, blocks left out, and correlations."""
+"""``repdyn study convergence``: alignment profiles, falls, classes, changes, blocks left out, and
+correlations.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +18,24 @@ from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import convergence_measurements as measured
 from repdyn.studies.bootstrap import Estimate, bootstrap
 from repdyn.studies.convergence_measurements import FALLS, THRESHOLD, ClassCosines
-from repdyn.studies.panels import facets, layer_axis, line_with_band, panels, series_colour, zero_line
-from repdyn.studies.study import Folder, Study, join_tables, read_groups, run_study, select, show, show_title
+from repdyn.studies.panels import (
+    facets,
+    layer_axis,
+    line_with_band,
+    panels,
+    series_colour,
+    zero_line,
+)
+from repdyn.studies.study import (
+    Folder,
+    Study,
+    join_tables,
+    read_groups,
+    run_study,
+    select,
+    show,
+    show_title,
+)
 from repdyn.tables.frames import loss_of_run, scalar
 from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS
 from repdyn.text.corpus import DEFAULT_TEXT
@@ -37,17 +55,26 @@ class ConvergenceStudy(Study):
         super().__init__(options)
         if options.before_after and len(options.models) != 2:
             raise ValueError(
-                f"expected two models with --before-after, got {len(options.models)}; name first and second"
+                f"expected two models with --before-after, got {len(options.models)}; name first "
+                "and second"
             )
         self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
-        groups = read_groups(options.class_file, "class", "phrase") if options.class_file else pd.DataFrame()
-        self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
+        groups = (
+            read_groups(options.class_file, "class", "phrase")
+            if options.class_file
+            else pd.DataFrame()
+        )
+        self.phrases = (
+            groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
+        )
         self.measured: dict[str, dict[str, ClassCosines]] = {}
         self.probes: list[str] = []
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        probe, self.measured[loaded.name] = measured.measure_convergence(loaded, self.options, self.phrases)
+        probe, self.measured[loaded.name] = measured.measure_convergence(
+            loaded, self.options, self.phrases
+        )
         self.probes.append(probe)
         if self.options.skip_blocks:
             self.skipped[loaded.name] = measured.skip_blocks(loaded, self.options)
@@ -62,16 +89,25 @@ class ConvergenceStudy(Study):
         self.write()
 
     def _report_profiles(self) -> None:
-        classes = {name: measured.class_table(found, *self.draws) for name, found in self.measured.items()}
-        falls = {name: measured.fall_table(found, *self.draws) for name, found in self.measured.items()}
+        classes = {
+            name: measured.class_table(found, *self.draws) for name, found in self.measured.items()
+        }
+        falls = {
+            name: measured.fall_table(found, *self.draws) for name, found in self.measured.items()
+        }
         profiles, gaps = {}, {}
         for name, found in self.measured.items():
             sums = found["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
-            profiles[name], of_pairs = measured.profile_table(profile), measured.class_gaps(found, self.phrases)
+            profiles[name], of_pairs = (
+                measured.profile_table(profile),
+                measured.class_gaps(found, self.phrases),
+            )
             show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             show(profiles[name])
-            ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index("more_than")["share"]
+            ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index(
+                "more_than"
+            )["share"]
             sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
             falling = f"tokens whose cosine to their final vector falls at some step: {sizes}"
             of_gaps = (_describe_gap(pair, gap) for pair, gap in of_pairs.items())
@@ -86,7 +122,9 @@ class ConvergenceStudy(Study):
         self.figures["bound"] = bound_figure(profiles)
         self.figures["falls"] = falls_figure(falls, marked)
         tables = {"profiles": profiles, "classes": classes, "falls": falls}
-        self.tables.update({name: join_tables(of_models, "model") for name, of_models in tables.items()})
+        self.tables.update(
+            {name: join_tables(of_models, "model") for name, of_models in tables.items()}
+        )
         if self.skipped:
             self.add("skipped", join_tables(self.skipped, "model"))
             self.figures["skipped"] = skipped_figure(self.skipped, profiles)
@@ -99,12 +137,14 @@ class ConvergenceStudy(Study):
 
     def _report_change(self) -> None:
         of_all = {name: found["all"].alignment for name, found in self.measured.items()}
-        layers = [(probe, one.sums.shape) for probe, one in zip(self.probes, of_all.values(), strict=True)]
+        layers = [
+            (probe, one.sums.shape) for probe, one in zip(self.probes, of_all.values(), strict=True)
+        ]
         n_stacks = len(layers) // 2
         if layers[:n_stacks] != layers[n_stacks:]:
             raise ValueError(
-                f"expected two checkpoints of one model, got {', '.join(of_all)}: they differ in their layers, or in "
-                "the tokens that they cut the text into"
+                f"expected two checkpoints of one model, got {', '.join(of_all)}: they differ in "
+                "their layers, or in the tokens that they cut the text into"
             )
         changes = {}
         for one, other in zip(of_all, [*of_all][n_stacks:], strict=False):
@@ -124,17 +164,27 @@ class ConvergenceStudy(Study):
         for title, probe, rows in self.stored_runs():
             for of_run in self.options.scalars or [loss_of_run(rows)[0]]:
                 try:
-                    values, known = scalar(rows, of_run), rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
+                    values, known = (
+                        scalar(rows, of_run),
+                        rows.loc[rows["layer"].isna(), "metric"].dropna().unique(),
+                    )
                     if values.empty:
                         stored = ", ".join(sorted(known)) or "none"
-                        raise ValueError(f"expected a stored scalar, got {of_run}; stored are {stored}")
+                        raise ValueError(
+                            f"expected a stored scalar, got {of_run}; stored are {stored}"
+                        )
                     table = measured.summaries_with(rows, values)
                     of_table = measured.correlations(table)
                 except ValueError as error:
-                    raise ValueError(f"{title} on the probe {probe[:8]}, {of_run}: {error}") from error
+                    raise ValueError(
+                        f"{title} on the probe {probe[:8]}, {of_run}: {error}"
+                    ) from error
                 show_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
                 show(of_table)
-                show("Checkpoints of one training are not independent: these correlations have no p-value.\n")
+                show(
+                    "Checkpoints of one training are not independent: these correlations have no "
+                    "p-value.\n"
+                )
                 keys = {"run": title, "probe": probe, "scalar": of_run}
                 summaries.append(table.reset_index().assign(**keys))
                 found.append(of_table.assign(**keys))
@@ -171,9 +221,12 @@ def convergence(
         max_vectors: Tokens of the text.
         classes: Word classes to compare; words for all of them, or none.
         sentences: Generated sentences of each kind, simple and complex; 0 for none.
-        class_file: Further classes: YAML {name: [word or phrase, ...]}, or CSV with the columns class and phrase.
-        long_sentences: Make sentences of up to 512 tokens, and of random words of the model's vocabulary, by length.
-        skip_blocks: Measure loss and final alignment without each block, too, on up to 4,096 tokens.
+        class_file: Further classes: YAML {name: [word or phrase, ...]}, or CSV with the columns
+            class and phrase.
+        long_sentences: Make sentences of up to 512 tokens, and of random words of the model's
+            vocabulary, by length.
+        skip_blocks: Measure loss and final alignment without each block, too, on up to 4,096
+            tokens.
         resamples: Of the bootstrap.
         seed: Of the bootstrap.
         before_after: Compare two models: the second minus the first.
@@ -191,22 +244,35 @@ def convergence(
 
 
 def _describe_rate(profile: Estimate, sign: str = "") -> str:
-    rate = profile.map(lambda alignment: (alignment[..., -1] - alignment[..., 0]) / (alignment.shape[-1] - 1))
+    rate = profile.map(
+        lambda alignment: (alignment[..., -1] - alignment[..., 0]) / (alignment.shape[-1] - 1)
+    )
     low, high = rate.interval
     return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
-    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
-    higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
+    difference, is_significant = (
+        gap["gap"].to_numpy(float),
+        gap["p_holm"].to_numpy(float) < THRESHOLD,
+    )
+    higher = {
+        pair[0]: is_significant & (difference > 0),
+        pair[1]: is_significant & (difference < 0),
+    }
     at = {name: np.flatnonzero(chosen).tolist() for name, chosen in higher.items() if chosen.any()}
-    found = [f"{name} higher at layer{'s' * (len(of) > 1)} {', '.join(map(str, of))}" for name, of in at.items()]
+    found = [
+        f"{name} higher at layer{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
+        for name, of in at.items()
+    ]
     test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
     return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
 
 
 def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw alignment against depth, a line for each model; against layers if all have the same number of them."""
+    """Draw alignment against depth, a line for each model; against layers if all have the same
+    number of them.
+    """
     figure, axes = panels("Alignment with the last layer", _BAND, (7.5, 4.5))
     same_depth = len({len(table) for table in profiles.values()}) == 1
     for number, (name, table) in enumerate(profiles.items()):
@@ -220,15 +286,30 @@ def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw the steps of each profile in a panel of its own, with their isotonic fit and their lower envelope."""
+    """Draw the steps of each profile in a panel of its own, with their isotonic fit and their lower
+    envelope.
+    """
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
         steps, bars = table.head(-1), {"color": _BARS, "capsize": 3, "label": "gradient"}
         axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=_errors(steps, "gradient"), **bars)
-        axes.axhline(float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate")
-        look: dict[str, Any] = {"edges": np.arange(len(steps) + 1) - 0.5, "baseline": None, "linewidth": 2, "zorder": 3}
+        axes.axhline(
+            float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate"
+        )
+        look: dict[str, Any] = {
+            "edges": np.arange(len(steps) + 1) - 0.5,
+            "baseline": None,
+            "linewidth": 2,
+            "zorder": 3,
+        }
         axes.stairs(steps["isotonic_fit"], color=SUBSET_COLOURS[0], label="isotonic fit", **look)
-        axes.stairs(steps["lower_envelope"], color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
+        axes.stairs(
+            steps["lower_envelope"],
+            color=LOSS_COLOUR,
+            linestyle="--",
+            label="lower envelope",
+            **look,
+        )
         zero_line(axes)
         layer_axis(axes)
 
@@ -238,65 +319,108 @@ def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def bound_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw the gradient of each layer against its alignment, with the largest non-decreasing function below it."""
+    """Draw the gradient of each layer against its alignment, with the largest non-decreasing
+    function below it.
+    """
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
         steps = table.head(-1).sort_values("alignment")
         edges = [min(0.0, steps["alignment"].iloc[0]), *steps["alignment"]]
-        axes.stairs(steps["bound"], edges, baseline=None, color=LOSS_COLOUR, linewidth=2, label="bound f")
-        axes.plot(steps["alignment"], steps["gradient"], "o", color=SUBSET_COLOURS[0], label="a layer, by its number")
+        axes.stairs(
+            steps["bound"], edges, baseline=None, color=LOSS_COLOUR, linewidth=2, label="bound f"
+        )
+        axes.plot(
+            steps["alignment"],
+            steps["gradient"],
+            "o",
+            color=SUBSET_COLOURS[0],
+            label="a layer, by its number",
+        )
         _number(axes, steps["layer"], steps["alignment"], steps["gradient"])
         zero_line(axes)
         axes.set_xlabel("alignment of the layer, A")
 
     caption = "The bound f is the largest non-decreasing function with G >= f(A)."
-    return facets("Gradient against alignment", caption, profiles, draw, "gradient to the next layer, G")
+    return facets(
+        "Gradient against alignment", caption, profiles, draw, "gradient to the next layer, G"
+    )
 
 
 def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> Figure:
-    """Draw the share of each model's tokens that fall at each step and at any, by size, with some classes as marks."""
+    """Draw the share of each model's tokens that fall at each step and at any, by size, with some
+    classes as marks.
+    """
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
         places = {layer: place for place, layer in enumerate(table["layer"].unique())}
         for number, size in enumerate(FALLS):
             shown = select(table, more_than=size, **{"class": "all"})
             look: dict[str, Any] = {"yerr": _errors(shown, "share"), "ecolor": "0.4"}
-            look |= {"color": (_BARS, SUBSET_COLOURS[0])[number], "label": f"all tokens, by more than {size:g}"}
+            look |= {
+                "color": (_BARS, SUBSET_COLOURS[0])[number],
+                "label": f"all tokens, by more than {size:g}",
+            }
             axes.bar(range(len(shown)), shown["share"], 0.7 - 0.3 * number, **look)
         for number, of_class in enumerate(name for name in marked if name in set(table["class"])):
             rows = select(table, more_than=FALLS[0], **{"class": of_class})
-            marks = {"marker": "<>^vsDPX*"[number % 9], "color": f"C{number + 1}", "s": 22, "zorder": 3}
-            axes.scatter([places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks)
+            marks = {
+                "marker": "<>^vsDPX*"[number % 9],
+                "color": f"C{number + 1}",
+                "s": 22,
+                "zorder": 3,
+            }
+            axes.scatter(
+                [places[layer] for layer in rows["layer"]], rows["share"], label=of_class, **marks
+            )
         every = -(-len(places) // _MOST_TICKS)
-        shown = [(place, layer) for layer, place in places.items() if place % every == 0 or layer == measured.ANY_STEP]
+        shown = [
+            (place, layer)
+            for layer, place in places.items()
+            if place % every == 0 or layer == measured.ANY_STEP
+        ]
         axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
         axes.set_xlabel("layer before the step; any: at least one step")
 
-    caption = "Marks: falls of any size, by class. Grey lines: 95% interval of a bootstrap over sequences."
+    caption = (
+        "Marks: falls of any size, by class. Grey lines: 95% interval of a bootstrap over "
+        "sequences."
+    )
     label = "share of tokens whose cosine\nto the final vector falls"
     return facets("Tokens that do not approach their final vector", caption, tables, draw, label)
 
 
 def levels_figure(tables: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> Figure:
-    """Draw the alignment of classes that are compared, a panel for each pair and all models in each."""
+    """Draw the alignment of classes that are compared, a panel for each pair and all models in
+    each.
+    """
 
     def draw(axes: Axes, pair: tuple[str, str]) -> None:
         for number, (name, table) in enumerate(tables.items()):
             for of_class, dashes in zip(pair, ("-", "--"), strict=True):
                 rows = select(table, **{"class": of_class})
                 look = {**_look(number), "linestyle": dashes, "label": f"{name}, {of_class}"}
-                _draw_profile(axes, rows, "alignment", rows["layer"] / max(1, len(rows) - 1), **look)
+                _draw_profile(
+                    axes, rows, "alignment", rows["layer"] / max(1, len(rows) - 1), **look
+                )
         axes.set_xlabel(RELATIVE_DEPTH)
 
     panels = {" and ".join(pair): pair for pair in pairs}
-    return facets("Alignment by class", _BAND, panels, draw, "mean cosine to the last layer", legends=True)
+    return facets(
+        "Alignment by class", _BAND, panels, draw, "mean cosine to the last layer", legends=True
+    )
 
 
-def skipped_figure(skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw final alignment and loss without each block against the gradient that the block adds, a column a model."""
+def skipped_figure(
+    skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, pd.DataFrame]
+) -> Figure:
+    """Draw final alignment and loss without each block against the gradient that the block adds, a
+    column a model.
+    """
     title, size = "What is lost without one block", (2.5 + 3.4 * len(skipped), 6.4)
     layout = {"sharey": "row", "squeeze": False}
-    figure, grid = panels(title, "Numbers: the block left out, from 1.", size, 2, len(skipped), **layout)
+    figure, grid = panels(
+        title, "Numbers: the block left out, from 1.", size, 2, len(skipped), **layout
+    )
     for column, (name, table) in zip(grid.T, skipped.items(), strict=True):
         without = table.tail(-1)
         gradient = profiles[name]["gradient"].to_numpy()[without["layer"]]
@@ -308,7 +432,14 @@ def skipped_figure(skipped: Mapping[str, pd.DataFrame], profiles: Mapping[str, p
         column[0].set_title(name)
         if reason := table["reason"].iloc[0]:
             column[1].set_xticks([])
-            column[1].text(0.5, 0.5, f"no loss:\n{reason}", transform=column[1].transAxes, ha="center", wrap=True)
+            column[1].text(
+                0.5,
+                0.5,
+                f"no loss:\n{reason}",
+                transform=column[1].transAxes,
+                ha="center",
+                wrap=True,
+            )
     grid[0, 0].set_ylabel("cosine of the last states to\nthose of the whole model")
     grid[1, 0].set_ylabel("loss")
     grid[0, 0].legend(fontsize=8)
@@ -319,17 +450,26 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
     """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
     title = f"{name}: alignment of one class minus that of another"
     layout = {"sharex": True, "sharey": True, "squeeze": False}
-    figure, grid = panels(title, "Bars: 95% interval of the test.", (7.5, 1.2 + 2.4 * len(gaps)), len(gaps), **layout)
-    for number, (axes, ((first, second), gap)) in enumerate(zip(grid[:, 0], gaps.items(), strict=True)):
+    figure, grid = panels(
+        title, "Bars: 95% interval of the test.", (7.5, 1.2 + 2.4 * len(gaps)), len(gaps), **layout
+    )
+    for number, (axes, ((first, second), gap)) in enumerate(
+        zip(grid[:, 0], gaps.items(), strict=True)
+    ):
         colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
         zero_line(axes)
         axes.errorbar(gap["layer"], gap["gap"], _errors(gap, "gap"), color=colour, capsize=2)
         looks = {f"adjusted p < {THRESHOLD}": colour, "not significant": "white"}
-        for (label, fill), chosen in zip(looks.items(), (is_significant, ~is_significant), strict=True):
+        for (label, fill), chosen in zip(
+            looks.items(), (is_significant, ~is_significant), strict=True
+        ):
             if chosen.any():
                 look = {"color": colour, "markerfacecolor": fill, "label": label}
                 axes.plot(gap["layer"][chosen], gap["gap"][chosen], "o", **look)
-        axes.set(title=f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}", ylabel="gap of alignment")
+        axes.set(
+            title=f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}",
+            ylabel="gap of alignment",
+        )
         axes.legend(fontsize=8)
     layer_axis(grid[-1, 0])
     return figure
@@ -351,14 +491,18 @@ def _look(number: int) -> dict[str, Any]:
     return {"color": series_colour(number), "marker": "os^Dv"[number % 5]}
 
 
-def _draw_profile(axes: Axes, table: pd.DataFrame, column: str, x: ArrayLike | None = None, **look: Any) -> None:
+def _draw_profile(
+    axes: Axes, table: pd.DataFrame, column: str, x: ArrayLike | None = None, **look: Any
+) -> None:
     look |= {"markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
     line_with_band(axes, table, column, x=x, **look)
 
 
 def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
     """Return the distances of the ends of an interval to the value, (2, n)."""
-    return np.maximum((table[column] - table[f"{column}_low"], table[f"{column}_high"] - table[column]), 0)
+    return np.maximum(
+        (table[column] - table[f"{column}_low"], table[f"{column}_high"] - table[column]), 0
+    )
 
 
 def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:

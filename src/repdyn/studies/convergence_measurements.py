@@ -1,7 +1,9 @@
-"""Measure how the tokens of a model approach their states at the last layer, and what is lost without each block.
+"""Measure how the tokens of a model approach their states at the last layer, and what is lost
+without each block.
 
-The gradient, its average and what is fitted to it follow Lee 2024, Fractal Self-Similarity in Semantic Convergence
-(Fractal Fract. 8(10):552). Profiles A_0 ... A_L are mean cosines of each layer to the last one, all finite.
+The gradient, its average and what is fitted to it follow Lee 2024, Fractal Self-Similarity in
+Semantic Convergence (Fractal Fract. 8(10):552). Profiles A_0 ... A_L are mean cosines of each layer
+to the last one, all finite.
 """
 
 import math
@@ -31,7 +33,9 @@ from repdyn.studies.study import join_tables, text_probe
 from repdyn.tables.frames import grid, measurements
 
 FALLS = (0.0, 0.01)
-"""Sizes of a fall of a token's cosine from one layer to the next: shares of larger falls are reported."""
+"""Sizes of a fall of a token's cosine from one layer to the next: shares of larger falls are
+reported.
+"""
 _ROUNDING = 1e-12
 LONGEST = 512
 """Tokens of the longest sentence, as published."""
@@ -46,7 +50,9 @@ COMPARED = {("frequent", "rare"): True, ("function", "content"): True}
 COMPARED |= {("simple", "complex"): False, ("random", "complex"): False}
 """Pairs of classes that are compared, and whether they are of the same sequences."""
 _RATES = np.linspace(-5.0, 5.0, 100_001)
-"""Rates of decay of a gradient per layer that are tried: at the largest the next step is 150 times as small."""
+"""Rates of decay of a gradient per layer that are tried: at the largest the next step is 150 times
+as small.
+"""
 
 
 class ClassCosines(NamedTuple):
@@ -54,19 +60,24 @@ class ClassCosines(NamedTuple):
 
     alignment: SequenceSums
     falls: Mapping[float, SequenceSums]
-    """By size: how many cosines fall by more than it at each step, and at any step in the last column."""
+    """By size: how many cosines fall by more than it at each step, and at any step in the last
+    column.
+    """
     of_words: np.ndarray
-    """(n_words, L + 1): the mean over the tokens of each distinct word, an entry of the model's vocabulary."""
+    """(n_words, L + 1): the mean over the tokens of each distinct word, an entry of the model's
+    vocabulary.
+    """
 
 
 def measure_convergence(
     loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
 ) -> tuple[str, dict[str, ClassCosines]]:
-    """Run a model, or one stack of its blocks, over a text, and over generated sentences if there are to be any.
+    """Run a model, or one stack of its blocks, over a text, and over generated sentences if there
+    are to be any.
 
     Returns:
-        The hash of the text's probe; what was measured by subset of the text's tokens ("all" first, "rare", ...), and
-        by kind of sentence ("simple", ...).
+        The hash of the text's probe; what was measured by subset of the text's tokens ("all" first,
+        "rare", ...), and by kind of sentence ("simple", ...).
     """
     classes = class_names(options.classes)
     text = text_probe(loaded, options, classes, phrases)
@@ -75,10 +86,13 @@ def measure_convergence(
         is_long = options.long_sentences
         longest = min(loaded.context, LONGEST) if is_long else loaded.context
         try:
-            probe = sentence_probe(loaded.tokenizer, options.sentences, sequence_length=longest, are_long=is_long)
+            probe = sentence_probe(
+                loaded.tokenizer, options.sentences, sequence_length=longest, are_long=is_long
+            )
         except ValueError as error:
             raise ValueError(
-                f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves them out"
+                f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves "
+                "them out"
             ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
         found |= _by_class(loaded, probe, kinds, by_length=is_long)
@@ -88,35 +102,48 @@ def measure_convergence(
 def _by_class(
     loaded: LoadedModel, probe: Probe, subsets: Sequence[str], *, by_length: bool = False
 ) -> dict[str, ClassCosines]:
-    """Return the cosines by subset, and of tokens in sequences of up to 64 tokens, to 128, ... if wanted."""
+    """Return the cosines by subset, and of tokens in sequences of up to 64 tokens, to 128, ... if
+    wanted.
+    """
     samples = {name: probe.sample(name).ravel() for name in subsets}
     edges = [0, 64]
     while edges[-1] < probe.lengths.max():
         edges.append(2 * edges[-1])
     for name, tokens in list(samples.items()) if by_length else ():
         lengths = probe.lengths.numpy()[probe.window_of(tokens)]
-        parts = {edge: tokens[(lengths > edge[0]) & (lengths <= edge[1])] for edge in pairwise(edges)}
-        samples |= {f"{name}, {low + 1} to {high} tokens": part for (low, high), part in parts.items() if len(part)}
+        parts = {
+            edge: tokens[(lengths > edge[0]) & (lengths <= edge[1])] for edge in pairwise(edges)
+        }
+        samples |= {
+            f"{name}, {low + 1} to {high} tokens": part
+            for (low, high), part in parts.items()
+            if len(part)
+        }
     cosines = token_cosines(loaded, probe, subsets)
     return {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
 
 
 def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> ClassCosines:
-    """Return what is measured of some tokens of a probe, by their numbers (n,), from :func:`token_cosines`."""
+    """Return what is measured of some tokens of a probe, by their numbers (n,), from
+    :func:`token_cosines`.
+    """
     cosines, sequences = cosines[:, tokens], (probe.window_of(tokens), len(probe.lengths))
     steps = -np.diff(cosines, axis=0)
     fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
-    falls = {size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()}
+    falls = {
+        size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()
+    }
     distinct, words = np.unique(probe.tokens.numpy()[tokens], return_inverse=True)
     of_words = SequenceSums.of(cosines, words, len(distinct)).means
     return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
 
 
 def token_cosines(model: Model, probe: Probe, subsets: Sequence[str]) -> np.ndarray:
-    """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every token t of the subsets and layer l.
+    """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every token t of the subsets
+    and layer l.
 
-    The last layer L is the last block's output before a final normalisation. The mean over a subset is the metric
-    "alignment" on it.
+    The last layer L is the last block's output before a final normalisation. The mean over a subset
+    is the metric "alignment" on it.
 
     Returns:
         (L + 1, n_tokens of the probe) float64 in [-1, 1], NaN for other tokens.
@@ -129,12 +156,14 @@ def token_cosines(model: Model, probe: Probe, subsets: Sequence[str]) -> np.ndar
 def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
     try:
         with full_precision(layer.device):
-            clouds = matched(require_numbers, *(Cloud(one.states.to(one.device)) for one in (layer, last)))
+            clouds = matched(
+                require_numbers, *(Cloud(one.states.to(one.device)) for one in (layer, last))
+            )
             return cosines(*clouds).cpu().numpy()
     except Undefined as undefined:
         raise ValueError(
-            f"expected states with a direction at layer {layer.index} ({layer.module}) and at the last layer, got some "
-            f"without: {undefined.reason}"
+            f"expected states with a direction at layer {layer.index} ({layer.module}) and at the "
+            f"last layer, got some without: {undefined.reason}"
         ) from undefined
 
 
@@ -142,16 +171,18 @@ def skip_blocks(loaded: LoadedModel, options: Any) -> pd.DataFrame:
     """Measure a model without each of its blocks, one at a time, on a part of the text.
 
     Returns:
-        A row for the whole model (layer -1) and for each block: layer (its input, whose gradient it adds),
-        final_alignment (mean cosine of each token's last state to its own in the whole model), loss, reason if it is
-        NaN.
+        A row for the whole model (layer -1) and for each block: layer (its input, whose gradient it
+        adds), final_alignment (mean cosine of each token's last state to its own in the whole
+        model), loss, reason if it is NaN.
     """
     few = SimpleNamespace(**{**vars(options), "max_vectors": min(options.max_vectors, MAX_SKIPPED)})
     probe = text_probe(loaded, few, ())
     _, *blocks = layer_states(loaded, probe)
     rows = [(-1, 1.0, *_loss(loaded, probe))]
     for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):
-        with loaded.model.get_submodule(block.module).register_forward_hook(_pass_on, with_kwargs=True):
+        with loaded.model.get_submodule(block.module).register_forward_hook(
+            _pass_on, with_kwargs=True
+        ):
             *_, last = layer_states(loaded, probe)
             changed = float(alignment(last.states, blocks[-1].states))
             rows.append((block.index - 1, changed, *_loss(loaded, probe)))
@@ -173,9 +204,11 @@ def _pass_on(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output
 
 
 def decay_rate(steps: ArrayLike) -> float:
-    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient (L,) by least squares.
+    """Return the rate lambda of the curve ``a * exp(-lambda * l)`` nearest to a gradient (L,) by
+    least squares.
 
-    Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for fewer than two steps, or all 0.
+    Per layer, positive where the gradient shrinks with depth, in [-5, 5]; NaN for fewer than two
+    steps, or all 0.
 
     >>> round(decay_rate([0.4, 0.2, 0.1, 0.05]), 4)
     0.6931
@@ -183,14 +216,19 @@ def decay_rate(steps: ArrayLike) -> float:
     values = np.asarray(steps, float)
     if len(values) < 2 or not values.any():
         return math.nan
-    curves = np.exp(-np.outer(_RATES, np.arange(len(values))) - np.maximum(0.0, -_RATES * (len(values) - 1))[:, None])
+    curves = np.exp(
+        -np.outer(_RATES, np.arange(len(values)))
+        - np.maximum(0.0, -_RATES * (len(values) - 1))[:, None]
+    )
     return float(_RATES[((curves @ values) ** 2 / (curves**2).sum(1)).argmax()])
 
 
 def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
-    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``: f(A_0) ... f(A_{L-1}).
+    """Return the largest non-decreasing function f of the alignment with ``G_l >= f(A_l)``: f(A_0)
+    ... f(A_{L-1}).
 
-    It is the lower envelope where the alignment rises with depth, and differs where it falls. Source: theorem 3.
+    It is the lower envelope where the alignment rises with depth, and differs where it falls.
+    Source: theorem 3.
 
     >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
     [-0.25, -0.25, 0.25]
@@ -200,37 +238,54 @@ def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
 
 
 def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) -> pd.DataFrame:
-    """Compare the alignment of two classes of tokens, or of two kinds of sentences, every sequence with one weight.
+    """Compare the alignment of two classes of tokens, or of two kinds of sentences, every sequence
+    with one weight.
 
-    Two classes of the same sequences by a paired t-test of the means over the tokens of each class (sequences that lack
-    either are left out), two kinds of sentences by Welch's t-test, since any pairing would be arbitrary.
+    Two classes of the same sequences by a paired t-test of the means over the tokens of each class
+    (sequences that lack either are left out), two kinds of sentences by Welch's t-test, since any
+    pairing would be arbitrary.
 
     Returns:
-        A row for each layer but the last: layer, gap (mean alignment of the first minus that of the second), gap_low
-        and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence differs from another), p_holm
-        (adjusted for testing every layer), test, n (sample sizes, in words).
+        A row for each layer but the last: layer, gap (mean alignment of the first minus that of the
+        second), gap_low and gap_high (95% confidence interval), t, p (two-sided; NaN if no sequence
+        differs from another), p_holm (adjusted for testing every layer), test, n (sample sizes, in
+        words).
     """
     has = first.counts > 0, second.counts > 0
     if paired:
         has = (has[0] & has[1],) * 2
-    one, other = (sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True))
+    one, other = (
+        sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True)
+    )
     if min(len(one), len(other)) < 2:
         what = "sequences with tokens of both classes" if paired else "sentences of either kind"
-        raise ValueError(f"expected at least 2 {what}, got {len(one)} and {len(other)}; take more text, or sentences")
+        raise ValueError(
+            f"expected at least 2 {what}, got {len(one)} and {len(other)}; take more text, or "
+            "sentences"
+        )
     with np.errstate(all="ignore"):
-        tested: Any = stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
+        tested: Any = (
+            stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
+        )
     gap = (one - other).mean(0) if paired else one.mean(0) - other.mean(0)
     bounds = tested.confidence_interval(LEVEL)
-    table = {"layer": np.arange(len(gap)), "gap": gap, "gap_low": bounds.low, "gap_high": bounds.high}
+    table = {
+        "layer": np.arange(len(gap)),
+        "gap": gap,
+        "gap_low": bounds.low,
+        "gap_high": bounds.high,
+    }
     table |= {"t": tested.statistic, "p": tested.pvalue, "p_holm": holm(tested.pvalue)}
     test = "paired t-test" if paired else "Welch's t-test"
     n = f"{len(one)} sequences" if paired else f"{len(one)} and {len(other)} sentences"
     return pd.DataFrame({**table, "test": test, "n": n})
 
 
-def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each ``own`` class against all
-    tokens but first positions and special ones."""
+def class_gaps(
+    classes: Mapping[str, ClassCosines], own: Iterable[str] = ()
+) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each
+    ``own`` class against all tokens but first positions and special ones."""
     pairs = {**COMPARED, **{(name, "no_sink"): True for name in own}}
     return {
         pair: compare_classes(*(classes[name].alignment for name in pair), paired=paired)
@@ -240,7 +295,8 @@ def class_gaps(classes: Mapping[str, ClassCosines], own: Iterable[str] = ()) -> 
 
 
 def holm(p: ArrayLike) -> np.ndarray:
-    """Adjust p-values for testing all of them, NaN aside: the chance of any false positive stays at the threshold.
+    """Adjust p-values for testing all of them, NaN aside: the chance of any false positive stays at
+    the threshold.
 
     Source: Holm 1979 (Scand. J. Statist. 6:65).
 
@@ -254,12 +310,13 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
-    """Return an alignment profile, or a difference of two, with its gradient, and ``with_fits`` of it: a row for each
-    layer. Gradients and fits are from the layer to the next, NaN at the last."""
+    """Return an alignment profile, or a difference of two, with its gradient, and ``with_fits`` of
+    it: a row for each layer. Gradients and fits are from the layer to the next, NaN at the last."""
     steps = profile.map(np.diff)
     columns = {**profile.columns("alignment"), **steps.columns("gradient")}
     if with_fits:
-        # a pooled mean lies above the smallest of what it pools: the fit of the source is no lower bound
+        # a pooled mean lies above the smallest of what it pools: the fit of the source is no lower
+        # bound
         columns["isotonic_fit"] = isotonic_regression(steps.values).x
         columns["lower_envelope"] = np.minimum.accumulate(steps.values[::-1])[::-1]
         columns["bound"] = bound_over_alignment(profile.values)
@@ -267,31 +324,47 @@ def profile_table(profile: Estimate, *, with_fits: bool = True) -> pd.DataFrame:
     return frame.rename_axis("layer").reset_index()
 
 
-def class_table(measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0) -> pd.DataFrame:
-    """Return the alignment of each class of tokens or sentences, a row for each class and layer: mean over tokens with
-    its 95% interval, and over distinct words, each by the mean of its tokens."""
+def class_table(
+    measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0
+) -> pd.DataFrame:
+    """Return the alignment of each class of tokens or sentences, a row for each class and layer:
+    mean over tokens with its 95% interval, and over distinct words, each by the mean of its
+    tokens."""
     frames = {}
     for name, found in measured.items():
         [estimate] = bootstrap([found.alignment], n_resamples, seed)
         table = {"layer": range(found.alignment.sums.shape[1]), **estimate.columns("alignment")}
-        table |= {"alignment_of_words": found.of_words.mean(0), "n_tokens": found.alignment.n_tokens}
+        table |= {
+            "alignment_of_words": found.of_words.mean(0),
+            "n_tokens": found.alignment.n_tokens,
+        }
         n_sequences = np.count_nonzero(found.alignment.counts)
-        frames[name] = pd.DataFrame({**table, "n_words": len(found.of_words), "n_sequences": n_sequences})
+        frames[name] = pd.DataFrame(
+            {**table, "n_words": len(found.of_words), "n_sequences": n_sequences}
+        )
     return join_tables(frames, "class")
 
 
 def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
-    """Return the alignment of each class of each model at some layers, from the :func:`class_table` of all models."""
+    """Return the alignment of each class of each model at some layers, from the :func:`class_table`
+    of all models.
+    """
     found = classes.groupby(["model", "class"], sort=False)
     means = {"mean": ("alignment", "mean"), "mean_of_words": ("alignment_of_words", "mean")}
     places = {"first": lambda n: 0, "middle": lambda n: n // 2, "last_but_one": lambda n: n - 2}
-    at = {name: ("alignment", lambda of, place=place: of.iloc[place(len(of))]) for name, place in places.items()}
+    at = {
+        name: ("alignment", lambda of, place=place: of.iloc[place(len(of))])
+        for name, place in places.items()
+    }
     return found.agg(**means, **at).reset_index()
 
 
-def fall_table(measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0) -> pd.DataFrame:
-    """Return the share of each class's tokens whose cosine to their final vector falls, a row for each class, size of
-    the fall (of :data:`FALLS`) and layer from which to the next; "any" for at least one step."""
+def fall_table(
+    measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0
+) -> pd.DataFrame:
+    """Return the share of each class's tokens whose cosine to their final vector falls, a row for
+    each class, size of the fall (of :data:`FALLS`) and layer from which to the next; "any" for at
+    least one step."""
     frames = {}
     for name, found in measured.items():
         layers = [*range(found.alignment.sums.shape[1] - 1), ANY_STEP]
@@ -318,27 +391,36 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
 
 
 def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
-    """Return each summary of the alignment profile of a run, or one stack of its model, and a scalar by step, without
-    NaN (column "value"), at every step that has both."""
+    """Return each summary of the alignment profile of a run, or one stack of its model, and a
+    scalar by step, without NaN (column "value"), at every step that has both."""
     profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
     steps = [step for step in profiles.columns if step in values.index]
-    table = {name: [of(profiles[step].to_numpy(float)) for step in steps] for name, of in SUMMARIES.items()}
-    return pd.DataFrame({**table, "value": values.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step"))
+    table = {
+        name: [of(profiles[step].to_numpy(float)) for step in steps]
+        for name, of in SUMMARIES.items()
+    }
+    return pd.DataFrame(
+        {**table, "value": values.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step")
+    )
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlation of each summary with the scalar: spearman and pearson, NaN where one never changes.
+    """Return the correlation of each summary with the scalar: spearman and pearson, NaN where one
+    never changes.
 
-    There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
-    while the scalar does correlates with it.
+    There is no p-value: checkpoints of one training are not independent draws, and anything that
+    moves in one direction while the scalar does correlates with it.
     """
     if len(table) < MIN_CHECKPOINTS:
         raise ValueError(
-            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and the scalar, got "
-            f"{len(table)}; measure the metric alignment at more steps of the training"
+            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and "
+            f"the scalar, got {len(table)}; measure the metric alignment at more steps of the "
+            "training"
         )
     # rounding would give constants a correlation
     varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
     summaries, values = varying[list(SUMMARIES)], varying["value"]
-    found = {method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")}
+    found = {
+        method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")
+    }
     return pd.DataFrame(found).rename_axis("summary").reset_index()

@@ -32,9 +32,16 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
 TWIN = 0.99
 """Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
-UNUSED = re.compile(r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+")
+UNUSED = re.compile(
+    r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+"
+)
 """Names of tokens that vocabularies reserve: no text is ever encoded as them."""
-NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = "no token has them", "unused tokens", "before position 0", "with a twin"
+NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = (
+    "no token has them",
+    "unused tokens",
+    "before position 0",
+    "with a twin",
+)
 """Reasons for leaving rows out."""
 LARGEST = "largest"
 ENDS: dict[str, Callable[[Any], Any]] = {
@@ -55,7 +62,9 @@ class EmbeddingTable:
     """The used rows of a table, with their names."""
 
     name: str
-    """"input", "position", "segment"; with the parameter's name where a model has several of a kind."""
+    """"input", "position", "segment"; with the parameter's name where a model has several of a
+    kind.
+    """
     kind: TableKind
     parameter: str
     """Name of the whole table in the model."""
@@ -73,7 +82,9 @@ class EmbeddingTable:
 
     @cached_property
     def explained(self) -> np.ndarray:
-        """The cumulative share of variance by principal components; empty for fewer than 3 different rows."""
+        """The cumulative share of variance by principal components; empty for fewer than 3
+        different rows.
+        """
         try:
             return explained_variance(self.rows)
         except Undefined:
@@ -83,16 +94,19 @@ class EmbeddingTable:
         """Return the table of some of its rows, with the reason for leaving the others out."""
         left_out = {**self.left_out, reason: len(self.rows) - len(numbers)}
         labels = tuple(self.labels[number] for number in numbers)
-        return replace(self, rows=self.rows[torch.from_numpy(numbers)], labels=labels, left_out=left_out)
+        return replace(
+            self, rows=self.rows[torch.from_numpy(numbers)], labels=labels, left_out=left_out
+        )
 
 
 def embedding_tables(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, unused: bool = False
 ) -> list[EmbeddingTable]:
-    """Return the input, position and segment tables of a model, without the rows that mean nothing, which are counted.
+    """Return the input, position and segment tables of a model, without the rows that mean nothing,
+    which are counted.
 
-    Left out are input rows beyond the vocabulary (padding to a round size) and those of tokens that it names as unused
-    (:data:`UNUSED`), and position rows before position 0.
+    Left out are input rows beyond the vocabulary (padding to a round size) and those of tokens that
+    it names as unused (:data:`UNUSED`), and position rows before position 0.
     """
     vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
     lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
@@ -101,19 +115,30 @@ def embedding_tables(
         n_rows, first = len(lookup.weight), lookup.first_row
         if lookup.kind == "input":
             named = {row: vocabulary[row] for row in sorted(vocabulary) if row < n_rows}
-            kept = {row: token for row, token in named.items() if unused or not UNUSED.fullmatch(token)}
+            kept = {
+                row: token for row, token in named.items() if unused or not UNUSED.fullmatch(token)
+            }
             left_out = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
         else:
-            kept, left_out = {row: str(row - first) for row in range(first, n_rows)}, {NO_POSITION: first}
+            kept, left_out = (
+                {row: str(row - first) for row in range(first, n_rows)},
+                {NO_POSITION: first},
+            )
         name = lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}"
         rows = lookup.weight if len(kept) == n_rows else lookup.weight[torch.tensor([*kept])]
         left_out = {why: count for why, count in left_out.items() if count}
-        tables.append(EmbeddingTable(name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out))
+        tables.append(
+            EmbeddingTable(
+                name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out
+            )
+        )
     return tables
 
 
 def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tensor:
-    """Return all unordered pairs of rows, or ``max_pairs`` drawn with replacement if there are more: (2, n) int64."""
+    """Return all unordered pairs of rows, or ``max_pairs`` drawn with replacement if there are
+    more: (2, n) int64.
+    """
     if n_rows * (n_rows - 1) // 2 <= max_pairs:
         return torch.triu_indices(n_rows, n_rows, offset=1)
     # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
@@ -128,14 +153,18 @@ def norms(rows: Tensor) -> np.ndarray:
 
 
 def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dict[str, np.ndarray]:
-    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` of pairs of rows (n, dim), each (n_pairs,) float64.
+    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` of pairs of rows (n, dim), each
+    (n_pairs,) float64.
 
-    ``pairs``, (2, n_pairs), are numbers of rows, the second ones of the ``other`` table, if there is one.
+    ``pairs``, (2, n_pairs), are numbers of rows, the second ones of the ``other`` table, if there
+    is one.
     """
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
     with full_precision(rows.device):
-        for first, second in pairs.to(rows.device).split(max(1, _PAIRS_AT_ONCE // rows.shape[1]), dim=1):
+        for first, second in pairs.to(rows.device).split(
+            max(1, _PAIRS_AT_ONCE // rows.shape[1]), dim=1
+        ):
             x, y = rows[first].double(), other[second].double()
             dot = (x * y).sum(1)
             found["distance"].append((x - y).norm(dim=1))
@@ -153,14 +182,17 @@ def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
 
 
 def describe(values: np.ndarray) -> dict[str, Any]:
-    """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
+    """Return number, mean, standard deviation (n - 1) and quantiles of the values that are
+    not NaN.
+    """
     found = pd.Series(values).dropna()
     statistics = found.describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]).tolist()
     return {**dict(zip(_STATISTICS, statistics, strict=True)), "n": len(found)}
 
 
 def about_mean(rows: Tensor) -> pd.DataFrame:
-    """Return distance, cosine (NaN if either is zero) and dot of each row (n, dim) with the mean row m, in float64.
+    """Return distance, cosine (NaN if either is zero) and dot of each row (n, dim) with the mean
+    row m, in float64.
 
     The mean of dot is |m|^2.
     """
@@ -172,7 +204,9 @@ def about_mean(rows: Tensor) -> pd.DataFrame:
 
 
 def explained_variance(rows: Tensor) -> np.ndarray:
-    """Return the cumulative share of variance that the principal components explain; of at least 3 different rows."""
+    """Return the cumulative share of variance that the principal components explain; of at least 3
+    different rows.
+    """
     variances = Cloud(rows).once(spectrum_of).cpu().numpy()
     return np.cumsum(variances) / variances.sum()
 
@@ -195,28 +229,36 @@ def closest_pairs(
     ends: Iterable[str] = (LARGEST,),
     title: str | None = None,
 ) -> tuple[dict[str, pd.DataFrame], Tensor]:
-    """Find the ``k`` pairs of rows at ends of the cosines (all if there are fewer), and each row's largest cosine.
+    """Find the ``k`` pairs of rows at ends of the cosines (all if there are fewer), and each row's
+    largest cosine.
 
-    The search computes every pair, a tile of float32 cosines at a time; the best 16,384 are measured again in float64,
-    so the order is that of float64.
+    The search computes every pair, a tile of float32 cosines at a time; the best 16,384 are
+    measured again in float64, so the order is that of float64.
 
     Args:
-        rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
+        rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in
+            no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
 
     Returns:
-        The pairs by end, most extreme first, equal ones by row number: first and second (row numbers), cosine, dot,
-        distance. And each row's largest cosine with another, (n,) float32 on the CPU; -1 if it has none.
+        The pairs by end, most extreme first, equal ones by row number: first and second (row
+        numbers), cosine, dot, distance. And each row's largest cosine with another, (n,) float32 on
+        the CPU; -1 if it has none.
     """
     within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
     with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
-        best = {end: (one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)) for end in ends}
+        best = {
+            end: (one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device))
+            for end in ends
+        }
         nearest = torch.full_like(one[:, 0], -1.0)
         tiles = product(range(0, len(one), _TILE), range(0, len(two), _TILE))
         upper = [(row, column) for row, column in tiles if column >= row or not within]
-        for row, column in tqdm(upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None):
+        for row, column in tqdm(
+            upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None
+        ):
             cosines = product_of_rows(one[row : row + _TILE], two[column : column + _TILE])
             of_others = cosines
             if within and row == column:
@@ -232,18 +274,29 @@ def closest_pairs(
         pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
         values = pair_values(rows, pairs, other)
         found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
-        found = found.assign(**values, score=-ENDS[end](values["cosine"])).sort_values(["score", "first", "second"])
-        frames[end] = found[["first", "second", "cosine", "dot", "distance"]].head(k).reset_index(drop=True)
+        found = found.assign(**values, score=-ENDS[end](values["cosine"])).sort_values(
+            ["score", "first", "second"]
+        )
+        frames[end] = (
+            found[["first", "second", "cosine", "dot", "distance"]].head(k).reset_index(drop=True)
+        )
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
     return frames, of_all
 
 
-def _best_with(scores: Tensor, places: Tensor, tile: Tensor, corner: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return the n best scores so far and of a tile, largest first, and their places; NaN is none."""
+def _best_with(
+    scores: Tensor, places: Tensor, tile: Tensor, corner: Tensor, n: int
+) -> tuple[Tensor, Tensor]:
+    """Return the n best scores so far and of a tile, largest first, and their places; NaN
+    is none.
+    """
     # what is not above the n-th so far needs no sorting
     better = tile > (scores[-1] if len(scores) == n else -torch.inf)
-    scores, places = torch.cat([scores, tile[better]]), torch.cat([places, better.nonzero() + corner])
+    scores, places = (
+        torch.cat([scores, tile[better]]),
+        torch.cat([places, better.nonzero() + corner]),
+    )
     best = scores.topk(min(n, len(scores)))
     return best.values, places[best.indices]
 
@@ -255,21 +308,29 @@ def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
     return unit[nonzero], nonzero.nonzero()[:, 0]
 
 
-def without_twins(table: EmbeddingTable, k: int, twin: float = TWIN) -> tuple[EmbeddingTable, dict[str, pd.DataFrame]]:
-    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` pairs at each end.
+def without_twins(
+    table: EmbeddingTable, k: int, twin: float = TWIN
+) -> tuple[EmbeddingTable, dict[str, pd.DataFrame]]:
+    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k``
+    pairs at each end.
 
-    Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
-    with fewer than two rows keeps all.
+    Such rows belong to tokens that never occurred in training: they all moved the same way. A table
+    that would be left with fewer than two rows keeps all.
     """
     found, nearest = closest_pairs(table.rows, k=_FEWEST_CANDIDATES, ends=ENDS, title=table.name)
     alone = np.flatnonzero((nearest < twin).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
         return table, {end: pairs.head(k) for end, pairs in found.items()}
     rest, sides = table.subset(alone, TWINS), ["first", "second"]
-    kept = {end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k) for end, pairs in found.items()}
+    kept = {
+        end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k)
+        for end, pairs in found.items()
+    }
     if all(len(pairs) == k for pairs in kept.values()):
         return rest, {
-            end: pairs.assign(**{side: np.searchsorted(alone, np.asarray(pairs[side])) for side in sides})
+            end: pairs.assign(
+                **{side: np.searchsorted(alone, np.asarray(pairs[side])) for side in sides}
+            )
             for end, pairs in kept.items()
         }
     return rest, closest_pairs(rest.rows, k=k, ends=ENDS, title=table.name)[0]
@@ -278,10 +339,14 @@ def without_twins(table: EmbeddingTable, k: int, twin: float = TWIN) -> tuple[Em
 def closest_table(
     tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, Mapping[str, pd.DataFrame]]
 ) -> pd.DataFrame:
-    """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each two of one width."""
+    """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each
+    two of one width.
+    """
     frames = {}
     for one, other in [*((table, None) for table in tables), *combinations(tables, 2)]:
-        name, rows = (one.name, None) if other is None else (f"{one.name} and {other.name}", other.rows)
+        name, rows = (
+            (one.name, None) if other is None else (f"{one.name} and {other.name}", other.rows)
+        )
         if rows is None or rows.shape[1] == one.rows.shape[1]:
             found = known.get(name) or closest_pairs(one.rows, rows, k=k, title=name)[0]
             frames[name] = name_rows(found[LARGEST], one, other or one)
@@ -291,15 +356,21 @@ def closest_table(
 def name_rows(pairs: pd.DataFrame, one: EmbeddingTable, other: EmbeddingTable) -> pd.DataFrame:
     """Return pairs with the names of the rows in place of their numbers."""
     sides = {"first": one, "second": other}
-    return pairs.assign(**{side: np.array(table.labels, object)[pairs[side]] for side, table in sides.items()})
+    return pairs.assign(
+        **{side: np.array(table.labels, object)[pairs[side]] for side, table in sides.items()}
+    )
 
 
 def distributions(table: EmbeddingTable, *, pairs: int, seed: int) -> dict[str, np.ndarray]:
-    """Return each quantity of :data:`QUANTITIES`, of every row or of sampled pairs; of pairs only if there are two
-    rows."""
+    """Return each quantity of :data:`QUANTITIES`, of every row or of sampled pairs; of pairs only
+    if there are two rows."""
     n = len(table.rows)
     of_pairs = pair_values(table.rows, sample_pairs(n, pairs, seed)) if n > 1 else {}
-    return {"norm": norms(table.rows), **of_pairs, "cosine with mean": table.about["cosine"].to_numpy()}
+    return {
+        "norm": norms(table.rows),
+        **of_pairs,
+        "cosine with mean": table.about["cosine"].to_numpy(),
+    }
 
 
 def count_pairs(table: EmbeddingTable, values: Mapping[str, np.ndarray]) -> tuple[int, bool]:
@@ -308,15 +379,20 @@ def count_pairs(table: EmbeddingTable, values: Mapping[str, np.ndarray]) -> tupl
     return n_pairs, n_pairs == math.comb(len(table.rows), 2)
 
 
-def tabulate(measured: Mapping[EmbeddingTable, Mapping[str, np.ndarray]]) -> dict[str, pd.DataFrame]:
+def tabulate(
+    measured: Mapping[EmbeddingTable, Mapping[str, np.ndarray]],
+) -> dict[str, pd.DataFrame]:
     """Return results of several embedding tables, from their :func:`distributions`.
 
     Returns:
-        tables: rows, those left out, mean, components for shares of variance. distributions: of each quantity.
+        tables: rows, those left out, mean, components for shares of variance. distributions: of
+            each quantity.
         dimension_curves: cumulative share of variance.
     """
     curves = {
-        table.name: pd.DataFrame({"components": range(1, n + 1), "cumulative_share": table.explained})
+        table.name: pd.DataFrame(
+            {"components": range(1, n + 1), "cumulative_share": table.explained}
+        )
         for table in measured
         if (n := len(table.explained))
     }

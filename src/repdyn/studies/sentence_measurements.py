@@ -1,4 +1,6 @@
-"""Groups of paraphrases, changed sentences and collections of texts: their vectors at every layer, measured."""
+"""Groups of paraphrases, changed sentences and collections of texts: their vectors at every layer,
+measured.
+"""
 
 import math
 import re
@@ -16,31 +18,46 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repdyn.reading import Model, causal_stacks, layer_states
-from repdyn.studies.embedding_tables import cosine_matrix, describe, norms, pair_values, sample_pairs
+from repdyn.studies.embedding_tables import (
+    cosine_matrix,
+    describe,
+    norms,
+    pair_values,
+    sample_pairs,
+)
 from repdyn.studies.generated_sentences import VOCABULARY
 from repdyn.text.corpus import load_corpus
 
 Row: TypeAlias = dict[str, Any]
 TEMPLATES = Path(__file__).with_name("templates.json")
-"""The four groups of Luisto 2024, section 4.4.1: three templates of 27 sentences with synonyms in their slots, and ten
-sentences of our own about a meeting."""
+"""The four groups of Luisto 2024, section 4.4.1: three templates of 27 sentences with synonyms in
+their slots, and ten sentences of our own about a meeting."""
 BUILT_IN = {"paraphrases": TEMPLATES.with_name("paraphrases.json"), "templates": TEMPLATES}
-"""Groups: 12 of 5 sentences of the same meaning in words as different as possible, and :data:`TEMPLATES`."""
-BUILT_IN |= {"grammar": TEMPLATES.with_name("changes.json"), "concepts": TEMPLATES.with_name("concepts.json")}
-"""Changes: 4 kinds of the same 12 sentences, so that the content of a sentence does not reveal the kind; ten of each of
-six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to dim, doctor to nurse, woman to man, Finnish
-to Czech, funny to sad, laughing to crying."""
+"""Groups: 12 of 5 sentences of the same meaning in words as different as possible, and
+:data:`TEMPLATES`.
+"""
+BUILT_IN |= {
+    "grammar": TEMPLATES.with_name("changes.json"),
+    "concepts": TEMPLATES.with_name("concepts.json"),
+}
+"""Changes: 4 kinds of the same 12 sentences, so that the content of a sentence does not reveal the
+kind; ten of each of six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to
+dim, doctor to nurse, woman to man, Finnish to Czech, funny to sad, laughing to crying."""
 SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
 FIRST, MEAN, LAST, MAXIMUM = "first token", "mean", "last token", "maximum"
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     **{FIRST: lambda states: states[0], MEAN: lambda states: states.mean(0)},
     **{LAST: lambda states: states[-1], MAXIMUM: lambda states: states.amax(0)},
 }
-"""The ways to make one vector of a sentence's tokens, (n_tokens, dim); the maximum is that of each coordinate."""
+"""The ways to make one vector of a sentence's tokens, (n_tokens, dim); the maximum is that of each
+coordinate.
+"""
 _SLOT = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _BATCH_SENTENCES = 64
 SHARED_TOKENS = "tokens in common"
-"""In the column vector: the baseline without a model, the share of tokens that two sentences have in common."""
+"""In the column vector: the baseline without a model, the share of tokens that two sentences have
+in common.
+"""
 _ROUNDING = 1e-5
 BETWEEN = "one of each"
 """The pairs of a text of the one collection and one of the other."""
@@ -51,43 +68,72 @@ N_DRAWS = 500
 
 
 def fill_slots(groups: pd.DataFrame) -> pd.DataFrame:
-    """Return groups with each sentence of slots, "{Hello|Hi} there!", replaced by all that it stands for."""
+    """Return groups with each sentence of slots, "{Hello|Hi} there!", replaced by all that it
+    stands for.
+    """
 
     def filled(sentence: str) -> list[str]:
         # every second part is the inside of a slot
         parts = enumerate(_SLOT.split(sentence))
-        return ["".join(chosen) for chosen in product(*(part.split("|") if n % 2 else [part] for n, part in parts))]
+        return [
+            "".join(chosen)
+            for chosen in product(*(part.split("|") if n % 2 else [part] for n, part in parts))
+        ]
 
-    return groups.assign(sentence=groups["sentence"].map(filled)).explode("sentence", ignore_index=True)
+    return groups.assign(sentence=groups["sentence"].map(filled)).explode(
+        "sentence", ignore_index=True
+    )
 
 
 def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
-    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs."""
+    """Read paragraphs of a text, spread evenly over it; return the name of the text and the
+    paragraphs.
+    """
     corpus = load_corpus(source)
     text = corpus.data.decode("utf-8", errors="ignore")
     parts = [part.split("\n\n") for part in (text, text.replace("\n", "\n\n"))]
     paragraphs = next((part for part in parts if len(part) >= n_texts), parts[-1])
-    distinct = list(dict.fromkeys(stripped for part in paragraphs if any(map(str.isalnum, stripped := part.strip()))))
+    distinct = list(
+        dict.fromkeys(
+            stripped for part in paragraphs if any(map(str.isalnum, stripped := part.strip()))
+        )
+    )
     if len(distinct) < 3:
-        raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
-    chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
+        raise ValueError(
+            f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text"
+        )
+    chosen = np.unique(
+        np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int)
+    )
     return corpus.name, [distinct[number] for number in chosen]
 
 
 SentenceVectors: TypeAlias = dict[tuple[int, str], np.ndarray]
-"""By layer and pooling, of :data:`POOLINGS`: the vectors of sentences, (n_sentences, dim) float64."""
+"""By layer and pooling, of :data:`POOLINGS`: the vectors of sentences, (n_sentences, dim) float64.
+"""
 
 
-def over_layers(vectors: SentenceVectors, measure: Callable[[np.ndarray], Iterable[Row]]) -> list[Row]:
-    """Return the rows that are measured of the vectors of each layer and pooling, with these as their first columns."""
-    return [{"layer": layer, "vector": name, **row} for (layer, name), x in vectors.items() for row in measure(x)]
+def over_layers(
+    vectors: SentenceVectors, measure: Callable[[np.ndarray], Iterable[Row]]
+) -> list[Row]:
+    """Return the rows that are measured of the vectors of each layer and pooling, with these as
+    their first columns.
+    """
+    return [
+        {"layer": layer, "vector": name, **row}
+        for (layer, name), x in vectors.items()
+        for row in measure(x)
+    ]
 
 
-def sentence_vectors(model: Model, sequences: Sequence[Sequence[int]], title: str | None = None) -> SentenceVectors:
-    """Compute the vectors of sentences at every layer, special tokens included: the first of BERT's is [CLS].
+def sentence_vectors(
+    model: Model, sequences: Sequence[Sequence[int]], title: str | None = None
+) -> SentenceVectors:
+    """Compute the vectors of sentences at every layer, special tokens included: the first of BERT's
+    is [CLS].
 
-    In a causal model the first token depends on nothing else in its sentence, and its vector is left out. The last
-    layer is the last block's output, before a final norm.
+    In a causal model the first token depends on nothing else in its sentence, and its vector is
+    left out. The last layer is the last block's output, before a final norm.
     """
     causal = causal_stacks(model, sequences[:_BATCH_SENTENCES])
     parts: dict[tuple[int, str], list[Tensor]] = {}
@@ -102,8 +148,11 @@ def sentence_vectors(model: Model, sequences: Sequence[Sequence[int]], title: st
     return {key: torch.cat(pieces).cpu().numpy() for key, pieces in parts.items()}
 
 
-def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()) -> np.ndarray:
-    """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline without a model.
+def shared_token_cosines(
+    sequences: Sequence[Sequence[int]], ignored: Iterable[int] = ()
+) -> np.ndarray:
+    """Return (n, n) cosines of sentences as sets of tokens, |A and B| / sqrt(|A| |B|): a baseline
+    without a model.
 
     They are 0 for a sentence of ignored tokens alone.
     """
@@ -114,8 +163,8 @@ def shared_token_cosines(sequences: Sequence[Sequence[int]], ignored: Iterable[i
 def separation_table(
     vectors: SentenceVectors, baseline: np.ndarray, groups: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
-    """Return :func:`separation` for each layer and pooling where sentences have different vectors (not at layer 0 of a
-    first token that they share), and last for the baseline."""
+    """Return :func:`separation` for each layer and pooling where sentences have different vectors
+    (not at layer 0 of a first token that they share), and last for the baseline."""
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
 
     def separated(x: np.ndarray) -> Iterator[Row]:
@@ -126,29 +175,40 @@ def separation_table(
     return pd.DataFrame([*over_layers(vectors, separated), without])
 
 
-def change_rows(before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *, seed: int) -> list[Row]:
-    """Return :func:`consistency` of the changes that move their vectors, before and after, (n, dim), of kinds with two
-    such changes (layer 0 may have a token that stays the same); no row for fewer than two kinds."""
+def change_rows(
+    before: np.ndarray, after: np.ndarray, changes: pd.DataFrame, *, seed: int
+) -> list[Row]:
+    """Return :func:`consistency` of the changes that move their vectors, before and after, (n,
+    dim), of kinds with two such changes (layer 0 may have a token that stays the same); no row for
+    fewer than two kinds."""
     moved = changes.loc[~_is_unmoved(before, after)]
     # a kind needs changes of two different sentences
     chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
     if chosen["kind"].nunique() < 2:
         return []
     labels = chosen["kind"].tolist(), chosen["before"].tolist()
-    return consistency(before[chosen.index], after[chosen.index], *labels, seed=seed).to_dict("records")
+    return consistency(before[chosen.index], after[chosen.index], *labels, seed=seed).to_dict(
+        "records"
+    )
 
 
-def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, seed: int) -> Iterator[Row]:
-    """Yield the cosine of the mean differences of each two kinds of change, from vectors before and after, (n, dim).
+def kind_matrix(
+    before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, seed: int
+) -> Iterator[Row]:
+    """Yield the cosine of the mean differences of each two kinds of change, from vectors before and
+    after, (n, dim).
 
-    Low and high are of a bootstrap over the changes of each kind; there is no row where a kind moves nothing.
+    Low and high are of a bootstrap over the changes of each kind; there is no row where a kind
+    moves nothing.
     """
     # the same draws at every layer, so that its intervals compare
     random, means = np.random.RandomState(seed), {}
     for kind in dict.fromkeys(kinds):
         differences = (after - before)[np.asarray(kinds) == kind]
         n = len(differences)
-        drawn = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))])
+        drawn = np.stack(
+            [np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))]
+        )
         means[kind] = np.vstack([differences.mean(0), drawn @ differences / n])
     lengths = {kind: np.linalg.norm(mean, axis=1) for kind, mean in means.items()}
     if all((length > 0).all() for length in lengths.values()):
@@ -159,19 +219,24 @@ def kind_matrix(before: np.ndarray, after: np.ndarray, kinds: Sequence[str], *, 
 
 
 def nonsense(n: int, seed: int) -> pd.DataFrame:
-    """Return n sentences of random characters and n of random words, of the same lengths: columns kind and sentence."""
+    """Return n sentences of random characters and n of random words, of the same lengths: columns
+    kind and sentence.
+    """
     random = np.random.RandomState(seed)
     words = np.array([word for text in VOCABULARY.values() for word in text])
     lengths = random.randint(5, 13, size=n)
     made = [(WORDS, " ".join(random.choice(words, size))) for size in lengths]
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz      "))
-    made += [(CHARACTERS, "".join(random.choice(letters, 6 * size)).strip() or "x") for size in lengths]
+    made += [
+        (CHARACTERS, "".join(random.choice(letters, 6 * size)).strip() or "x") for size in lengths
+    ]
     return pd.DataFrame(made, columns=["kind", "sentence"])
 
 
 def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
-    """Yield the share of sentences whose nearest other one is of their side, sense or nonsense, and of the nonsense
-    alone the share whose nearest is of their kind; from vectors (n, dim) and their kinds (n,)."""
+    """Yield the share of sentences whose nearest other one is of their side, sense or nonsense, and
+    of the nonsense alone the share whose nearest is of their kind; from vectors (n, dim) and their
+    kinds (n,)."""
     cosines, made = cosine_matrix(x), kinds != SENSE
     if np.isfinite(cosines).all():
         apart = nearest_in_group(cosines[np.ix_(made, made)], kinds[made])
@@ -179,10 +244,13 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
 
 
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-    """Return lengths, distances, dot products and cosines of all pairs of texts, or of 1,000,000 pairs, within each
-    collection, and of all pairs between two."""
+    """Return lengths, distances, dot products and cosines of all pairs of texts, or of 1,000,000
+    pairs, within each collection, and of all pairs between two."""
     parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
-    found = {name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))} for name, x in parts.items()}
+    found = {
+        name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))}
+        for name, x in parts.items()
+    }
     if len(parts) > 1:
         first, second = parts.values()
         all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
@@ -191,10 +259,11 @@ def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, 
 
 
 def collection_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
-    """Yield the distributions of :func:`collection_values`, by collection, or pairs of both, and quantity.
+    """Yield the distributions of :func:`collection_values`, by collection, or pairs of both, and
+    quantity.
 
-    ``nearest`` is the share of all texts whose largest cosine is with a text of their own collection, ``positive`` the
-    share of values above 0.
+    ``nearest`` is the share of all texts whose largest cosine is with a text of their own
+    collection, ``positive`` the share of values above 0.
     """
     nearest = nearest_in_group(np.nan_to_num(cosine_matrix(x)), labels)
     for texts, quantities in collection_values(x, labels).items():
@@ -209,18 +278,25 @@ def _is_unmoved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def consistency(
-    before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
+    before: np.ndarray,
+    after: np.ndarray,
+    kinds: Sequence[str],
+    sources: Sequence[str],
+    *,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Compare the differences ``after - before``, (n, dim), within a kind and across kinds.
 
-    Two differences that start from the same sentence (``sources``) share a vector, which makes them alike: they are not
-    compared. The permutation test permutes the labels of the kinds; p-values are not corrected for their number.
+    Two differences that start from the same sentence (``sources``) share a vector, which makes them
+    alike: they are not compared. The permutation test permutes the labels of the kinds; p-values
+        are not corrected for their number.
 
     Returns:
-        A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
-        cosine of two differences of the kind, in [-1, 1]), across (of one of the kind and one of another), p (share of
-        permutations with as large a ``within - across``, in (0, 1]), length (mean norm of a difference, relative to the
-        mean norm of the vectors before and after).
+        A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of
+        differences), within (mean cosine of two differences of the kind, in [-1, 1]), across (of
+        one of the kind and one of another), p (share of permutations with as large a ``within -
+        across``, in (0, 1]), length (mean norm of a difference, relative to the mean norm of the
+        vectors before and after).
     """
     names = list(dict.fromkeys(kinds))
     labels = np.array([names.index(kind) for kind in kinds])
@@ -233,7 +309,9 @@ def consistency(
     masks = [(permuted == kind).astype(float) for kind in range(len(names))]
 
     def sums(values: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the sums over pairs within each kind, and across, (n_draws, n_kinds + 1), all kinds last."""
+        """Yield the sums over pairs within each kind, and across, (n_draws, n_kinds + 1), all kinds
+        last.
+        """
         reached = [mine @ values for mine in masks]
         for others in (masks, [1 - mine for mine in masks]):
             of_kinds = [(one * other).sum(1) for one, other in zip(reached, others, strict=True)]
@@ -245,8 +323,17 @@ def consistency(
     gaps = within - across
     # equal up to rounding counts as large; the observed labels are one of the permutations
     p = (~(gaps < gaps[0] - 1e-12)).mean(0)
-    members = np.stack([*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)])
-    found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
+    members = np.stack(
+        [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
+    )
+    found = pd.DataFrame(
+        {
+            "change": [*names, ALL_KINDS],
+            "n": members.sum(1),
+            "within": within[0],
+            "across": across[0],
+        }
+    )
     found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
     return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
 
@@ -254,59 +341,93 @@ def consistency(
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
     """Measure how far apart groups are, from cosines (n, n) and the group of each sentence (n,).
 
-    The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
-    two copies of one resampled group are left out.
+    The bootstrap resamples groups, not sentences, because the sentences of a group are not
+    independent; pairs between two copies of one resampled group are left out.
 
     Returns:
-        nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
-        of two different sentences of a group), between (of different groups), effect (within - between over the root of
-        the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer than one from
-        between, ties counted half: area under the ROC curve), the latter four each with the bounds NAME_low and
-        NAME_high of a 95% interval.
+        nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]);
+        within (mean cosine of two different sentences of a group), between (of different groups),
+        effect (within - between over the root of the mean of the two variances: Cohen's d), and
+        probability (of a pair from within to be closer than one from between, ties counted half:
+        area under the ROC curve), the latter four each with the bounds NAME_low and NAME_high of a
+        95% interval.
     """
     labels = np.asarray(groups)
     members = [np.flatnonzero(labels == group) for group in np.unique(labels)]
     if len(members) < 3 or min(map(len, members)) < 2:
         raise ValueError(
             f"expected at least 3 groups of two sentences or more, got {len(members)} of "
-            f"{sorted(set(map(len, members)))} sentences; give more groups, or paraphrases of each sentence"
+            f"{sorted(set(map(len, members)))} sentences; give more groups, or paraphrases of each "
+            "sentence"
         )
     if not np.isfinite(cosines).all():
-        raise ValueError("expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN")
+        raise ValueError(
+            "expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN"
+        )
     within = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
     first, second = np.triu_indices(len(members), 1)
-    between = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in zip(first, second, strict=True)]
+    between = [
+        np.sort(cosines[np.ix_(members[a], members[b])].ravel())
+        for a, b in zip(first, second, strict=True)
+    ]
     # of each group and each two of them: number, sum and sum of squares of the cosines
-    of_within, of_between = (np.array([(len(x), x.sum(), (x**2).sum()) for x in each]) for each in (within, between))
-    # how often a cosine from within a group is larger than one between two groups, ties counted half
+    of_within, of_between = (
+        np.array([(len(x), x.sum(), (x**2).sum()) for x in each]) for each in (within, between)
+    )
+    # how often a cosine from within a group is larger than one between two groups, ties counted
+    # half
     closer = [
-        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in between]
+        [
+            (np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2
+            for other in between
+        ]
         for one in within
     ]
 
     def statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
         """Return each (n_draws,), for weights of groups (n_draws, n_groups)."""
         of_pairs = weights[:, first] * weights[:, second]
-        (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ of_within).T, (of_pairs @ of_between).T
+        (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (
+            (weights @ of_within).T,
+            (of_pairs @ of_between).T,
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sum_in / n_in, sum_out / n_out
             variances = square_in / n_in - means[0] ** 2 + square_out / n_out - means[1] ** 2
-            effect = np.where(variances > 0, (means[0] - means[1]) / np.sqrt(variances.clip(0) / 2), math.nan)
+            effect = np.where(
+                variances > 0, (means[0] - means[1]) / np.sqrt(variances.clip(0) / 2), math.nan
+            )
             probability = ((weights @ np.array(closer)) * of_pairs).sum(1) / (n_in * n_out)
-        return {"within": means[0], "between": means[1], "effect": effect, "probability": probability}
+        return {
+            "within": means[0],
+            "between": means[1],
+            "effect": effect,
+            "probability": probability,
+        }
 
     drawn = np.random.RandomState(seed).randint(len(members), size=(N_BOOTSTRAP, len(members)))
-    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
-    observed, found = statistics(np.ones((1, len(members)))), {"nearest": nearest_in_group(cosines, labels)}
+    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(
+        float
+    )
+    observed, found = (
+        statistics(np.ones((1, len(members)))),
+        {"nearest": nearest_in_group(cosines, labels)},
+    )
     for name, draws in statistics(weights).items():
         # a draw of the same group every time has no value
         low, high = np.nanquantile(draws, [0.025, 0.975])
-        found |= {name: float(observed[name][0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+        found |= {
+            name: float(observed[name][0]),
+            f"{name}_low": float(low),
+            f"{name}_high": float(high),
+        }
     return found
 
 
 def nearest_in_group(cosines: np.ndarray, groups: np.ndarray) -> float:
-    """Return the share of vectors whose nearest other one is of their own group, from cosines (n, n)."""
+    """Return the share of vectors whose nearest other one is of their own group, from cosines (n,
+    n).
+    """
     others = cosines.copy()
     np.fill_diagonal(others, -math.inf)
     return float((groups[others.argmax(1)] == groups).mean())

@@ -1,4 +1,6 @@
-"""``repdyn study sentences``: vectors of paraphrases, of sentences with one thing changed, and of a collection."""
+"""``repdyn study sentences``: vectors of paraphrases, of sentences with one thing changed, and of a
+collection.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,7 +25,15 @@ from repdyn.studies.panels import (
     series_colour,
     zero_line,
 )
-from repdyn.studies.sentence_measurements import FIRST, LAST, MAXIMUM, MEAN, SENSE, SentenceVectors, over_layers
+from repdyn.studies.sentence_measurements import (
+    FIRST,
+    LAST,
+    MAXIMUM,
+    MEAN,
+    SENSE,
+    SentenceVectors,
+    over_layers,
+)
 from repdyn.studies.study import Folder, Study, read_groups, run_study, select, show, show_title
 from repdyn.tables.style import DIVERGING
 from repdyn.utils.arguments import ModelOptions, Models, at_least
@@ -40,11 +50,15 @@ class SentenceStudy(Study):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        groups, changes = (measured.BUILT_IN.get(name, Path(name)) for name in (options.groups, options.changes))
+        groups, changes = (
+            measured.BUILT_IN.get(name, Path(name)) for name in (options.groups, options.changes)
+        )
         self.groups = measured.fill_slots(read_groups(groups, "group", "sentence"))
         self.changes = read_groups(changes, "kind", "before", "after")
         sources = [options.text] + [options.other] * bool(options.other)
-        self.collections = dict(measured.read_collection(source, options.texts) for source in sources)
+        self.collections = dict(
+            measured.read_collection(source, options.texts) for source in sources
+        )
 
     def measure(self, loaded: LoadedModel) -> None:
         show_title(loaded.name)
@@ -58,37 +72,62 @@ class SentenceStudy(Study):
         sequences = self._encode(loaded, self.groups["sentence"])
         baseline = measured.shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
         vectors = measured.sentence_vectors(loaded, sequences, "paraphrases")
-        table = measured.separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
+        table = measured.separation_table(
+            vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed
+        )
         self.tables["separation"] = table
         self.figures["separation"] = separation_figure(loaded.name, table)
         show("paraphrases at the last layer, and without a model:")
-        show(table.groupby("vector", sort=False).tail(1), "vector", "within", "between", "effect", "nearest")
+        show(
+            table.groupby("vector", sort=False).tail(1),
+            "vector",
+            "within",
+            "between",
+            "effect",
+            "nearest",
+        )
 
     def _add_nonsense(self, loaded: LoadedModel) -> None:
         made = measured.nonsense(len(self.groups), self.options.seed)
         texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
-        vectors, kinds = self._vectors(loaded, texts["sentence"], "nonsense"), texts["kind"].to_numpy()
+        vectors, kinds = (
+            self._vectors(loaded, texts["sentence"], "nonsense"),
+            texts["kind"].to_numpy(),
+        )
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.nonsense_rows(x, kinds)))
         self.tables["nonsense"] = table
         groups = self.groups["group"]
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
-        show("nearest sentence is of the same side, sense or nonsense, and of the same kind of nonsense:")
+        show(
+            "nearest sentence is of the same side, sense or nonsense, and of the same kind of "
+            "nonsense:"
+        )
         show(_of_last(table), "vector", "nonsense", "kinds")
-        self._add_plane("plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels)
+        self._add_plane(
+            "plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels
+        )
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.options.seed, self.changes, self.changes["kind"].tolist()
         sentences = pd.Index(changes[["before", "after"]].to_numpy().ravel("F")).unique()
-        before, after = (sentences.get_indexer(changes[side].tolist()) for side in ("before", "after"))
+        before, after = (
+            sentences.get_indexer(changes[side].tolist()) for side in ("before", "after")
+        )
         vectors = self._vectors(loaded, sentences, "changes")
-        found = over_layers(vectors, lambda x: measured.change_rows(x[before], x[after], changes, seed=seed))
+        found = over_layers(
+            vectors, lambda x: measured.change_rows(x[before], x[after], changes, seed=seed)
+        )
         self.tables["changes"] = table = pd.DataFrame(found)
-        found = over_layers(vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed))
+        found = over_layers(
+            vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed)
+        )
         self.tables["kinds_of_change"] = matrix = pd.DataFrame(found)
         last, means = _last_means(vectors)
         title = f"{loaded.name}: what a change adds, mean of the tokens after layer {last}"
-        self.figures["plane_of_changes"] = differences_figure(title, means[after] - means[before], kinds)
+        self.figures["plane_of_changes"] = differences_figure(
+            title, means[after] - means[before], kinds
+        )
         if len(matrix):
             self.figures["kinds_of_change"] = kinds_figure(loaded.name, matrix)
         if len(table):
@@ -99,24 +138,46 @@ class SentenceStudy(Study):
     def _add_collections(self, loaded: LoadedModel) -> None:
         (name, *other), sizes = self.collections, [*map(len, self.collections.values())]
         labels = np.repeat([name, *other], sizes)
-        vectors = self._vectors(loaded, [text for texts in self.collections.values() for text in texts], "texts")
+        vectors = self._vectors(
+            loaded, [text for texts in self.collections.values() for text in texts], "texts"
+        )
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.collection_rows(x, labels)))
         self.tables["collections"], cosines = table, select(table, texts=name, quantity="cosine")
         (last, _), poolings = _last_means(vectors), _poolings(table)
-        at_last = {pooling: measured.collection_values(vectors[last, pooling], labels) for pooling in poolings}
+        at_last = {
+            pooling: measured.collection_values(vectors[last, pooling], labels)
+            for pooling in poolings
+        }
         last_cosines = {pooling: values[name]["cosine"] for pooling, values in at_last.items()}
         self.figures["collection"] = collection_figure(loaded.name, cosines, last_cosines, name)
         show(f"cosine of two texts at the last layer ({name}):")
         show(_of_last(cosines), "vector", "mean", "q05", "median", "q95", "min", "positive")
         if other:
             title = f"{loaded.name}: two collections of texts"
-            caption = self._add_plane("plane_of_collections", title, vectors, {"texts": labels.tolist()})
+            caption = self._add_plane(
+                "plane_of_collections", title, vectors, {"texts": labels.tolist()}
+            )
             self.figures["two_collections"] = collections_figure(title, caption, at_last[MEAN])
-            show(f"lengths, and pairs of texts, at the last layer (mean of the tokens) of {other[0]} as well:")
-            show(select(_of_last(table), vector=MEAN), "texts", "quantity", "mean", "q05", "q95", "nearest")
+            show(
+                "lengths, and pairs of texts, at the last layer (mean of the tokens) of "
+                f"{other[0]} as well:"
+            )
+            show(
+                select(_of_last(table), vector=MEAN),
+                "texts",
+                "quantity",
+                "mean",
+                "q05",
+                "q95",
+                "nearest",
+            )
 
-    def _add_plane(self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]) -> str:
-        """Add a plane of the means at the last layer, coloured by the last label; return its caption."""
+    def _add_plane(
+        self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]
+    ) -> str:
+        """Add a plane of the means at the last layer, coloured by the last label; return its
+        caption.
+        """
         last, means = _last_means(vectors)
         caption = f"mean of the tokens after layer {last}"
         self.tables[name] = plane_table(torch.from_numpy(means), labels, self.options.seed)
@@ -156,17 +217,19 @@ def sentences(
     max_tokens: Annotated[int, at_least(2)] = 128,
     seed: Annotated[int, at_least(0)] = 0,
 ) -> None:
-    """Study sentences: do vectors of paraphrases lie together, does one kind of change move them one way?
+    """Study sentences: do vectors of paraphrases lie together, does one kind of change move them
+    one way?
 
-    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG. The files of groups
-    and changes are JSON, {"group": ["sentence", ...]} and {"kind": [["before", "after"], ...]}, or CSV with the
-    columns group, sentence and kind, before, after.
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
+    The files of groups and changes are JSON, {"group": ["sentence", ...]} and {"kind": [["before",
+    "after"], ...]}, or CSV with the columns group, sentence and kind, before, after.
 
     Args:
-        groups: File of groups of paraphrases, or built-in ones: paraphrases (12 groups of 5), or templates (27, 27, 27
-            and 10 sentences). A sentence may have slots: "{Hello|Hi} there!" stands for two.
-        changes: File of changed sentences, or built-in ones: grammar (number, negation, tense, he to she), or concepts
-            (light, profession, gender, nationality, mood, laughter).
+        groups: File of groups of paraphrases, or built-in ones: paraphrases (12 groups of 5), or
+            templates (27, 27, 27 and 10 sentences). A sentence may have slots: "{Hello|Hi} there!"
+            stands for two.
+        changes: File of changed sentences, or built-in ones: grammar (number, negation, tense, he
+            to she), or concepts (light, profession, gender, nationality, mood, laughter).
         text: Collection of texts: builtin, enwik8, or a path.
         other: Second collection, for comparison.
         texts: Paragraphs of each, spread evenly.
@@ -183,10 +246,15 @@ def sentences(
 
 
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw cosines within and between groups for each pooling, and how well they separate groups."""
+    """Draw cosines within and between groups for each pooling, and how well they separate
+    groups.
+    """
     poolings = _poolings(table)
     n_panels = len(poolings) + 1
-    title, caption = f"{name}: paraphrases against other sentences", "bands: 95% of a bootstrap over groups"
+    title, caption = (
+        f"{name}: paraphrases against other sentences",
+        "bands: 95% of a bootstrap over groups",
+    )
     figure, (*of_poolings, last) = panels(title, caption, (2.9 * n_panels + 0.6, 4.2), 1, n_panels)
     of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
     lowest, look = float(of_vectors.to_numpy(float).min()), {"marker": "o", "markersize": 3}
@@ -206,10 +274,18 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
 
 
 def change_figure(name: str, table: pd.DataFrame) -> Figure:
-    """Draw how alike the differences of one kind of change are over the layers, a panel for each pooling."""
-    poolings, kinds = _poolings(table), [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
+    """Draw how alike the differences of one kind of change are over the layers, a panel for each
+    pooling.
+    """
+    poolings, kinds = (
+        _poolings(table),
+        [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS],
+    )
     title = f"{name}: does one kind of change move sentences one way?"
-    caption = f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not corrected)"
+    caption = (
+        f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not "
+        "corrected)"
+    )
     size = 3.7 * len(poolings) + 1.4, 4.4
     figure, [grid] = panels(title, caption, size, 1, len(poolings), squeeze=False, sharey=True)
     for axes, pooling in zip(grid, poolings, strict=True):
@@ -222,7 +298,9 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
                 look = {"color": colour, "markersize": 5, "markerfacecolor": fill}
                 axes.plot(one["layer"].where(chosen), one["within"].where(chosen), "o", **look)
         across = select(rows, change=measured.ALL_KINDS)
-        axes.plot(across["layer"], across["across"], color="0.4", linestyle="--", label="different kinds")
+        axes.plot(
+            across["layer"], across["across"], color="0.4", linestyle="--", label="different kinds"
+        )
         axes.set_title(pooling)
     zero_line(*grid, color="0.7", zorder=0)
     grid[0].set_ylabel("mean cosine of two differences")
@@ -232,22 +310,35 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
 
 
 def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
-    """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest over the layers."""
+    """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest
+    over the layers.
+    """
     poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
     names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
     title = f"{name}: do two kinds of change point one way?"
-    caption = "bold: 95% interval of a bootstrap over the changes without 0; below, the four largest of the last layer"
+    caption = (
+        "bold: 95% interval of a bootstrap over the changes without 0; below, the four largest of "
+        "the last layer"
+    )
     layout = {"squeeze": False, "height_ratios": (1.15, 1)}
-    figure, grid = panels(title, caption, (3.7 * len(poolings) + 1.0, 7.2), 2, len(poolings), **layout)
+    figure, grid = panels(
+        title, caption, (3.7 * len(poolings) + 1.0, 7.2), 2, len(poolings), **layout
+    )
     for (above, below), pooling in zip(grid.T, poolings, strict=True):
         rows = select(matrix, vector=pooling)
         of_last = select(rows, layer=last)
-        cells = of_last.pivot(index="other", columns="kind", values="cosine").reindex(names[1:], columns=names[:-1])
+        cells = of_last.pivot(index="other", columns="kind", values="cosine").reindex(
+            names[1:], columns=names[:-1]
+        )
         frame = (-0.5, len(names) - 1.5, len(names) - 0.5, 0.5)
         above.imshow(cells, cmap=DIVERGING, vmin=-1, vmax=1, extent=frame)
         for row in of_last.to_dict("records"):
             is_clear = row["low"] > 0 or row["high"] < 0
-            look = {"weight": "bold" if is_clear else "normal", "alpha": 1 if is_clear else 0.6, "fontsize": 8}
+            look = {
+                "weight": "bold" if is_clear else "normal",
+                "alpha": 1 if is_clear else 0.6,
+                "fontsize": 8,
+            }
             at = names.index(row["kind"]), names.index(row["other"])
             above.text(*at, f"{row['cosine']:.2f}", ha="center", va="center", **look)
         above.set_xticks(range(len(names) - 1), names[:-1], rotation=40, ha="right")
@@ -268,7 +359,9 @@ def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
 
 
 def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]) -> Figure:
-    """Draw differences in the plane of two principal components, with an arrow for the mean of each kind."""
+    """Draw differences in the plane of two principal components, with an arrow for the mean of each
+    kind.
+    """
     found = PCA(2, svd_solver="full").fit(differences)
     share = found.explained_variance_ratio_.sum()
     caption = f"PCA, {share:.0%} of the variance; arrows from no change (+) to the mean of a kind"
@@ -277,25 +370,36 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     for number, kind in enumerate(dict.fromkeys(kinds)):
         places, colour = found.transform(differences[np.asarray(kinds) == kind]), f"C{number % 10}"
         axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
-        axes.annotate("", places.mean(0), origin, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
+        axes.annotate(
+            "", places.mean(0), origin, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2}
+        )
     axes.plot(*origin, "k+", markersize=9)
     axes.set(xticks=[], yticks=[])
     legend_below(figure, axes, 3)
     return figure
 
 
-def collection_figure(name: str, table: pd.DataFrame, at_last: dict[str, np.ndarray], source: str) -> Figure:
-    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at the last."""
+def collection_figure(
+    name: str, table: pd.DataFrame, at_last: dict[str, np.ndarray], source: str
+) -> Figure:
+    """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at
+    the last.
+    """
     poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
     n_panels = len(poolings) + 1
-    caption = f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of them"
+    caption = (
+        f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of "
+        "them"
+    )
     title, size = f"{name}: how alike are any two texts?", (2.9 * n_panels + 0.6, 4.2)
     figure, (*of_poolings, right) = panels(title, caption, size, 1, n_panels)
     lowest = min(0.0, table["q01"].to_numpy(float).min())
     for pooling, axes in zip(poolings, of_poolings, strict=True):
         rows, colour = select(table, vector=pooling), _COLOURS[pooling]
         for low, high, alpha in (("q01", "q99", 0.12), ("q05", "q95", 0.2), ("q25", "q75", 0.3)):
-            axes.fill_between(rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
+            axes.fill_between(
+                rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0
+            )
         axes.plot(rows["layer"], rows["median"], color=colour)
         axes.set(title=f"cosine: {pooling}", ylim=(lowest - 0.03, 1.02))
         heights, edges = np.histogram(at_last[pooling], np.linspace(-1, 1, 201))
@@ -308,8 +412,12 @@ def collection_figure(name: str, table: pd.DataFrame, at_last: dict[str, np.ndar
     return figure
 
 
-def collections_figure(title: str, caption: str, values: dict[str, dict[str, np.ndarray]]) -> Figure:
-    """Draw lengths, distances, dot products and cosines of two collections, and of pairs of both, over each other."""
+def collections_figure(
+    title: str, caption: str, values: dict[str, dict[str, np.ndarray]]
+) -> Figure:
+    """Draw lengths, distances, dot products and cosines of two collections, and of pairs of both,
+    over each other.
+    """
     figure, grid = panels(title, caption, (10.5, 3.4), 1, 4)
     for axes, quantity in zip(grid, ("length", "distance", "dot", "cosine"), strict=True):
         drawn = {texts: each[quantity] for texts, each in values.items() if quantity in each}

@@ -1,4 +1,5 @@
-"""Compare the tokens of a sentence, and the words of a text, with the input embeddings in every state of a model.
+"""Compare the tokens of a sentence, and the words of a text, with the input embeddings in every
+state of a model.
 
 Of words also how they move from layer to layer, and which of them attention goes to.
 """
@@ -18,7 +19,13 @@ from transformers import PreTrainedTokenizerBase
 
 from repdyn import reading
 from repdyn.kernels import Undefined, full_precision, topic_mean
-from repdyn.kernels.vocabulary import Vocabulary, nearest_rows, token_cosines, token_distances, token_ranks
+from repdyn.kernels.vocabulary import (
+    Vocabulary,
+    nearest_rows,
+    token_cosines,
+    token_distances,
+    token_ranks,
+)
 from repdyn.reading import CheckpointError, LayerStates, LoadedModel
 from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
 from repdyn.studies.study import text_probe
@@ -37,7 +44,10 @@ CAPTURES = ("after_attention", "embeddings")
 Measure: TypeAlias = Literal["cosine", "distance"]
 State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""
-STATES: dict[State, str] = {"block": "after the block (0: input of the first)", "attention": "after the attention"}
+STATES: dict[State, str] = {
+    "block": "after the block (0: input of the first)",
+    "attention": "after the attention",
+}
 Quantity: TypeAlias = Measure | Literal["rank"]
 QUANTITIES: dict[Quantity, str] = {
     "cosine": "cosine to the token's own embedding",
@@ -52,7 +62,9 @@ class SentenceStates(NamedTuple):
 
     ids: list[int]
     vectors: dict[tuple[int, State], Tensor]
-    """(n_tokens, dim) by layer and state: layer by layer, after the attention (if it has that) and after the block."""
+    """(n_tokens, dim) by layer and state: layer by layer, after the attention (if it has that) and
+    after the block.
+    """
     embeddings: Tensor | str
     """The table of input embeddings, or why there is none."""
     reasons: list[str]
@@ -91,12 +103,16 @@ def compare_sentence(
 ) -> VocabularyComparison:
     """Compare the tokens of a sentence with the rows of the model's input embedding."""
     positions, at = None, slice(None) if place is None else slice(place, place + 1)
-    some = states._replace(ids=states.ids[at], vectors={key: each[at] for key, each in states.vectors.items()})
+    some = states._replace(
+        ids=states.ids[at], vectors={key: each[at] for key, each in states.vectors.items()}
+    )
     with comparable(loaded, states.embeddings) as table, full_precision(table.device):
         if with_positions:
             table, positions = _with_positions(loaded, table, states.ids)
             positions = positions[at]
-        return compare_with_vocabulary(some, table, loaded.tokenizer, k=k, positions=positions, by_distance=by_distance)
+        return compare_with_vocabulary(
+            some, table, loaded.tokenizer, k=k, positions=positions, by_distance=by_distance
+        )
 
 
 def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
@@ -109,12 +125,15 @@ def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
 def comparable(loaded: LoadedModel, found: Tensor | str) -> Iterator[Tensor]:
     """Yield the input embeddings that were captured; raise ValueError in place of Undefined."""
     if isinstance(found, str):
-        raise ValueError(f"expected a model with a table of input embeddings, got {loaded.name}: {found}")
+        raise ValueError(
+            f"expected a model with a table of input embeddings, got {loaded.name}: {found}"
+        )
     try:
         yield found
     except Undefined as undefined:
         raise ValueError(
-            f"expected vectors that can be compared with the input embeddings of {loaded.name}, but {undefined.reason}"
+            f"expected vectors that can be compared with the input embeddings of {loaded.name}, "
+            f"but {undefined.reason}"
         ) from undefined
 
 
@@ -124,8 +143,8 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     sequences = [encode_sentence(loaded, sentence)]
     if reading.causal_stacks(loaded, sequences) != {None: True}:
         raise ValueError(
-            f"expected a decoder with --no-causal-mask, got {loaded.name}, whose positions see later ones already or "
-            "cannot be tested; leave the option out"
+            f"expected a decoder with --no-causal-mask, got {loaded.name}, whose positions see "
+            "later ones already or cannot be tested; leave the option out"
         )
     config: dict = vars(loaded.model.config)
     before = {"is_causal": config["is_causal"]} if "is_causal" in config else {}
@@ -136,8 +155,8 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
             is_causal = reading.causal_stacks(loaded, sequences).get(None)
         if is_causal is not False:
             raise ValueError(
-                f"expected a decoder whose causal mask transformers can take off, but {loaded.name} keeps it; leave "
-                "--no-causal-mask out"
+                "expected a decoder whose causal mask transformers can take off, but "
+                f"{loaded.name} keeps it; leave --no-causal-mask out"
             )
         yield
     finally:
@@ -145,27 +164,40 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
         config.update(before)
 
 
-def _with_positions(loaded: LoadedModel, table: Tensor, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the table with the factor that the embeddings of some families apply to its rows, and the rows of the
-    first positions, (n_tokens, dim), from the table that the model looks them up in."""
-    lookups = reading.find_lookups(loaded.model, reading.ordinary_tokens(range(len(table)), loaded.tokenizer))
+def _with_positions(
+    loaded: LoadedModel, table: Tensor, ids: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return the table with the factor that the embeddings of some families apply to its rows, and
+    the rows of the first positions, (n_tokens, dim), from the table that the model looks them up
+    in."""
+    lookups = reading.find_lookups(
+        loaded.model, reading.ordinary_tokens(range(len(table)), loaded.tokenizer)
+    )
     found = [lookup for lookup in lookups if lookup.kind == "position"]
     if len(found) != 1 or found[0].weight.shape[1] != table.shape[1]:
-        tables = ", ".join(f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in found) or "none"
+        tables = (
+            ", ".join(f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in found)
+            or "none"
+        )
         raise ValueError(
-            f"expected one table of positions with {table.shape[1]} dimensions, got {tables} in {loaded.name}; take "
-            "the position embeddings off"
+            f"expected one table of positions with {table.shape[1]} dimensions, got {tables} in "
+            f"{loaded.name}; take the position embeddings off"
         )
     positions = found[0].weight[found[0].first_row :][: len(ids)]
     own = torch.tensor([ids], device=table.device)
     with torch.no_grad():
-        embedded, rows = loaded.model.get_input_embeddings()(own)[0].double(), table[own[0]].double()
+        embedded, rows = (
+            loaded.model.get_input_embeddings()(own)[0].double(),
+            table[own[0]].double(),
+        )
     scale = float((embedded * rows).sum() / rows.square().sum())
     return table if abs(scale - 1) < 1e-6 else table * scale, positions.to(table.device)
 
 
 def measure_of(table: pd.DataFrame) -> Measure:
-    """Return by what the tokens of a table are compared with the vocabulary: the column that there is."""
+    """Return by what the tokens of a table are compared with the vocabulary: the column that there
+    is.
+    """
     return "distance" if "distance" in table else "cosine"
 
 
@@ -173,10 +205,12 @@ class VocabularyComparison(NamedTuple):
     """The tokens of a sentence against the vocabulary, state by state."""
 
     table: pd.DataFrame
-    """A row for each state and token: layer, state, position, token_id, token, cosine or distance, rank."""
+    """A row for each state and token: layer, state, position, token_id, token, cosine or distance,
+    rank.
+    """
     nearest: pd.DataFrame
-    """A row for each state, token and place (from 1): the first columns, place, nearest_id, nearest, cosine or
-    distance."""
+    """A row for each state, token and place (from 1): the first columns, place, nearest_id,
+    nearest, cosine or distance."""
 
 
 def compare_with_vocabulary(
@@ -188,22 +222,43 @@ def compare_with_vocabulary(
     positions: Tensor | None = None,
     by_distance: bool = False,
 ) -> VocabularyComparison:
-    """Compute cosine (or distance) and rank of every token's own input embedding, and the nearest ones, state by state.
+    """Compute cosine (or distance) and rank of every token's own input embedding, and the nearest
+    ones, state by state.
 
-    ``positions``, (n_tokens, dim), are added to every row of ``table``, (vocabulary, dim), for the token of each.
+    ``positions``, (n_tokens, dim), are added to every row of ``table``, (vocabulary, dim), for the
+    token of each.
     """
-    ids, states = sentence.ids, torch.stack([each.to(table.device) for each in sentence.vectors.values()])
+    ids, states = (
+        sentence.ids,
+        torch.stack([each.to(table.device) for each in sentence.vectors.values()]),
+    )
     # with positions every token has a vocabulary of its own
-    places, parts = [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))], []
+    places, parts = (
+        [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))],
+        [],
+    )
     for place in places:
-        vocabulary = Vocabulary(table, None if positions is None else positions[place][0], by_distance=by_distance)
-        x, own = states[:, place].flatten(0, 1), torch.tensor(ids[place], device=table.device).repeat(len(states))
-        found = to_own(x, own, vocabulary), token_ranks(x, own, vocabulary), *nearest_rows(x, vocabulary, k)
+        vocabulary = Vocabulary(
+            table, None if positions is None else positions[place][0], by_distance=by_distance
+        )
+        x, own = (
+            states[:, place].flatten(0, 1),
+            torch.tensor(ids[place], device=table.device).repeat(len(states)),
+        )
+        found = (
+            to_own(x, own, vocabulary),
+            token_ranks(x, own, vocabulary),
+            *nearest_rows(x, vocabulary, k),
+        )
         parts.append([each.unflatten(0, (len(states), -1)) for each in found])
-    values, ranks, near, rows = (torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True))
+    values, ranks, near, rows = (
+        torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True)
+    )
     tokens = list(zip(range(len(ids)), ids, token_names(tokenizer, ids), strict=True))
     columns = ["layer", "state", "position", "token_id", "token"]
-    keys = pd.DataFrame([(*key, *token) for key in sentence.vectors for token in tokens], columns=columns)
+    keys = pd.DataFrame(
+        [(*key, *token) for key in sentence.vectors for token in tokens], columns=columns
+    )
     measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
     nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
@@ -213,7 +268,8 @@ def compare_with_vocabulary(
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Return tokens as they read: decoded, "▁" for a leading space; as the vocabulary spells them where that fails.
+    """Return tokens as they read: decoded, "▁" for a leading space; as the vocabulary spells them
+    where that fails.
 
     An id that is no token, of a row that pads the table, is displayed as "#50300".
     """
@@ -232,22 +288,27 @@ def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
 
 def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the cosine of each vector to its token's own row, or the distance in a vocabulary by distance, (n,)."""
+    """Return the cosine of each vector to its token's own row, or the distance in a vocabulary by
+    distance, (n,).
+    """
     return (token_distances if vocabulary.by_distance else token_cosines)(x, ids, vocabulary)
 
 
 def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
-    """Compare the words of a text with the vocabulary, and measure how they move and what attention they receive.
+    """Compare the words of a text with the vocabulary, and measure how they move and what attention
+    they receive.
 
-    Tables are those of :func:`class_tables`, by state, attention of :func:`received_attention`, steps of
-    :func:`common_direction`, and density; with them comes the name of the text.
+    Tables are those of :func:`class_tables`, by state, attention of :func:`received_attention`,
+    steps of :func:`common_direction`, and density; with them comes the name of the text.
     """
     probe = text_probe(loaded, options, CLASSES)
     states = reading.layer_states(loaded, probe, subsets=("no_sink", *CLASSES), captures=CAPTURES)
     measure: Measure = "distance" if options.distance else "cosine"
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows, ids = states.rows_of(tokens), probe.tokens[tokens]
-    members = {name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES}
+    members = {
+        name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES
+    }
     moving = probe.sample("no_sink").ravel()
     sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
     weights = reading.attention_weights(loaded, probe, n_tokens=len(probe.tokens))
@@ -273,7 +334,9 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     for state, of_layers in found.items():
         # what enters the first block comes before its attention, too
         layers = {0: found["block"][0], **of_layers}
-        of_state = class_tables(layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure)
+        of_state = class_tables(
+            layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure
+        )
         for kind, frame in of_state.items():
             shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(state=state)
             parts.setdefault(kind, []).append(shown)
@@ -286,47 +349,68 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
 
 
 def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:
-    """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
+    """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10
+    nearest other rows.
 
-    There is a row for each different token of ``ids``, (n,), with the class that it has more often; none for tokens
-    whose embedding is zero.
+    There is a row for each different token of ``ids``, (n,), with the class that it has more often;
+    none for tokens whose embedding is zero.
     """
     tokens, place = ids.unique(return_inverse=True)
     count = torch.bincount(place)
     functions = torch.bincount(place, weights=is_function.to(place.device).double())
     nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
     tokens, count, functions = tokens[nonzero], count[nonzero], functions[nonzero]
-    found, rows = nearest_rows(vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1)
+    found, rows = nearest_rows(
+        vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1
+    )
     # the row itself is the nearest, or one of several that equal it: leave one of them out
     own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
     others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
-    columns = {"token_id": tokens.tolist(), "class": np.where((2 * functions > count).cpu(), "function", "content")}
-    columns |= {"count": count.tolist(), "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist()}
+    columns = {
+        "token_id": tokens.tolist(),
+        "class": np.where((2 * functions > count).cpu(), "function", "content"),
+    }
+    columns |= {
+        "count": count.tolist(),
+        "norm": vocabulary.norms[tokens.to(vocabulary.norms.device)].tolist(),
+    }
     return pd.DataFrame({**columns, "density": (others / NEIGHBOURS).tolist()})
 
 
 def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
-    """Compute the mean cosine between the steps of two tokens, from (n, dim) vectors at a layer and at the next: 1 if
-    all move in the same direction.
+    """Compute the mean cosine between the steps of two tokens, from (n, dim) vectors at a layer and
+    at the next: 1 if all move in the same direction.
 
     Returns:
-        Within a sequence and between ``sequences``, (n,); NaN without such pairs. Tokens that do not move are left out.
+        Within a sequence and between ``sequences``, (n,); NaN without such pairs. Tokens that do
+        not move are left out.
     """
     steps = after.to(before.device).double() - before.double()
     moved = steps.any(1)
-    tokens, of = torch.arange(int(moved.sum()), device=steps.device), sequences.to(steps.device)[moved]
-    within, between = (float(topic_mean(steps[moved], tokens, of, pairs=pairs)) for pairs in ("same", "different"))
+    tokens, of = (
+        torch.arange(int(moved.sum()), device=steps.device),
+        sequences.to(steps.device)[moved],
+    )
+    within, between = (
+        float(topic_mean(steps[moved], tokens, of, pairs=pairs)) for pairs in ("same", "different")
+    )
     return within, between
 
 
-def class_means(values: np.ndarray, members: Mapping[str, np.ndarray], sequences: np.ndarray) -> dict[str, Estimate]:
-    """Average values (m, n_tokens) over the tokens of each class (their numbers), with a bootstrap over ``sequences``.
+def class_means(
+    values: np.ndarray, members: Mapping[str, np.ndarray], sequences: np.ndarray
+) -> dict[str, Estimate]:
+    """Average values (m, n_tokens) over the tokens of each class (their numbers), with a bootstrap
+    over ``sequences``.
 
     Returns:
         By class, and the difference as :data:`GAP`, whose classes share their draws.
     """
     n_sequences = int(sequences.max()) + 1
-    sums = [SequenceSums.of(values[:, tokens], sequences[tokens], n_sequences) for tokens in members.values()]
+    sums = [
+        SequenceSums.of(values[:, tokens], sequences[tokens], n_sequences)
+        for tokens in members.values()
+    ]
     return _with_gap(dict(zip(members, bootstrap(sums, _RESAMPLES), strict=True)))
 
 
@@ -340,34 +424,53 @@ def class_tables(
     sequences: np.ndarray,
     measure: str,
 ) -> dict[str, pd.DataFrame]:
-    """Measure where the tokens of each class are in every layer, and how they move from layer to layer.
+    """Measure where the tokens of each class are in every layer, and how they move from layer to
+    layer.
 
     Args:
-        layers: by number, the cosine or distance (``measure``) of each token to its own input embedding and its rank.
+        layers: by number, the cosine or distance (``measure``) of each token to its own input
+            embedding and its rank.
         members, sequences: as for :func:`class_means`.
 
     Returns:
-        Classes: layer, class, tokens (their number), ``measure`` (mean), rank_q25, rank (median), rank_q75, kept (share
+        Classes: layer, class, tokens (their number), ``measure`` (mean), rank_q25, rank (median),
+            rank_q75, kept (share
         of rank 0).
-        Changes: class, quantity, layer, value, and its 95% interval low and high. Quantities are the means of
-        ``measure`` and log_rank (log10 of 1 + rank), and their change from the layer before (``..._change``); nearer
-        and nearer_by_0.01 (share of tokens that are nearer to their embedding than at the layer before, layer "any": at
-        least once); and ranks_per_0.01 (all changes of rank, without sign, over those of ``measure``, times 0.01).
-        Jumps: class, quantity, layer (of the largest change), jump, and returned: the largest part of it that a later
+        Changes: class, quantity, layer, value, and its 95% interval low and high. Quantities are
+            the means of
+        ``measure`` and log_rank (log10 of 1 + rank), and their change from the layer before
+        (``..._change``); nearer and nearer_by_0.01 (share of tokens that are nearer to their
+        embedding than at the layer before, layer "any": at least once); and ranks_per_0.01 (all
+        changes of rank, without sign, over those of ``measure``, times 0.01).
+        Jumps: class, quantity, layer (of the largest change), jump, and returned: the largest part
+            of it that a later
         layer has taken back; with intervals.
         Points: class, token, layer, ``measure``, rank of up to :data:`POINTS` tokens of each class.
     """
     numbers = [*layers]
     values, ranks = (np.stack(parts).astype(float) for parts in zip(*layers.values(), strict=True))
-    found: dict[str, list[pd.DataFrame]] = {kind: [] for kind in ("classes", "changes", "jumps", "points")}
+    found: dict[str, list[pd.DataFrame]] = {
+        kind: [] for kind in ("classes", "changes", "jumps", "points")
+    }
     random = np.random.RandomState(0)
     for name, tokens in members.items():
         low, middle, high = np.quantile(ranks[:, tokens], [0.25, 0.5, 0.75], axis=1)
-        levels = {measure: values[:, tokens].mean(1), "rank_q25": low, "rank": middle, "rank_q75": high}
+        levels = {
+            measure: values[:, tokens].mean(1),
+            "rank_q25": low,
+            "rank": middle,
+            "rank_q75": high,
+        }
         keys = {"layer": numbers, "class": name, "tokens": len(tokens)}
-        found["classes"].append(pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)}))
+        found["classes"].append(
+            pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)})
+        )
         some = random.permutation(tokens)[:POINTS]
-        places = {"layer": np.repeat(numbers, len(some)), "class": name, "token": np.tile(some, len(numbers))}
+        places = {
+            "layer": np.repeat(numbers, len(some)),
+            "class": name,
+            "token": np.tile(some, len(numbers)),
+        }
         cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
         found["points"].append(pd.DataFrame({**places, **cells}))
 
@@ -382,43 +485,56 @@ def class_tables(
             jump = change.map(lambda part, at=largest: part[..., [at]])
             returned = level.map(lambda part, at=largest: _returned(part, at))
             keys = {"layer": numbers[largest + 1], "class": name, "quantity": quantity}
-            found["jumps"].append(pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")}))
+            found["jumps"].append(
+                pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")})
+            )
             add(level, name, quantity, numbers)
             add(change, name, f"{quantity}_change", numbers[1:])
     steps, later = np.diff(values, axis=0), [*numbers[1:], ANY]
     for quantity, least in NEARER.items():
         is_nearer = (-steps if measure == "distance" else steps) > least
-        for name, shares in class_means(np.vstack([is_nearer, is_nearer.any(0)]), members, sequences).items():
+        for name, shares in class_means(
+            np.vstack([is_nearer, is_nearer.any(0)]), members, sequences
+        ).items():
             add(shares, name, quantity, later)
-    moved = [np.vstack([part, part.sum(0)]) for part in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))]
+    moved = [
+        np.vstack([part, part.sum(0)]) for part in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))
+    ]
     of_ranks, of_values = (class_means(part, members, sequences) for part in moved)
     for name in members:
-        ratio = of_ranks[name].map(lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name])
+        ratio = of_ranks[name].map(
+            lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name]
+        )
         add(ratio, name, "ranks_per_0.01", later)
     return {kind: pd.concat(parts, ignore_index=True) for kind, parts in found.items()}
 
 
 def _returned(levels: np.ndarray, jump: int) -> np.ndarray:
-    """Return the share of a jump, (..., layers) from one layer to the next, that the layers after it take back."""
+    """Return the share of a jump, (..., layers) from one layer to the next, that the layers after
+    it take back.
+    """
     size = levels[..., [jump + 1]] - levels[..., [jump]]
     back = (levels[..., [jump + 1]] - levels[..., jump + 1 :]) / np.where(size == 0, np.nan, size)
     return back.max(-1, keepdims=True) + 0.0  # not -0
 
 
-def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Mapping[str, np.ndarray]) -> pd.DataFrame:
+def received_attention(
+    weights: Sequence[tuple[Tensor, np.ndarray]], classes: Mapping[str, np.ndarray]
+) -> pd.DataFrame:
     """Measure how much attention the tokens of each class receive in one layer.
 
-    A class receives the sum of all weights ``a_ij`` to its positions j, over what it would receive if each position i
-    attended evenly to the n_i that it sees, ``sum_ij 1 / n_i``. What position alone explains is the same of the mean
-    weights to the same place in the other sequences. Sequences of another length than most are left out.
+    A class receives the sum of all weights ``a_ij`` to its positions j, over what it would receive
+    if each position i attended evenly to the n_i that it sees, ``sum_ij 1 / n_i``. What position
+    alone explains is the same of the mean weights to the same place in the other sequences.
+    Sequences of another length than most are left out.
 
     Args:
         weights: of each sequence, (heads, n, n), and the numbers of its tokens (n,).
         classes: (n_tokens of the probe,) bool by name.
 
     Returns:
-        A row for each head, and one for their mean, whose head is missing, and class: head, class, received,
-        by_position and beyond (their difference), each with its 95% interval.
+        A row for each head, and one for their mean, whose head is missing, and class: head, class,
+        received, by_position and beyond (their difference), each with its 95% interval.
     """
     lengths = [len(tokens) for _, tokens in weights]
     length = max(set(lengths), key=lengths.count)
@@ -434,11 +550,18 @@ def received_attention(weights: Sequence[tuple[Tensor, np.ndarray]], classes: Ma
     heads = pd.array([*range(received.shape[1] - 1), None], dtype="Int64")
     of_even = class_means(even.reshape(1, -1), members, sequences)
     tables: dict[str, dict[str, np.ndarray]] = {}
-    for quantity, of in {"received": received, "by_position": by_position, "beyond": received - by_position}.items():
+    for quantity, of in {
+        "received": received,
+        "by_position": by_position,
+        "beyond": received - by_position,
+    }.items():
         means = class_means(of.transpose(1, 0, 2).reshape(len(heads), -1), members, sequences)
         shares = {name: means[name].map(np.divide, of_even[name]) for name in members}
         for name, estimate in _with_gap(shares).items():
             tables.setdefault(name, {}).update(estimate.columns(quantity))
     return pd.concat(
-        [pd.DataFrame(columns).assign(**{"head": heads, "class": name}) for name, columns in tables.items()]
+        [
+            pd.DataFrame(columns).assign(**{"head": heads, "class": name})
+            for name, columns in tables.items()
+        ]
     )

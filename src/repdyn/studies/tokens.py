@@ -1,4 +1,6 @@
-"""``repdyn study tokens``: the tokens of a sentence and the words of a text against the vocabulary, layer by layer."""
+"""``repdyn study tokens``: the tokens of a sentence and the words of a text against the vocabulary,
+layer by layer.
+"""
 
 from dataclasses import replace
 from typing import Annotated, Any, cast
@@ -11,9 +13,24 @@ from matplotlib.ticker import NullLocator
 
 from repdyn.reading import LoadedModel
 from repdyn.studies import token_measurements as measured
-from repdyn.studies.panels import draw_heads, heads_size, layer_axis, line_with_band, panels, zero_line
+from repdyn.studies.panels import (
+    draw_heads,
+    heads_size,
+    layer_axis,
+    line_with_band,
+    panels,
+    zero_line,
+)
 from repdyn.studies.study import Folder, Study, run_study, select, show, show_title
-from repdyn.studies.token_measurements import ANY, CLASSES, GAP, QUANTITIES, STATES, Quantity, measure_of
+from repdyn.studies.token_measurements import (
+    ANY,
+    CLASSES,
+    GAP,
+    QUANTITIES,
+    STATES,
+    Quantity,
+    measure_of,
+)
 from repdyn.tables.style import SUBSET_COLOURS
 from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
 
@@ -47,13 +64,22 @@ class TokenStudy(Study):
         table, caption = found.table, "Compared with the input embeddings."
         self.tables.update(tokens=table, nearest=found.nearest)
         if positions:
-            caption = "Compared with the input embeddings, the token's position embedding added to every row."
+            caption = (
+                "Compared with the input embeddings, the token's position embedding added to every "
+                "row."
+            )
             show_title(f"{name}: what the embeddings of positions change, mean over tokens")
-            self.add("positions", position_effect(found, measured.compare_sentence(loaded, states, **settings)))
+            self.add(
+                "positions",
+                position_effect(found, measured.compare_sentence(loaded, states, **settings)),
+            )
         show_title(f"{name}: rank of each token's own embedding among the input embeddings")
         show(_ranks(table))
         if states.reasons:
-            show(f"no state after attention at {len(states.reasons)} layers, as at {states.reasons[0]}")
+            show(
+                f"no state after attention at {len(states.reasons)} layers, as at "
+                f"{states.reasons[0]}"
+            )
         for quantity in (measure_of(table), "rank"):
             self.figures[quantity] = trajectory_figure(name, table, sentence, quantity, caption)
 
@@ -63,11 +89,16 @@ class TokenStudy(Study):
         measure = measure_of(tables["classes"])
         show_title(f"{name}: words of {text}")
         show(tables["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
-        show("largest change of each class from one layer to the next, and the part that is taken back later:")
+        show(
+            "largest change of each class from one layer to the next, and the part that is taken "
+            "back later:"
+        )
         show(tables["jumps"])
         self.figures["classes"] = class_figure(name, tables["classes"], text)
         self.figures["changes"] = change_figure(name, tables["changes"], text, measure)
-        self.figures["points"] = points_figure(name, tables["points"], tables["changes"], text, measure)
+        self.figures["points"] = points_figure(
+            name, tables["points"], tables["changes"], text, measure
+        )
         self.figures["steps"] = step_figure(name, tables["steps"], text)
         self.figures["density"] = density_figure(name, text, tables["density"])
         if len(tables["attention"]):
@@ -96,10 +127,12 @@ def tokens(
     Args:
         sentence: Its tokens are followed.
         nearest: Number of nearest tokens.
-        positions: Add the token's position embedding to every row of the vocabulary, and report what that changes.
+        positions: Add the token's position embedding to every row of the vocabulary, and report
+            what that changes.
         distance: Compare by Euclidean distance instead of the cosine.
         no_causal_mask: Measure a decoder once more, with every token seeing all others.
-        text: Compare function and content words of enwik8, builtin, or a path, and the attention they receive, too.
+        text: Compare function and content words of enwik8, builtin, or a path, and the attention
+            they receive, too.
         sequence_length: Tokens in a sequence of the text, at most the model's context.
         max_vectors: Tokens of the text.
 
@@ -113,11 +146,16 @@ def tokens(
     run_study(TokenStudy, loading, locals())
 
 
-def position_effect(added: measured.VocabularyComparison, plain: measured.VocabularyComparison) -> pd.DataFrame:
-    """Return what adding the embeddings of positions changes, layer by layer, as means over the tokens of a sentence.
+def position_effect(
+    added: measured.VocabularyComparison, plain: measured.VocabularyComparison
+) -> pd.DataFrame:
+    """Return what adding the embeddings of positions changes, layer by layer, as means over the
+    tokens of a sentence.
 
-    Columns: layer, state, change (of the cosine or distance), size (of it, without sign), ranks (change of rank,
-    without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest token).
+    Columns: layer, state, change (of the cosine or distance), size (of it, without sign), ranks
+        (change of rank,
+    without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest
+    token).
     """
     keys, measure = ["layer", "state"], measure_of(plain.table)
     change = added.table[measure] - plain.table[measure]
@@ -131,15 +169,21 @@ def position_effect(added: measured.VocabularyComparison, plain: measured.Vocabu
 def _ranks(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rank of each token's own embedding after some of the blocks."""
     blocks = select(table, state="block")
-    layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
-    ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
+    layers = np.unique(
+        np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int)
+    )
+    ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[
+        :, layers
+    ]
     return ranks.add_prefix("layer ").reset_index("token")
 
 
 def _by_state(
     title: str, caption: str, size: tuple[float, float], table: pd.DataFrame, *labels: str
 ) -> tuple[Figure, np.ndarray, list[pd.DataFrame]]:
-    """Return a figure with a column of panels for each state of a table and a row for each label, and its rows."""
+    """Return a figure with a column of panels for each state of a table and a row for each label,
+    and its rows.
+    """
     states = sorted(set(table["state"]))
     layout = {"sharex": True, "sharey": "row", "squeeze": False}
     figure, grid = panels(title, caption, size, len(labels), len(states), **layout)
@@ -150,11 +194,15 @@ def _by_state(
     return figure, grid, [select(table, state=state) for state in states]
 
 
-def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: Quantity, caption: str) -> Figure:
+def trajectory_figure(
+    name: str, table: pd.DataFrame, sentence: str, quantity: Quantity, caption: str
+) -> Figure:
     """Draw a line for each token across the layers, after the attention and after the block."""
     n_tokens, is_rank = len(set(table["position"])), quantity == "rank"
     caption += " Grey: rank 0, a line for each token." if is_rank else ""
-    figure, [grid], of_states = _by_state(f"{name}: {sentence}", caption, (11, 5.2), table, QUANTITIES[quantity])
+    figure, [grid], of_states = _by_state(
+        f"{name}: {sentence}", caption, (11, 5.2), table, QUANTITIES[quantity]
+    )
     for axes, rows in zip(grid, of_states, strict=True):
         for number, (place, line) in enumerate(rows.groupby("position")):
             values = line[quantity]
@@ -172,10 +220,21 @@ def trajectory_figure(name: str, table: pd.DataFrame, sentence: str, quantity: Q
 
 
 def class_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
-    """Draw function words and content words across the layers of one stack: mean cosine, ranks, share of rank 0."""
-    measure, caption = measure_of(table), "Ranks: median, and the band from the first to the third quartile."
-    labels = f"mean {measure} to the\ntoken's own embedding", "closer rows of the\nvocabulary (rank)", "share of rank 0"
-    figure, grid, of_states = _by_state(f"{name}: words of {text}", caption, (11, 9), table, *labels)
+    """Draw function words and content words across the layers of one stack: mean cosine, ranks,
+    share of rank 0.
+    """
+    measure, caption = (
+        measure_of(table),
+        "Ranks: median, and the band from the first to the third quartile.",
+    )
+    labels = (
+        f"mean {measure} to the\ntoken's own embedding",
+        "closer rows of the\nvocabulary (rank)",
+        "share of rank 0",
+    )
+    figure, grid, of_states = _by_state(
+        f"{name}: words of {text}", caption, (11, 9), table, *labels
+    )
     for (cosine, rank, kept), of_state in zip(grid.T, of_states, strict=True):
         for label, rows in of_state.groupby("class", sort=False):
             look = {**_MARKED, "color": _COLOURS[str(label)]}
@@ -191,8 +250,13 @@ def class_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
 
 
 def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Figure:
-    """Draw how rank and cosine of each class change from layer to layer, and the share of tokens that come nearer."""
-    labels = {"log_rank_change": "change of log10(1 + rank)", f"{measure}_change": f"change of the {measure}"}
+    """Draw how rank and cosine of each class change from layer to layer, and the share of tokens
+    that come nearer.
+    """
+    labels = {
+        "log_rank_change": "change of log10(1 + rank)",
+        f"{measure}_change": f"change of the {measure}",
+    }
     labels["nearer_by_0.01"] = "share of tokens nearer\nby more than 0.01"
     title = f"{name}: how words of {text} move"
     caption = "From the layer before. Band: 95% interval of a bootstrap over sequences."
@@ -204,14 +268,18 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
                 rows = select(of_layers, quantity=quantity, **{"class": of_class})
                 look = {**_MARKED, "color": _COLOURS[of_class], "label": of_class}
                 look |= {"linestyle": ":", "linewidth": 1.2} if of_class == GAP else {}
-                line_with_band(axes, rows, "value", ("low", "high"), x=rows["layer"].astype(int), **look)
+                line_with_band(
+                    axes, rows, "value", ("low", "high"), x=rows["layer"].astype(int), **look
+                )
     zero_line(*grid.flat)
     layer_axis(*grid[-1])
     grid[0, -1].legend(fontsize=8)
     return figure
 
 
-def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: str, measure: Quantity) -> Figure:
+def points_figure(
+    name: str, points: pd.DataFrame, changes: pd.DataFrame, text: str, measure: Quantity
+) -> Figure:
     """Draw rank against cosine (or distance), a point for each token and layer."""
     caption = f"A point for each layer and token, up to {measured.POINTS} tokens of a class. "
     caption += "Ranks per 0.01: all changes, summed."
@@ -223,8 +291,18 @@ def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: 
             per = select(of_all, state=rows["state"].iloc[0], **{"class": of_class})["value"].item()
             label = f"{of_class} words: {per:.3g} ranks per 0.01 of the {measure}"
             # ranks of 0 would lie on each other
-            shown = rows["rank"].where(rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows)))
-            axes.scatter(rows[measure], shown, s=5, alpha=0.4, linewidths=0, color=_COLOURS[str(of_class)], label=label)
+            shown = rows["rank"].where(
+                rows["rank"] > 0, -np.random.RandomState(0).random_sample(len(rows))
+            )
+            axes.scatter(
+                rows[measure],
+                shown,
+                s=5,
+                alpha=0.4,
+                linewidths=0,
+                color=_COLOURS[str(of_class)],
+                label=label,
+            )
         _rank_axis(axes, max(points["rank"]), lanes=True)
         axes.set_xlabel(QUANTITIES[measure])
         axes.legend(fontsize=8, markerscale=3)
@@ -233,7 +311,9 @@ def points_figure(name: str, points: pd.DataFrame, changes: pd.DataFrame, text: 
 
 def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     """Draw what attention each class of words receives, layer by layer and head by head."""
-    heads = table.loc[(table["class"] == GAP) & table["head"].notna()].pivot(index="layer", columns="head")
+    heads = table.loc[(table["class"] == GAP) & table["head"].notna()].pivot(
+        index="layer", columns="head"
+    )
     values, low, high = (heads[column] for column in ("beyond", "beyond_low", "beyond_high"))
     width, height = heads_size(values)
     caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
@@ -248,17 +328,23 @@ def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     left.set(ylim=(0, None), ylabel="attention received, times even attention")
     layer_axis(left)
     left.legend(fontsize=8)
-    draw_heads(right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position")
+    draw_heads(
+        right, values, (low > 0) | (high < 0), "function minus content words,\nbeyond position"
+    )
     return figure
 
 
 def step_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
-    """Draw the mean cosine between the steps of two tokens, within a sequence and between sequences."""
+    """Draw the mean cosine between the steps of two tokens, within a sequence and between
+    sequences.
+    """
     caption = f"Steps from one layer to the next, {text}; 1: all alike."
     figure, axes = panels(f"{name}: do tokens move together?", caption, (7.5, 4.2))
     pairs = {"within": "of one sequence", "between": "of different sequences"}
     for (column, label), colour in zip(pairs.items(), SUBSET_COLOURS, strict=False):
-        axes.plot(table["layer"] + 0.5, table[column], marker="o", markersize=4, color=colour, label=label)
+        axes.plot(
+            table["layer"] + 0.5, table[column], marker="o", markersize=4, color=colour, label=label
+        )
     zero_line(axes)
     layer_axis(axes, label="between layers")
     lowest = float(table[["within", "between"]].min(axis=None))
@@ -268,23 +354,35 @@ def step_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
 
 
 def density_figure(name: str, text: str, table: pd.DataFrame) -> Figure:
-    """Draw how crowded it is around the embeddings of function words and content words, and against frequency."""
+    """Draw how crowded it is around the embeddings of function words and content words, and against
+    frequency.
+    """
     title = f"{name}: how crowded the input embeddings are"
     figure, (left, right) = panels(title, f"Tokens of {text}.", (11, 4.4), 1, 2, sharey=True)
     edges = np.histogram_bin_edges(table["density"], bins=24)
     for label, rows in table.groupby("class", sort=False):
-        look = {"color": _COLOURS[str(label)], "label": f"{label} words ({len(rows):,} tokens of the vocabulary)"}
+        look = {
+            "color": _COLOURS[str(label)],
+            "label": f"{label} words ({len(rows):,} tokens of the vocabulary)",
+        }
         shares = np.full(len(rows), 1 / len(rows))
-        left.hist(rows["density"], edges, weights=shares, orientation="horizontal", alpha=0.55, **look)
+        left.hist(
+            rows["density"], edges, weights=shares, orientation="horizontal", alpha=0.55, **look
+        )
         right.scatter(rows["count"], rows["density"], s=9, alpha=0.6, linewidths=0, **look)
-    left.set(xlabel="share of the class", ylabel=f"mean cosine to the {measured.NEIGHBOURS} nearest other rows")
+    left.set(
+        xlabel="share of the class",
+        ylabel=f"mean cosine to the {measured.NEIGHBOURS} nearest other rows",
+    )
     left.legend()
     right.set(xscale="log", xlabel="occurrences in the text")
     return figure
 
 
 def _rank_axis(axes: Axes, highest: float, *, lanes: bool = False) -> None:
-    """Make a y axis logarithmic from 1 on, with 0 below it, or with lanes from 0 to -1 for several lines of rank 0."""
+    """Make a y axis logarithmic from 1 on, with 0 below it, or with lanes from 0 to -1 for several
+    lines of rank 0.
+    """
     axes.set_yscale("symlog", linthresh=1, linscale=0.9 if lanes else 0.3)
     axes.set_ylim(-1 if lanes else -0.15, max(2.0, 1.5 * highest))
     powers = [10.0**power for power in range(9) if 10.0**power <= axes.get_ylim()[1]]

@@ -1,4 +1,6 @@
-"""Topics of documents by Latent Dirichlet Allocation, and the topic gaps of every layer and head of a model."""
+"""Topics of documents by Latent Dirichlet Allocation, and the topic gaps of every layer and head of
+a model.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TokensOfWords: TypeAlias = Literal["whole", "last"]
-"""The tokens that have their word's topic: those that are a whole word, or the last one of each word, at which a
-decoder has read all of it."""
+"""The tokens that have their word's topic: those that are a whole word, or the last one of each
+word, at which a decoder has read all of it."""
 
 N_TOPICS = 20
 MIN_DOCUMENTS = 5
 """Documents that a word with a topic occurs in at least."""
 MAX_DOCUMENT_SHARE = 0.2
-"""Share of the documents that it occurs in at most: more frequent words are not specific to a topic."""
+"""Share of the documents that it occurs in at most: more frequent words are not specific to a
+topic.
+"""
 MIN_WORD_LENGTH = 3
 CERTAINTY = 0.5
 """A token has a topic if that one is more likely than all others together."""
@@ -70,14 +74,18 @@ class TextTopics:
     """(n_documents, n_topics): share of each topic in each document; rows sum to 1."""
 
     def table(self, n_words: int = 20) -> pd.DataFrame:
-        """Return a row for each topic: topic (its number), share (of the text), words (the most frequent ones)."""
+        """Return a row for each topic: topic (its number), share (of the text), words (the most
+        frequent ones).
+        """
         order = self.word_shares.argsort(axis=1)[:, ::-1][:, :n_words]
         words = [" ".join(self.words[word] for word in topic) for topic in order]
-        return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
+        return pd.DataFrame(
+            {"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words}
+        )
 
     def of_words(self, document: int, words: Sequence[str]) -> np.ndarray:
-        """Return the most likely topic of each word in a document, (n,) int64, -1 for none: the one with the largest
-        share of the word, times its share of the document."""
+        """Return the most likely topic of each word in a document, (n,) int64, -1 for none: the one
+        with the largest share of the word, times its share of the document."""
         known = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, known].T * self.document_shares[document]
         likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
@@ -93,10 +101,11 @@ class TextTopics:
         seed: int = 0,
         name: str = "documents with topics",
     ) -> Probe:
-        """Return a probe whose tokens have topics: the beginnings of documents that are long enough.
+        """Return a probe whose tokens have topics: the beginnings of documents that are long
+        enough.
 
-        All sequences have one length, special tokens included. As many vectors as possible are measured, in batches of
-        at most 4096. ``tokens_of_words`` have their word's topic.
+        All sequences have one length, special tokens included. As many vectors as possible are
+        measured, in batches of at most 4096. ``tokens_of_words`` have their word's topic.
         """
         found: list[tuple[np.ndarray, np.ndarray]] = []
         special = sorted(set(tokenizer.all_special_ids))
@@ -105,7 +114,9 @@ class TextTopics:
             if len(found) == n_sequences:
                 break
             text = [self.documents[document]]
-            tokens, lengths, words, _ = tokenize_windows(text, tokenizer, design, True, n_tokens=0, n_windows=1)
+            tokens, lengths, words, _ = tokenize_windows(
+                text, tokenizer, design, True, n_tokens=0, n_windows=1
+            )
             if words is None or not len(lengths) or lengths[0] < sequence_length:
                 continue
             ids, numbers = tokens[:sequence_length].numpy(), words.numbers[:sequence_length]
@@ -116,58 +127,79 @@ class TextTopics:
             if tokens_of_words == "whole":
                 chosen &= numbers != np.append(NO_WORD, numbers[:-1])
             topics = np.full(len(ids), -1)
-            topics[chosen] = self.of_words(document, [words.lexicon.words[word] for word in numbers[chosen]])
+            topics[chosen] = self.of_words(
+                document, [words.lexicon.words[word] for word in numbers[chosen]]
+            )
             found.append((ids, topics))
         if len(found) < n_sequences:
             raise ValueError(
-                f"expected {n_sequences} documents of at least {sequence_length} tokens, got {len(found)} among "
-                f"{len(self.documents)}; give more or longer documents, or take fewer or shorter sequences"
+                f"expected {n_sequences} documents of at least {sequence_length} tokens, got "
+                f"{len(found)} among {len(self.documents)}; give more or longer documents, or take "
+                "fewer or shorter sequences"
             )
         ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
         if (topics < 0).all():
             why = "a token of its own" if tokens_of_words == "whole" else "in these sequences"
             raise ValueError(
-                f"expected tokens with topics, got none among {ids.size}: no word of a topic is {why}; take "
+                f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
+                f"{why}; take "
                 'tokens_of_words="last" (--tokens-of-words last), or longer documents'
             )
         is_special, pad_id = np.isin(ids, special), cast(int, tokenizer.pad_token_id or 0)
         most = min(MAX_VECTORS, int((~is_special[:, 1:]).sum()))
-        probe = Probe.from_tokens(ids, special_ids=special, max_vectors=most, seed=seed, pad_id=pad_id, name=name)
+        probe = Probe.from_tokens(
+            ids, special_ids=special, max_vectors=most, seed=seed, pad_id=pad_id, name=name
+        )
         return probe.with_topics(np.where(is_special, -1, topics).ravel())
 
 
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
     """Fit a topic model to documents by online variational Bayes, the same one for the same seed.
 
-    Source: Blei, Ng, Jordan, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent Dirichlet Allocation, NeurIPS
+    Source: Blei, Ng, Jordan, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent Dirichlet
+        Allocation, NeurIPS
     2010.
     """
     lexicon = Lexicon()
     spans = [lexicon.read(document)[2] for document in documents]
     rows = np.repeat(np.arange(len(spans)), [len(numbers) for numbers in spans])
     columns = np.concatenate([np.empty(0, dtype=np.int64), *spans])
-    counts = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words)))
+    counts = csr_matrix(
+        (np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words))
+    )
     counts.sum_duplicates()
-    specific = [len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words]
+    specific = [
+        len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words
+    ]
     n_with = np.bincount(counts.indices, minlength=len(lexicon.words))
     common = (n_with >= MIN_DOCUMENTS) & (n_with <= MAX_DOCUMENT_SHARE * len(spans))
     words = np.flatnonzero(np.array(specific, dtype=bool) & common)
     if len(spans) < n_topics or len(words) < n_topics:
         raise ValueError(
-            f"expected at least {n_topics} documents and as many words for {n_topics} topics, got {len(spans)} "
-            f"documents and {len(words)} words that are in {MIN_DOCUMENTS} of them or more, and in at most "
-            f"{MAX_DOCUMENT_SHARE:.0%}; give more text"
+            f"expected at least {n_topics} documents and as many words for {n_topics} topics, got "
+            f"{len(spans)} documents and {len(words)} words that are in {MIN_DOCUMENTS} of them or "
+            f"more, and in at most {MAX_DOCUMENT_SHARE:.0%}; give more text"
         )
-    model = LatentDirichletAllocation(n_topics, learning_method="online", max_iter=N_PASSES, random_state=seed)
+    model = LatentDirichletAllocation(
+        n_topics, learning_method="online", max_iter=N_PASSES, random_state=seed
+    )
     document_shares = model.fit_transform(counts[:, words])
     word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
-    return TextTopics(documents, [lexicon.words[word] for word in words], word_shares, document_shares)
+    return TextTopics(
+        documents, [lexicon.words[word] for word in words], word_shares, document_shares
+    )
 
 
 def block_table(products: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over each block of products of words, by topic: topic, other, mean; no word with itself."""
+    """Return the mean over each block of products of words, by topic: topic, other, mean; no word
+    with itself.
+    """
     one, other = np.nonzero(~np.eye(len(products), dtype=bool))
-    pairs = {"topic": products.index[one], "other": products.index[other], "mean": products.to_numpy()[one, other]}
+    pairs = {
+        "topic": products.index[one],
+        "other": products.index[other],
+        "mean": products.to_numpy()[one, other],
+    }
     return pd.DataFrame(pd.DataFrame(pairs).groupby(["topic", "other"], as_index=False).mean())
 
 
@@ -179,23 +211,33 @@ class TopicMeasurements(NamedTuple):
     length: int
     """Tokens in a sequence."""
     embeddings: pd.DataFrame
-    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, same, different, gap, control,
-    control_std, and reason (why there is no gap); see :func:`repdyn.studies.topic_measurements.vector_gaps`."""
+    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, same,
+    different, gap, control, control_std, and reason (why there is no gap); see
+    :func:`repdyn.studies.topic_measurements.vector_gaps`."""
     attention: pd.DataFrame
-    """A row for each layer from 1 on and head, and one for the mean over heads, whose head is missing: layer, head,
-    same, different, gap, control, difference, standard_error, evenness; only layer and reason for a layer without a
+    """A row for each layer from 1 on and head, and one for the mean over heads, whose head is
+    missing: layer, head, same, different, gap, control, difference, standard_error, evenness; only
+        layer and reason for a layer without a
     gap."""
     words: pd.DataFrame | None
-    """(n, n) inner products of the input embeddings of each topic's most frequent words, whose topics are index and
-    columns, ascending; None where the input embeddings are not known."""
+    """(n, n) inner products of the input embeddings of each topic's most frequent words, whose
+    topics are index and columns, ascending; None where the input embeddings are not known."""
 
 
-def measure_topics(model: Model, probe: Probe, *, title: str = "", seed: int = 0) -> TopicMeasurements:
+def measure_topics(
+    model: Model, probe: Probe, *, title: str = "", seed: int = 0
+) -> TopicMeasurements:
     """Measure the gaps of every layer and head, each with its control."""
     if probe.topics is None or len(probe.lengths.unique()) > 1:
-        raise ValueError("expected a probe with topics and sequences of one length, as TextTopics.probe makes one")
+        raise ValueError(
+            "expected a probe with topics and sequences of one length, as TextTopics.probe makes "
+            "one"
+        )
     length = int(probe.lengths[0])
-    topics = [probe.topics, *(labels.flatten() for labels in shifted_topics(probe.topics.view(-1, length)))]
+    topics = [
+        probe.topics,
+        *(labels.flatten() for labels in shifted_topics(probe.topics.view(-1, length))),
+    ]
     whole = replace(probe, batch_vectors=int((~probe.is_sink).sum()), n_batches=1)
     states = layer_states(model, whole, subsets=["no_sink"], captures={"embeddings"})
     weights = attention_weights(model, probe, n_tokens=len(probe.tokens))
@@ -208,23 +250,37 @@ def measure_topics(model: Model, probe: Probe, *, title: str = "", seed: int = 0
         vectors.append(gaps.assign(layer=layer.index))
         if layer.index:
             try:
-                of_heads = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
+                of_heads = attention_gaps(
+                    weights.of(layer.stack, layer.index), probe.tokens, *topics
+                )
             except Undefined as error:
                 of_heads = pd.DataFrame({"reason": [error.reason]})
             attention.append(of_heads.assign(layer=layer.index))
     of_vectors, of_heads = (pd.concat(parts, ignore_index=True) for parts in (vectors, attention))
     of_vectors = of_vectors.reindex(columns=["layer", "product", *_OF_VECTORS, "reason"])
-    of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype({"head": "Int64"})
+    of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype(
+        {"head": "Int64"}
+    )
     return TopicMeasurements(ids[labels[0] >= 0], length, of_vectors, of_heads, words)
 
 
-def _of_table(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the gaps and the products of the input embeddings of words with topics, each by its most frequent one."""
+def _of_table(
+    table: Tensor | str, ids: Tensor, topics: Tensor, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Return the gaps and the products of the input embeddings of words with topics, each by its
+    most frequent one.
+    """
     if isinstance(table, str):
         return pd.DataFrame({"layer": TABLE, "product": [*PRODUCTS], "reason": table}), None
-    known = pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]}).value_counts().reset_index()
+    known = (
+        pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]})
+        .value_counts()
+        .reset_index()
+    )
     # of two topics that are as frequent the first
-    known = known.sort_values(["word", "count", "topic"], ascending=[True, False, True]).drop_duplicates("word")
+    known = known.sort_values(
+        ["word", "count", "topic"], ascending=[True, False, True]
+    ).drop_duplicates("word")
     words, labels = (torch.tensor(known[name].to_numpy()) for name in ("word", "topic"))
     # the control of a table of words, whose order means nothing
     random = np.random.RandomState(seed)
@@ -239,7 +295,8 @@ def _of_table(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> tu
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
-    """Return the topics (n_sequences, length) of other sequences, position by position, each of another document.
+    """Return the topics (n_sequences, length) of other sequences, position by position, each of
+    another document.
 
     The s-th result holds, for each sequence, the topics of the one s places before it.
     """
@@ -249,17 +306,21 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
 
 
 def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> pd.DataFrame:
-    """Compute the gaps of vectors (n, dim), from tokens (n,) and topics (n,), -1 for none: their own, then others'.
+    """Compute the gaps of vectors (n, dim), from tokens (n,) and topics (n,), -1 for none: their
+    own, then others'.
 
-    A row for each product, with the columns of :attr:`TopicMeasurements.embeddings`; control is the mean gap under the
-    topics of other documents, control_std its standard deviation over them, NaN for a single one.
+    A row for each product, with the columns of :attr:`TopicMeasurements.embeddings`; control is the
+    mean gap under the topics of other documents, control_std its standard deviation over them, NaN
+    for a single one.
     """
     rows = []
     for product, kernel in PRODUCTS.items():
         row: dict[str, Any] = {"product": product}
         try:
             for pairs in PAIRS:
-                row[pairs] = kernels.topic_mean.or_raise(x, ids, labels[0], product=product, pairs=pairs).item()
+                row[pairs] = kernels.topic_mean.or_raise(
+                    x, ids, labels[0], product=product, pairs=pairs
+                ).item()
             controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
             row |= {"gap": row["same"] - row["different"], "control": np.mean(controls)}
             row["control_std"] = np.std(controls, ddof=1) if len(controls) > 1 else np.nan
@@ -272,46 +333,63 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> pd.DataFram
 def attention_gaps(
     weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
 ) -> pd.DataFrame:
-    """Compute the gaps of one layer's attention, from the weights of each sequence, (heads, n, n), with the numbers of
-    its tokens, (n,), and ids, topics and those of ``others``, (n_tokens,) of the probe; see :func:`over_sequences`."""
+    """Compute the gaps of one layer's attention, from the weights of each sequence, (heads, n, n),
+    with the numbers of its tokens, (n,), and ids, topics and those of ``others``, (n_tokens,) of
+    the probe; see :func:`over_sequences`."""
     found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
         words, own = ids[tokens], topics[tokens]
         for pairs in PAIRS:
             found[pairs].append(kernels.attention_topic_mean(of_sequence, words, own, pairs=pairs))
         found["gap"].append(found["same"][-1] - found["different"][-1])
-        under_others = [kernels.attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others]
+        under_others = [
+            kernels.attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others
+        ]
         found["control"].append(torch.stack(under_others).nanmean(dim=0))
         found["evenness"].append(kernels.attention_evenness(of_sequence))
-    return over_sequences({name: torch.stack(values).cpu().numpy() for name, values in found.items()})
+    return over_sequences(
+        {name: torch.stack(values).cpu().numpy() for name, values in found.items()}
+    )
 
 
 def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Average what was found in sequences: by name, (n_sequences, heads), NaN for a sequence without a value.
+    """Average what was found in sequences: by name, (n_sequences, heads), NaN for a sequence
+    without a value.
 
-    There is a row for each head, and one for their mean, whose head is missing. The difference is gap minus control,
-    over the sequences that have both; its standard error takes sequences as independent.
+    There is a row for each head, and one for their mean, whose head is missing. The difference is
+    gap minus control, over the sequences that have both; its standard error takes sequences as
+    independent.
     """
     difference = found["gap"] - found["control"]
     n_sequences = int(np.isfinite(difference).all(axis=1).sum())
     if n_sequences < 2:
-        raise Undefined(f"{n_sequences} of {len(difference)} sequences have pairs of one topic and of different topics")
-    columns = {name: np.column_stack([x, x.mean(axis=1)]) for name, x in {**found, "difference": difference}.items()}
+        raise Undefined(
+            f"{n_sequences} of {len(difference)} sequences have pairs of one topic and of "
+            "different topics"
+        )
+    columns = {
+        name: np.column_stack([x, x.mean(axis=1)])
+        for name, x in {**found, "difference": difference}.items()
+    }
     frame = pd.DataFrame({name: np.nanmean(values, axis=0) for name, values in columns.items()})
-    frame["standard_error"] = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(n_sequences)
+    frame["standard_error"] = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(
+        n_sequences
+    )
     return frame.assign(head=pd.array([*range(difference.shape[1]), None], dtype="Int64"))
 
 
 def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return at which step each topic gap appears in a training: a run, or one stack of its model.
 
-    A gap has reached a share of its final value at the first measured step from which on it is never below it, in the
-    direction of the final value. It never appears where the 95% interval of the final value contains 0.
+    A gap has reached a share of its final value at the first measured step from which on it is
+    never below it, in the direction of the final value. It never appears where the 95% interval of
+    the final value contains 0.
 
     Returns:
-        A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of the 95% interval of
-        the final value), onset and half (steps, missing if it never appears; see :data:`SHARES`), evenness (of the
-        layer's attention when the gap of the lowest layer's cosines has reached half; missing if it is not known).
+        A row for each gap and layer, in the order of onset: metric, layer, final, margin (half of
+        the 95% interval of the final value), onset and half (steps, missing if it never appears;
+        see :data:`SHARES`), evenness (of the layer's attention when the gap of the lowest layer's
+        cosines has reached half; missing if it is not known).
     """
     measured, found = measurements(rows), []
     for metric in (name for name in GAPS if name in metrics_of(measured)):
@@ -319,16 +397,33 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
         for layer in values.index:
             curve = values.loc[layer].dropna()
             final, margin = curve.iloc[-1], margins.loc[layer, curve.index[-1]]
-            steps = {} if abs(final) <= margin else {name: _reached(curve, share) for name, share in SHARES.items()}
-            found.append({"metric": metric, "layer": layer, "final": final, "margin": margin, **steps})
+            steps = (
+                {}
+                if abs(final) <= margin
+                else {name: _reached(curve, share) for name, share in SHARES.items()}
+            )
+            found.append(
+                {"metric": metric, "layer": layer, "final": final, "margin": margin, **steps}
+            )
     if not found:
-        raise ValueError(f"expected a training with one of {', '.join(GAPS)}, got none; name them with --metrics")
+        raise ValueError(
+            f"expected a training with one of {', '.join(GAPS)}, got none; name them with --metrics"
+        )
     table = pd.DataFrame(found).reindex(columns=["metric", "layer", "final", "margin", *SHARES])
-    table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values([*SHARES, "metric", "layer"], ignore_index=True)
+    table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values(
+        [*SHARES, "metric", "layer"], ignore_index=True
+    )
     formed = select(table, metric="topic_gap", layer=table["layer"].min())["half"].dropna()
     if len(formed) and "attention_evenness" in metrics_of(measured):
-        evenness = grid(measured, "attention_evenness", "all").reindex(columns=[formed.iloc[0]]).iloc[:, 0].to_dict()
-        table["evenness"] = table["layer"].map(evenness).where(table["metric"].str.startswith("attention"))
+        evenness = (
+            grid(measured, "attention_evenness", "all")
+            .reindex(columns=[formed.iloc[0]])
+            .iloc[:, 0]
+            .to_dict()
+        )
+        table["evenness"] = (
+            table["layer"].map(evenness).where(table["metric"].str.startswith("attention"))
+        )
     return table
 
 

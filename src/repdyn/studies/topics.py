@@ -1,4 +1,6 @@
-"""``repdyn study topics``: topics found in a text, and how far embeddings and attention of models follow them."""
+"""``repdyn study topics``: topics found in a text, and how far embeddings and attention of models
+follow them.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +16,15 @@ from numpy.typing import ArrayLike
 from repdyn.probe import Probe
 from repdyn.reading import LoadedModel, file_name
 from repdyn.studies import topic_measurements as measured
-from repdyn.studies.panels import draw_heads, heads_size, image, layer_axis, panels, series_colour, zero_line
+from repdyn.studies.panels import (
+    draw_heads,
+    heads_size,
+    image,
+    layer_axis,
+    panels,
+    series_colour,
+    zero_line,
+)
 from repdyn.studies.study import Folder, Study, join_tables, run_study, select, show, show_title
 from repdyn.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
 from repdyn.tables.style import SEQUENTIAL
@@ -43,11 +53,18 @@ class TopicStudy(Study):
         parts = re.split(r"\n\s*\n", corpus.data.decode(errors="replace"))
         documents = [part for part in parts if len(part.split()) >= _FEWEST_WORDS]
         if len(documents) > options.documents:
-            drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
+            drawn = np.random.RandomState(options.seed).choice(
+                len(documents), options.documents, replace=False
+            )
             documents = [documents[number] for number in sorted(drawn)]
-        self.text, self.topics = corpus.name, measured.find_topics(documents, options.topics, seed=options.seed)
+        self.text, self.topics = (
+            corpus.name,
+            measured.find_topics(documents, options.topics, seed=options.seed),
+        )
         self.tables["topics"] = self.topics.table()
-        show_title(self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics")
+        show_title(
+            self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics"
+        )
         show(self.topics.table(_N_WORDS))
 
     def measure(self, loaded: LoadedModel) -> None:
@@ -74,7 +91,9 @@ class TopicStudy(Study):
         for name, one in self.found.items():
             if one.words is not None:
                 blocks[name] = measured.block_table(one.words)
-                self.figures[f"{file_name(name)}_blocks"] = blocks_figure(name, one.words, blocks[name])
+                self.figures[f"{file_name(name)}_blocks"] = blocks_figure(
+                    name, one.words, blocks[name]
+                )
             if len(one.attention.dropna(subset="gap")):
                 self.figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
         if blocks:
@@ -83,7 +102,9 @@ class TopicStudy(Study):
             onsets = {}
             for title, _, rows in self.stored_runs():
                 onsets[title] = measured.onset_table(rows)
-                show_title(title, "step from which on a gap keeps a tenth, and half, of its final value")
+                show_title(
+                    title, "step from which on a gap keeps a tenth, and half, of its final value"
+                )
                 show(onsets[title])
             self.tables["onsets"] = join_tables(onsets, "run")
         self.write()
@@ -106,10 +127,11 @@ def topics(
     store: Place | None = None,
     run: list[str] | None = None,
 ) -> None:
-    """Study topics: do words of one topic lie closer together, and attend more to each other, than others?
+    """Study topics: do words of one topic lie closer together, and attend more to each other, than
+    others?
 
-    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a control: the same
-    tokens under the topics of another document.
+    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a
+    control: the same tokens under the topics of another document.
 
     Args:
         text: Use enwik8, builtin, or a path; blank lines separate documents.
@@ -118,9 +140,11 @@ def topics(
         seed: Of all random draws.
         sequences: Number of sequences, each the beginning of a document.
         sequence_length: Tokens in each, at most the model's context.
-        tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a word.
+        tokens_of_words: Tokens with a topic: those that are a whole word, or the last one of a
+            word.
         probe: File of a probe whose tokens have topics, in place of a text.
-        store: Trainings measured with topic_gap and attention_topic_gap: in which order the gaps appear.
+        store: Trainings measured with topic_gap and attention_topic_gap: in which order the gaps
+            appear.
         run: Some of the store's runs (default: every run).
 
     Examples:
@@ -134,7 +158,9 @@ def topics(
 
 def show_gaps(name: str, found: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
-    show_title(name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different")
+    show_title(
+        name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different"
+    )
     show("cosine and inner product of two words of the same topic, of different topics:")
     show(found.embeddings, "layer", "product", "same", "different", "gap", "control")
     attention = select(found.attention, head=None).copy()
@@ -142,13 +168,20 @@ def show_gaps(name: str, found: TopicMeasurements) -> None:
     attention[shown] *= found.length
     show(f"attention, times even attention (a weight of 1 / {found.length}):")
     show(attention, "layer", *shown, "evenness")
-    for reason in pd.concat([found.embeddings["reason"], found.attention["reason"]]).dropna().unique():
+    for reason in (
+        pd.concat([found.embeddings["reason"], found.attention["reason"]]).dropna().unique()
+    ):
         show(f"no value where {reason}")
 
 
 def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
-    """Draw the means over words of one topic and of different topics, and below their gap, a colour for each model."""
-    caption = "dashed: topics of other documents, band: standard deviation; bars: two standard errors; square: "
+    """Draw the means over words of one topic and of different topics, and below their gap, a colour
+    for each model.
+    """
+    caption = (
+        "dashed: topics of other documents, band: standard deviation; bars: two standard errors; "
+        "square: "
+    )
     caption += "input embeddings"
     title = "Topics: words of one topic, and of different topics"
     figure, grid = panels(title, caption, (9.5, 7.4), 2, 2, sharex="col")
@@ -161,17 +194,25 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
         _draw_means(cosine, x, layers, look, name)
         cosine_gap.plot(x, layers["gap"], **look)
         cosine_gap.plot(x, control, color=look["color"], linestyle="--", linewidth=1.2)
-        cosine_gap.fill_between(x, control - spread, control + spread, color=look["color"], alpha=0.18, linewidth=0)
+        cosine_gap.fill_between(
+            x, control - spread, control + spread, color=look["color"], alpha=0.18, linewidth=0
+        )
         of_table = {**look, "marker": "s", "markersize": 5, "linestyle": ""}
         before = np.full(len(table), -0.35)
         _draw_means(cosine, before, table, of_table)
         cosine_gap.errorbar(before, table["gap"], table["control_std"], capsize=2, **of_table)
         means = select(one.attention, head=None).dropna(subset="gap")
-        scaled = means.reindex(columns=[*measured.PAIRS, "difference", "standard_error"]).mul(one.length)
+        scaled = means.reindex(columns=[*measured.PAIRS, "difference", "standard_error"]).mul(
+            one.length
+        )
         _draw_means(attention, means["layer"], scaled, look)
-        attention_gap.errorbar(means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look)
+        attention_gap.errorbar(
+            means["layer"], scaled["difference"], 2 * scaled["standard_error"], capsize=2, **look
+        )
     labels = "mean cosine", f"mean attention,\n{_UNIT}", "gap of the cosine"
-    for axes, label in zip(grid.flat, (*labels, f"gap of the attention\nminus control, {_UNIT}"), strict=True):
+    for axes, label in zip(
+        grid.flat, (*labels, f"gap of the attention\nminus control, {_UNIT}"), strict=True
+    ):
         axes.set_ylabel(label)
     zero_line(*grid.flat)
     layer_axis(*grid[1])
@@ -180,7 +221,9 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     return figure
 
 
-def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, Any], label: str | None = None) -> None:
+def _draw_means(
+    axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, Any], label: str | None = None
+) -> None:
     axes.plot(x, rows["same"], label=label, **look)
     axes.plot(x, rows["different"], **{"linestyle": ":", **look, "markerfacecolor": "white"})
 
@@ -188,7 +231,9 @@ def _draw_means(axes: Axes, x: ArrayLike, rows: pd.DataFrame, look: dict[str, An
 def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """Draw the inner products of the input embeddings of words, ordered by topic."""
     within, means = blocks["topic"] == blocks["other"], blocks["mean"]
-    caption = f"mean within topics {means[within].mean():.3g}, between {means[~within].mean():.3g}; "
+    caption = (
+        f"mean within topics {means[within].mean():.3g}, between {means[~within].mean():.3g}; "
+    )
     caption += f"up to {measured.WORDS_OF_TOPIC} words of each"
     title = f"{name}: inner products of input embeddings, by topic"
     figure, axes = panels(title, caption, (6.4, 5.6))
@@ -203,7 +248,9 @@ def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figur
 
 
 def heads_figure(name: str, found: TopicMeasurements) -> Figure:
-    """Draw the gap of each head of each layer minus its control, as a multiple of even attention."""
+    """Draw the gap of each head of each layer minus its control, as a multiple of even
+    attention.
+    """
     heads = found.attention.dropna(subset=["gap", "head"])
     values, errors = (
         heads.pivot(index="layer", columns="head", values=column) * found.length

@@ -1,4 +1,6 @@
-"""Ratios of measured values and rank correlations, with their intervals, and what an interval says of a claim."""
+"""Ratios of measured values and rank correlations, with their intervals, and what an interval says
+of a claim.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CONFIDENCE = 0.95
 """Coverage of the intervals."""
 
 MOVES, MOVING = ("grew", "fell"), ("growing", "falling")
-"""What a value did that became larger, or smaller, and what it is still doing; the same words in every view."""
+"""What a value did that became larger, or smaller, and what it is still doing; the same words in
+every view.
+"""
 
 _PERCENT_UP_TO = 10.0
 _LARGEST_EXPONENT = 700.0
@@ -55,16 +59,20 @@ def estimates(cells: pd.DataFrame) -> list[Estimate]:
 
 
 def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of freedom.
+    """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of
+    freedom.
 
-    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a value is NaN.
+    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a
+    value is NaN.
     """
     quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
-    """Average values that rest on the same batches; the error is that of values that are perfectly correlated."""
+    """Average values that rest on the same batches; the error is that of values that are perfectly
+    correlated.
+    """
     return Estimate(
         fmean(estimate.value for estimate in estimates),
         fmean(estimate.std_error for estimate in estimates),
@@ -81,7 +89,9 @@ class Effect:
 
     @classmethod
     def of(cls, value: Estimate, base: Estimate) -> Effect:
-        """Compare a value with a base, by the delta method and Student's t; a CannotBeJudgedError if that fails."""
+        """Compare a value with a base, by the delta method and Student's t; a CannotBeJudgedError
+        if that fails.
+        """
         for estimate in (value, base):
             if math.isnan(estimate.std_error):
                 raise CannotBeJudgedError(
@@ -92,14 +102,17 @@ class Effect:
             if estimate.value <= 0:
                 raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate.value:.3g}")
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
-        # the error of a single batch rests on tens of windows or more, that of several on the batches themselves
+        # the error of a single batch rests on tens of windows or more, that of several on the
+        # batches themselves
         degrees = [each.n_batches - 1 if each.n_batches > 1 else math.inf for each in (value, base)]
         quantile = float(stdtrit(min(degrees), (1 + CONFIDENCE) / 2))
         return cls(math.log(value.value / base.value), quantile * std_error)
 
     @classmethod
     def over_seeds(cls, effects: Sequence[Effect]) -> Effect:
-        """Return the mean effect over two or more seeds of one model, with the interval of Student's t over seeds."""
+        """Return the mean effect over two or more seeds of one model, with the interval of
+        Student's t over seeds.
+        """
         return cls(*map(float, mean_over_seeds(np.array([effect.log_ratio for effect in effects]))))
 
     @property
@@ -111,9 +124,11 @@ class Effect:
         return self.log_ratio + self.half_width
 
     def judge(self, *, above: float | None = None, below: float | None = None) -> Verdict:
-        """Judge the claim that the change, ratio - 1, lies strictly between two bounds; 0.1 stands for 10%.
+        """Judge the claim that the change, ratio - 1, lies strictly between two bounds; 0.1 stands
+        for 10%.
 
-        >>> Effect(0.2, 0.05).judge(above=0.1), Effect(0.1, 0.05).judge(above=0.1), Effect(0.0, 0.05).judge(above=0.1)
+        >>> Effect(0.2, 0.05).judge(above=0.1), Effect(0.1, 0.05).judge(above=0.1), Effect(0.0,
+        ...     0.05).judge(above=0.1)
         ('shown', 'cannot be judged', 'not shown')
         """
         least = -math.inf if above is None else math.log1p(above)
@@ -125,22 +140,31 @@ class Effect:
         return "cannot be judged"
 
     def __str__(self) -> str:
-        """Return the size of the change in percent, or the ratio as a factor if it is large, with the interval.
+        """Return the size of the change in percent, or the ratio as a factor if it is large, with
+        the interval.
 
-        >>> str(Effect(0.47, 0.05)), str(Effect(-0.08, 0.1)), str(Effect(4.0, 0.1))
-        ('60% (interval 52 to 68)', '7.7% (interval -2.0 to 16)', 'a factor of 54.6 (interval 49.4 to 60.3)')
+        >>> str(Effect(0.47, 0.05)), str(Effect(-0.08, 0.1))
+        ('60% (interval 52 to 68)', '7.7% (interval -2.0 to 16)')
+        >>> str(Effect(4.0, 0.1))
+        'a factor of 54.6 (interval 49.4 to 60.3)'
         """
-        ratio, low, high = (math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high))
+        ratio, low, high = (
+            math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high)
+        )
         if ratio >= _PERCENT_UP_TO:
             ends = f"{low:.3g} to {high:.3g}"
         else:
-            ends = " to ".join(map(_percent, (1 - high, 1 - low) if ratio < 1 else (low - 1, high - 1)))
+            ends = " to ".join(
+                map(_percent, (1 - high, 1 - low) if ratio < 1 else (low - 1, high - 1))
+            )
         return f"{change_size(self.log_ratio)} (interval {ends})"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim that a quantity differs from another by a change strictly between two bounds; None for no bound."""
+    """The claim that a quantity differs from another by a change strictly between two bounds; None
+    for no bound.
+    """
 
     subject: str
     verbs: tuple[str, str]
@@ -161,8 +185,10 @@ class Claim:
         >>> verbs = "grew", "fell"
         >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence())
         it grew by 22%
-        >>> late = Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1, is_late=True)
-        >>> print(late.sentence(whole=Effect(0.5, 0.1)), "/", late.sentence(whole=Effect(-0.5, 0.1)))
+        >>> late = Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1,
+        ...     is_late=True)
+        >>> print(late.sentence(whole=Effect(0.5, 0.1)), "/", late.sentence(whole=Effect(-0.5,
+        ...     0.1)))
         it was still growing at the end / it was growing at the end
 
         Args:
@@ -172,7 +198,9 @@ class Claim:
         if not self.is_late:
             return f"{self.subject} {self.verbs[not rises]} by {change_size(self.effect.log_ratio)}"
         least = min(abs(bound) for bound in (self.above, self.below) if bound is not None)
-        is_level = abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
+        is_level = (
+            abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
+        )
         still = "still " * (whole is not None and (whole.log_ratio >= 0) == rises)
         return f"it was {'level' if is_level else still + MOVING[not rises]} at the end"
 
@@ -192,7 +220,9 @@ class Claim:
         claims_rise = self.above is not None or (self.below or 0.0) > 0
         if self.verdict == "cannot be judged":
             may_be_none = self.effect.low < 0 < self.effect.high and self._bound.startswith("more")
-            whether = f"it {self.verbs[not claims_rise]} at all" if may_be_none else f"by {self._bound}"
+            whether = (
+                f"it {self.verbs[not claims_rise]} at all" if may_be_none else f"by {self._bound}"
+            )
             return f"{text}, which leaves open whether {whether}"
         is_range = self.above is not None and self.below is not None
         is_missed = self.verdict == "not shown" and (is_range or rises == claims_rise)
@@ -206,7 +236,8 @@ class Claim:
 
 
 def conjunction(verdicts: Iterable[Verdict]) -> Verdict:
-    """Join the verdicts on the parts of a claim: one part that is not shown is enough for "not shown".
+    """Join the verdicts on the parts of a claim: one part that is not shown is enough for "not
+    shown".
 
     >>> conjunction(["shown", "cannot be judged"]), conjunction(["not shown", "cannot be judged"])
     ('cannot be judged', 'not shown')
@@ -235,7 +266,9 @@ class Judgement:
     claims: tuple[Claim, ...]
     """Claims, all of which the finding requires."""
     blocks: tuple[Effect, ...] = ()
-    """Change of each block, of which more than half must fall; empty for a finding that is not about blocks."""
+    """Change of each block, of which more than half must fall; empty for a finding that is not
+    about blocks.
+    """
     notes: tuple[str, ...] = ()
     """For the evidence: steps and blocks that the effects are taken at."""
     objection: str | None = None
@@ -255,10 +288,14 @@ class Judgement:
 
     @property
     def evidence(self) -> str:
-        """Return the effects as sentences, with what their intervals do not decide, and the notes."""
+        """Return the effects as sentences, with what their intervals do not decide, and
+        the notes.
+        """
         parts = [str(claim) for claim in self.claims]
         if self.blocks:
-            may = f", {n_unclear} may" if (n_unclear := self._falls.count("cannot be judged")) else ""
+            may = (
+                f", {n_unclear} may" if (n_unclear := self._falls.count("cannot be judged")) else ""
+            )
             parts.append(f"{self._falls.count('shown')} of {len(self.blocks)} blocks fall{may}")
         objection = self.objection if self._claimed == "shown" else None
         return "; ".join(filter(None, [*parts, *self.notes, objection, self.coverage]))
@@ -274,16 +311,23 @@ class Judgement:
 
 
 def over_seeds(judgements: Sequence[Judgement]) -> Judgement:
-    """Join the judgements of the seeds of one model on the same blocks: the same claims, of effects with intervals over
-    seeds. What one seed is objected to is objected to all; notes that differ are listed."""
+    """Join the judgements of the seeds of one model on the same blocks: the same claims, of effects
+    with intervals over seeds. What one seed is objected to is objected to all; notes that differ
+    are listed."""
     first = judgements[0]
     claims = zip(*(each.claims for each in judgements), strict=True)
     blocks = zip(*(each.blocks for each in judgements), strict=True)
     objections = [each.objection for each in judgements if each.objection]
     return Judgement(
-        tuple(replace(of[0], effect=Effect.over_seeds([claim.effect for claim in of])) for of in claims),
+        tuple(
+            replace(of[0], effect=Effect.over_seeds([claim.effect for claim in of]))
+            for of in claims
+        ),
         tuple(Effect.over_seeds(of) for of in blocks),
-        tuple(" or ".join(dict.fromkeys(of)) for of in zip(*(each.notes for each in judgements), strict=True)),
+        tuple(
+            " or ".join(dict.fromkeys(of))
+            for of in zip(*(each.notes for each in judgements), strict=True)
+        ),
         f"{objections[0]} in {len(objections)} of {len(judgements)} seeds" if objections else None,
         first.coverage,
     )
@@ -314,14 +358,16 @@ class Correlation:
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> Correlation:
     """Return Spearman's rank correlation with its 95% interval.
 
-    The interval is that of Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of Bonett and Wright
-    (2000). It assumes independent pairs. A correlation of 1 or -1 has the interval [1, 1] or [-1, -1].
+    The interval is that of Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of
+    Bonett and Wright (2000). It assumes independent pairs. A correlation of 1 or -1 has the
+    interval [1, 1] or [-1, -1].
 
     Args:
         x: (n,) finite values; only their order matters, and equal values share their mean rank.
         y: (n,) finite values.
 
-    >>> found = rank_correlation(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([1.0, 4.0, 2.0, 16.0, 25.0]))
+    >>> found = rank_correlation(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([1.0, 4.0, 2.0,
+    ...     16.0, 25.0]))
     >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.n
     (0.9, -0.169, 0.996, 5)
     """

@@ -1,4 +1,6 @@
-"""The published findings, their criteria (docs/findings.md), and the verdicts on one run or the seeds of one model."""
+"""The published findings, their criteria (docs/findings.md), and the verdicts on one run or the
+seeds of one model.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +24,23 @@ from repdyn.tables.effects import (
     mean_estimate,
     over_seeds,
 )
-from repdyn.tables.frames import SUBSETS, concatenated, grid_of, measurements, of_metric, scalar, scalar_rows
+from repdyn.tables.frames import (
+    SUBSETS,
+    concatenated,
+    grid_of,
+    measurements,
+    of_metric,
+    scalar,
+    scalar_rows,
+)
 
 VERSION = "2, 2026-11-22"
 """Version of the criteria, and the date on which they were fixed."""
 
-PAPER = "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL 2024)"
+PAPER = (
+    "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL "
+    "2024)"
+)
 
 MORE = 0.10
 """Smallest relative change that counts."""
@@ -49,30 +62,32 @@ FAILED = 0.10
 """Share by which the last loss of a failed training exceeds the lowest."""
 
 _TIMES = (
-    f"Cannot be judged where the first measured step lies beyond {EARLY:.0%} of the last, {{}}no measured step lies "
-    f"between {HALF[0]:.0%} and {HALF[1]:.0%} of it"
+    f"Cannot be judged where the first measured step lies beyond {EARLY:.0%} of the last, {{}}no "
+    f"measured step lies between {HALF[0]:.0%} and {HALF[1]:.0%} of it"
 )
 _FROM_HALF = "from the measured step nearest to half of the last one to the last"
 
 BELL = (
     "With the position of block l being x = (l - 1) / (L - 1), the middle blocks have "
-    f"{MIDDLE[0]:g} <= x <= {MIDDLE[1]:g}. At the last measured step, the mean of the middle blocks exceeds that of "
-    f"the first block and that of the last block by more than {MORE:.0%}. Needs at least {BELL_BLOCKS} blocks."
+    f"{MIDDLE[0]:g} <= x <= {MIDDLE[1]:g}. At the last measured step, the mean of the middle "
+    f"blocks exceeds that of the first block and that of the last block by more than {MORE:.0%}. "
+    f"Needs at least {BELL_BLOCKS} blocks."
 )
 UNIFORM = (
-    f"At the last measured step, the highest block exceeds the lowest by less than {UNIFORM_RANGE:.0%}. Needs at least "
-    f"{UNIFORM_BLOCKS} blocks."
+    "At the last measured step, the highest block exceeds the lowest by less than "
+    f"{UNIFORM_RANGE:.0%}. Needs at least {UNIFORM_BLOCKS} blocks."
 )
 GROWTH = (
-    f"The mean over blocks at the last measured step exceeds that at the first by more than {MORE:.0%}, and "
-    f"{_FROM_HALF} it changes by less than {MORE:.0%} in either direction. {_TIMES.format('or ')}."
+    "The mean over blocks at the last measured step exceeds that at the first by more than "
+    f"{MORE:.0%}, and {_FROM_HALF} it changes by less than {MORE:.0%} in either direction. "
+    f"{_TIMES.format('or ')}."
 )
 DIMENSION = (
-    f"The highest mean over blocks exceeds the first and the last by more than {MORE:.0%}, and the decline goes on "
-    f"late: {_FROM_HALF}, the mean over blocks falls by more than {LATE_FALL:.0%}, and more than half of the blocks "
-    f"fall, each by its own interval. {_TIMES.format('where ')}, or where the highest mean lies within "
-    f"{WARM_UPS:g} times the warm-up of the learning rate (the schedule may have made the peak) and everything else is "
-    "shown."
+    f"The highest mean over blocks exceeds the first and the last by more than {MORE:.0%}, and the "
+    f"decline goes on late: {_FROM_HALF}, the mean over blocks falls by more than {LATE_FALL:.0%}, "
+    f"and more than half of the blocks fall, each by its own interval. {_TIMES.format('where ')}, "
+    f"or where the highest mean lies within {WARM_UPS:g} times the warm-up of the learning rate "
+    "(the schedule may have made the peak) and everything else is shown."
 )
 
 MEANINGS = {
@@ -81,7 +96,9 @@ MEANINGS = {
     "growth": "anisotropy grows, then stabilises (decoders)",
     "dimension": "intrinsic dimension rises, then declines (decoders)",
 }
-"""The findings by name, each with the kind of model it was published for; every one is judged on every model."""
+"""The findings by name, each with the kind of model it was published for; every one is judged on
+every model.
+"""
 
 
 _Judge = Callable[[pd.DataFrame, float | None], Judgement]
@@ -98,12 +115,18 @@ class Snapshot(NamedTuple):
 
 
 def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
-    """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the last measured step."""
+    """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the
+    last measured step.
+    """
     blocks, (low, high) = profile(cells, BELL_BLOCKS), MIDDLE
     layers, depths = cells["layer"].to_numpy(int), cells["depth"].to_numpy(float)
     # the last block, measured or not
     first, number = min(1, int(layers.min())), round(float(layers.max() / depths.max()))
-    inside = [block for layer, block in blocks.items() if low <= (layer - first) / (number - first) <= high]
+    inside = [
+        block
+        for layer, block in blocks.items()
+        if low <= (layer - first) / (number - first) <= high
+    ]
     if not {first, number} <= set(blocks) or not inside:
         raise CannotBeJudgedError(
             f"needs a value in blocks {first}, {number} and between; got blocks {_listed(blocks)}"
@@ -112,7 +135,12 @@ def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
     ends = (("the middle of the blocks", "first", blocks[first]), ("it", "last", blocks[number]))
     return Judgement(
         tuple(
-            Claim(subject, (f"exceeds the {end}", f"is below the {end}"), Effect.of(middle, block), above=MORE)
+            Claim(
+                subject,
+                (f"exceeds the {end}", f"is below the {end}"),
+                Effect.of(middle, block),
+                above=MORE,
+            )
             for subject, end, block in ends
         )
     )
@@ -122,7 +150,10 @@ def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy is uniform over depth at the last measured step."""
     blocks = profile(cells, UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
-    effect, verbs = Effect.of(blocks[high], blocks[low]), ("exceeds the lowest", "is below the lowest")
+    effect, verbs = (
+        Effect.of(blocks[high], blocks[low]),
+        ("exceeds the lowest", "is below the lowest"),
+    )
     claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
     return Judgement((claim,), notes=(f"blocks {high} and {low}",))
 
@@ -139,7 +170,9 @@ def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
 
 
 def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
-    """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the warm-up ends."""
+    """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the
+    warm-up ends.
+    """
     snapshots, coverage = snapshots_of(cells)
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
@@ -151,7 +184,9 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
         Claim("that value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
         _late(half, last, below=-LATE_FALL),
     )
-    blocks = tuple(Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True))
+    blocks = tuple(
+        Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True)
+    )
     known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
     is_early = warm_up is not None and peak.step <= WARM_UPS * warm_up
     return Judgement(
@@ -163,28 +198,45 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     )
 
 
-def _late(half: Snapshot, last: Snapshot, above: float | None = None, below: float | None = None) -> Claim:
-    subject, effect = f"since half of the training (step {half.step:,}) it", Effect.of(last.mean, half.mean)
+def _late(
+    half: Snapshot, last: Snapshot, above: float | None = None, below: float | None = None
+) -> Claim:
+    subject, effect = (
+        f"since half of the training (step {half.step:,}) it",
+        Effect.of(last.mean, half.mean),
+    )
     return Claim(subject, MOVES, effect, above, below, is_late=True)
 
 
 def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[int, Estimate]:
-    """Return the blocks with a value at a step, or the last one, by number; too few are an error."""
-    cells = cells.loc[(cells["step"] == (cells["step"].max() if step is None else step)) & np.isfinite(cells["value"])]
+    """Return the blocks with a value at a step, or the last one, by number; too few are an
+    error.
+    """
+    cells = cells.loc[
+        (cells["step"] == (cells["step"].max() if step is None else step))
+        & np.isfinite(cells["value"])
+    ]
     blocks = dict(zip(cells["layer"].tolist(), estimates(cells), strict=True))
     if len(blocks) < needed:
-        raise CannotBeJudgedError(f"needs {needed} blocks with a value; got blocks {_listed(blocks)}")
+        raise CannotBeJudgedError(
+            f"needs {needed} blocks with a value; got blocks {_listed(blocks)}"
+        )
     return blocks
 
 
 def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
-    """Return, at each step with any value, the blocks that have a value at all these steps, and how many these are
-    where some are left out."""
+    """Return, at each step with any value, the blocks that have a value at all these steps, and how
+    many these are where some are left out."""
     values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
     n_measured, values = len(values), values.dropna(axis="index")
     if values.empty:
-        raise CannotBeJudgedError(f"no block has a value of {cells['metric'].iloc[0]} at every measured step")
-    others = (grid_of(cells, name).loc[values.index, values.columns] for name in ("std_error", "n_batches"))
+        raise CannotBeJudgedError(
+            f"no block has a value of {cells['metric'].iloc[0]} at every measured step"
+        )
+    others = (
+        grid_of(cells, name).loc[values.index, values.columns]
+        for name in ("std_error", "n_batches")
+    )
     columns = (of_all.to_numpy().T.tolist() for of_all in (values, *others))
     found = []
     for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
@@ -198,7 +250,9 @@ def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, S
     if first is last:
         raise CannotBeJudgedError("one checkpoint")
     if first.step > EARLY * last.step:
-        raise CannotBeJudgedError(f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier")
+        raise CannotBeJudgedError(
+            f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier"
+        )
     half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
     low, high = HALF
     if not low * last.step <= half.step <= high * last.step:
@@ -213,7 +267,11 @@ def _listed(blocks: Iterable[int]) -> str:
 
 MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
 """Signs of verdicts in narrow columns."""
-COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
+COLOURS: dict[Verdict, str] = {
+    "shown": "cyan",
+    "not shown": "default",
+    "cannot be judged": "bright_black",
+}
 """Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
 
 JUDGED = ("anisotropy", "two_nn")
@@ -249,39 +307,55 @@ class Finding:
 def findings(frame: pd.DataFrame) -> list[Finding]:
     """Judge each published finding on one run, or on one stack if its model has several.
 
-    The training losses among its rows decide whether the training failed, the learning rates when its warm-up ended.
+    The training losses among its rows decide whether the training failed, the learning rates when
+    its warm-up ended.
 
     Returns:
-        Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks;
-        rise and decline of the dimension.
+        Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens
+        and without sinks; rise and decline of the dimension.
     """
     return _judged([frame])
 
 
 def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
-    """Judge each published finding on two or more seeds of one model: each effect by its interval over the seeds.
+    """Judge each published finding on two or more seeds of one model: each effect by its interval
+    over the seeds.
 
-    The effects of each seed are those of :func:`findings`, at the steps that all seeds have and over the blocks that
-    have a value in all of them. The intervals of single seeds, which are over probes, are not used.
+    The effects of each seed are those of :func:`findings`, at the steps that all seeds have and
+    over the blocks that have a value in all of them. The intervals of single seeds, which are over
+    probes, are not used.
     """
     over = f"over {len(frames)} seeds: "
     found = _judged(frames)
-    return [replace(each, sentence=over + each.sentence, evidence=over + each.evidence) for each in found]
+    return [
+        replace(each, sentence=over + each.sentence, evidence=over + each.evidence)
+        for each in found
+    ]
 
 
 def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     """Return the findings on one run, or on several seeds of one model."""
     failures, rows, warm_ups = list(filter(None, map(_failure, frames))), [], []
     for frame in frames:
-        judged, rates = frame["metric"].isin(JUDGED) & frame["layer"].notna(), scalar(frame, LEARNING_RATE)
+        judged, rates = (
+            frame["metric"].isin(JUDGED) & frame["layer"].notna(),
+            scalar(frame, LEARNING_RATE),
+        )
         # the other columns are many, and copied by each selection of rows
-        rows.append(measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS])
+        rows.append(
+            measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
+        )
         # the first step at which the learning rate was highest
         warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
     if len(frames) > 1:
-        rows, failures = _shared_cells(rows), [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
+        rows, failures = (
+            _shared_cells(rows),
+            [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures],
+        )
 
-    def verdict_on(judge: _Judge, metric: str, subset: str, first_layer: int) -> tuple[Verdict, str, str]:
+    def verdict_on(
+        judge: _Judge, metric: str, subset: str, first_layer: int
+    ) -> tuple[Verdict, str, str]:
         try:
             if failures:
                 raise CannotBeJudgedError(failures[0])
@@ -307,13 +381,22 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
             of_blocks, (with_embeddings, *_) = (
                 verdict_on(judge, metric, subset, first_layer) for first_layer in (1, 0)
             )
-            found.append(Finding(name, subset, f"{MEANINGS[name]}, {subset}", criterion, *of_blocks, with_embeddings))
+            found.append(
+                Finding(
+                    name,
+                    subset,
+                    f"{MEANINGS[name]}, {subset}",
+                    criterion,
+                    *of_blocks,
+                    with_embeddings,
+                )
+            )
     return found
 
 
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Return the rows at the steps and layers that all runs have, without the values that one of them lacks; the spread
-    over seeds takes the place of their standard errors."""
+    """Return the rows at the steps and layers that all runs have, without the values that one of
+    them lacks; the spread over seeds takes the place of their standard errors."""
     cell = ["metric", "subset", "step", "layer"]
     rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)])
     cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
@@ -324,16 +407,22 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def _failure(frame: pd.DataFrame) -> str | None:
-    """Return why a run cannot be judged: it was not measured on text, or its training failed according to its stored
-    losses; None if it can."""
+    """Return why a run cannot be judged: it was not measured on text, or its training failed
+    according to its stored losses; None if it can."""
     if "design" in frame and bool(frame["design"].isin(INPUT_DESIGNS).any()):
         return "measured on other inputs than text, which the finding is about"
     losses = scalar_rows(frame, LOSS)["value"].to_numpy(float)
     if not len(losses):
         return None
-    last, lowest = float(losses[-1]), float(np.min(losses, where=np.isfinite(losses), initial=math.inf))
+    last, lowest = (
+        float(losses[-1]),
+        float(np.min(losses, where=np.isfinite(losses), initial=math.inf)),
+    )
     if not math.isfinite(last):
         return f"the training failed: its last stored loss is {last}"
     if 0 < lowest < last / (1 + FAILED):
-        return f"the loss rose again: its last stored value, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
+        return (
+            f"the loss rose again: its last stored value, {last:.4g}, is {last / lowest - 1:.0%} "
+            "above the lowest"
+        )
     return None

@@ -26,7 +26,8 @@ _RATES = np.logspace(-2, 4, 37)
 _OFFSETS = np.logspace(-6, 1, 36)
 """t0 / gamma"""
 _GRID_STEPS = 200
-"""Largest number of steps, log-spaced, that the grid is searched on; it is refined on all of them."""
+"""Largest number of steps, log-spaced, that the grid is searched on; it is refined on all of them.
+"""
 _LOG_SCALES = np.log([0.1, 1e6])
 """Least and largest log(gamma)."""
 _MAX_DECAYED = 5.0
@@ -77,10 +78,10 @@ class ActivationFit(NamedTuple):
 def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None:
     """Fit the course of one layer's largest activation by least squares over its steps.
 
-    With time in units of the last step, the rate ``lambda * gamma`` is searched from 0.01 to 10,000 and the offset
-    ``t0 / gamma`` from a millionth to 10, on a grid that is then refined; the curve is linear in what is left, with
-    gamma from 0.1 to a million, and lambda * x <= 5 at the first step. Without bounds the formula includes curves that
-    no finite parameters give.
+    With time in units of the last step, the rate ``lambda * gamma`` is searched from 0.01 to 10,000
+    and the offset ``t0 / gamma`` from a millionth to 10, on a grid that is then refined; the curve
+    is linear in what is left, with gamma from 0.1 to a million, and lambda * x <= 5 at the first
+    step. Without bounds the formula includes curves that no finite parameters give.
 
     Args:
         steps: shape (n_steps,), ascending, >= 0.
@@ -112,24 +113,36 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     shape = np.exp(-rate * t) * (np.log(offset + t) + log_scale)
     slope, gamma = float(np.cov(shape, y, bias=True)[0, 1] / shape.var()), math.exp(log_scale)
     baseline = float(y.mean() - slope * shape.mean())
-    parameters = slope * math.exp(rate * offset), rate / gamma, gamma / last, gamma * offset, baseline
+    parameters = (
+        slope * math.exp(rate * offset),
+        rate / gamma,
+        gamma / last,
+        gamma * offset,
+        baseline,
+    )
     return ActivationFit(*parameters, 1 - left_over / float(np.square(scaled).sum()), len(y))
 
 
 def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
-    """Return the fit of each layer that has one, which is searched once for all views of a series; none of another
-    metric than :data:`METRIC`."""
+    """Return the fit of each layer that has one, which is searched once for all views of a series;
+    none of another metric than :data:`METRIC`."""
     if base_name(series.metric) != METRIC:
         return {}
     if series not in _KNOWN:
-        fits = zip(series.layers, (fit_activations(series.steps, of_layer) for of_layer in series.values), strict=True)
+        fits = zip(
+            series.layers,
+            (fit_activations(series.steps, of_layer) for of_layer in series.values),
+            strict=True,
+        )
         _KNOWN[series] = {layer: fit for layer, fit in fits if fit is not None}
     return _KNOWN[series]
 
 
-def _best(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0, and its log(gamma),
-    shapes (n,)."""
+def _best(
+    t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0,
+    and its log(gamma), shapes (n,)."""
     fall, rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
 
     def left_over(log_scales: np.ndarray) -> np.ndarray:
@@ -137,7 +150,9 @@ def _best(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) 
         shapes -= shapes.mean(axis=1, keepdims=True)
         squares = np.square(shapes).sum(axis=1, keepdims=True)
         # a shape that is flat explains nothing
-        slopes = np.divide(shapes @ y[:, None], squares, out=np.zeros_like(squares), where=squares > 0)
+        slopes = np.divide(
+            shapes @ y[:, None], squares, out=np.zeros_like(squares), where=squares > 0
+        )
         return np.square(y - slopes * shapes).sum(axis=1)
 
     q, r = np.linalg.qr(np.stack([fall * rise, fall, np.ones_like(fall)], axis=-1))

@@ -1,4 +1,6 @@
-"""The rows of one run as tables: validated, selected by stack, layer and step, and averaged over layers."""
+"""The rows of one run as tables: validated, selected by stack, layer and step, and averaged over
+layers.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,11 +11,19 @@ import pandas as pd
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import LAYER_SUBSETS, NORMED, VIEWS
-from repdyn.store.schema import FINISHED, LOSS, PROBE_LOSS, PROBE_SCALARS, VALIDATION_LOSS, shown_reason
+from repdyn.store.schema import (
+    FINISHED,
+    LOSS,
+    PROBE_LOSS,
+    PROBE_SCALARS,
+    VALIDATION_LOSS,
+    shown_reason,
+)
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
-    """Return a column with a text in place of missing values; the categories of a categorical stay sorted.
+    """Return a column with a text in place of missing values; the categories of a categorical stay
+    sorted.
 
     >>> filled(pd.Series(["b", None], dtype="category"), "a").cat.categories.tolist()
     ['a', 'b']
@@ -26,12 +36,19 @@ def filled(column: pd.Series, text: str) -> pd.Series:
 
 
 def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different categories stays one."""
+    """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different
+    categories stays one.
+    """
     kinds = (frame.select_dtypes("category").columns for frame in frames)
     texts = set.intersection(*map(set, kinds))
-    shared = {name: sorted(set().union(*(frame[name].cat.categories for frame in frames))) for name in texts}
+    shared = {
+        name: sorted(set().union(*(frame[name].cat.categories for frame in frames)))
+        for name in texts
+    }
     alike = [
-        frame.assign(**{name: frame[name].cat.set_categories(names) for name, names in shared.items()})
+        frame.assign(
+            **{name: frame[name].cat.set_categories(names) for name, names in shared.items()}
+        )
         for frame in frames
     ]
     return pd.concat(alike, ignore_index=True)
@@ -40,7 +57,9 @@ def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 SUBSETS = ("all", "no_sink")
 """The subsets that findings are judged on."""
 OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS)
-"""The subsets of which one is among the vectors of the other, or its control: charts show them on one scale."""
+"""The subsets of which one is among the vectors of the other, or its control: charts show them on
+one scale.
+"""
 _UNNORMED = (*OF_THE_SAME_VECTORS, *VIEWS)
 NO_CLASSES = (*_UNNORMED, *(f"{name}{NORMED}" for name in _UNNORMED))
 """The subsets and views that are not a class of tokens, in display order."""
@@ -52,16 +71,20 @@ _CELL = ["step", "layer", "metric", "subset"]
 
 
 def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
-    """Return the rows of one run by stack of blocks; the key is None for blocks without a stack name.
+    """Return the rows of one run by stack of blocks; the key is None for blocks without a stack
+    name.
 
-    Rows without a layer, such as losses and failures, are repeated for each stack, in the order of :data:`STACKS`.
+    Rows without a layer, such as losses and failures, are repeated for each stack, in the order of
+    :data:`STACKS`.
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = in_order(named.dropna().unique(), STACKS)
     if not names and bool(frame["stack"].isna().all()):
         return {None: frame}  # no copy of a large frame
     of_run = frame["layer"].isna()
-    stacks: dict[str | None, pd.DataFrame] = {name: frame.loc[of_run | frame["stack"].isin([name])] for name in names}
+    stacks: dict[str | None, pd.DataFrame] = {
+        name: frame.loc[of_run | frame["stack"].isin([name])] for name in names
+    }
     if not names or bool(named.isna().any()):
         stacks[None] = frame.loc[frame["stack"].isna()]
     return stacks
@@ -70,24 +93,37 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
-    Values of single attention heads are excluded; see :func:`of_heads`. A missing subset becomes "all". The
-    column ``margin`` is half of the 95% interval, which is symmetric about the value; NaN if it is unknown. ``layer``
-    is an integer, and each (step, layer, metric, subset) occurs once.
+    Values of single attention heads are excluded; see :func:`of_heads`. A missing subset becomes
+    "all". The column ``margin`` is half of the 95% interval, which is symmetric about the value;
+    NaN if it is unknown. ``layer`` is an integer, and each (step, layer, metric, subset) occurs
+    once.
 
     Raises:
-        ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
-            finished model among the steps of a training.
+        ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric
+            measured twice; a finished model among the steps of a training.
     """
-    chosen = (frame["layer"].notna() & frame["head"].isna()).to_numpy(bool) if "layer" in frame else np.zeros(0, bool)
+    chosen = (
+        (frame["layer"].notna() & frame["head"].isna()).to_numpy(bool)
+        if "layer" in frame
+        else np.zeros(0, bool)
+    )
     if not chosen.any():
-        raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
+        raise ValueError(
+            "expected the measured rows of one run, got none; measure at least one checkpoint first"
+        )
     return _checked(frame, chosen, _CELL)
 
 
 def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of single attention heads, as :func:`measurements` those of layers; empty if there are none."""
+    """Return the values of single attention heads, as :func:`measurements` those of layers; empty
+    if there are none.
+    """
     chosen = (frame["layer"].notna() & frame["head"].notna()).to_numpy(bool)
-    return _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int}) if chosen.any() else frame.iloc[:0]
+    return (
+        _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int})
+        if chosen.any()
+        else frame.iloc[:0]
+    )
 
 
 def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -105,7 +141,12 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of checkpoints that could not be measured: without a layer, with a reason."""
     # a measured checkpoint without an output head lacks the loss on the probe too
     of_checkpoint = frame["layer"].isna() & ~frame["metric"].isin(PROBE_SCALARS)
-    return frame.loc[of_checkpoint & frame["reason"].notna() & frame["same_as"].isna() & frame["mixed_with"].isna()]
+    return frame.loc[
+        of_checkpoint
+        & frame["reason"].notna()
+        & frame["same_as"].isna()
+        & frame["mixed_with"].isna()
+    ]
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
@@ -131,13 +172,22 @@ def in_registry_order(metrics: Iterable[str]) -> list[str]:
 
 
 def in_order(names: Iterable[str], first: Sequence[str] = NO_CLASSES) -> list[str]:
-    """Return subsets, or others, in display order: the ``first`` ones in their order, then any others by name."""
-    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+    """Return subsets, or others, in display order: the ``first`` ones in their order, then any
+    others by name.
+    """
+    return sorted(
+        names, key=lambda name: (first.index(name) if name in first else len(first), name)
+    )
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
-    """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured."""
-    return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
+    """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where
+    not measured.
+    """
+    return grid_of(
+        of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset),
+        column,
+    )
 
 
 def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
@@ -147,11 +197,14 @@ def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
     values = np.full((len(layers), len(steps)), np.nan)
     values[layer, step] = cells[column].to_numpy(float)
     # copied to another order in memory, a mean over layers would be rounded otherwise
-    return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False)
+    return pd.DataFrame(
+        values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False
+    )
 
 
 def select_steps(steps: Sequence[int], limit: int) -> list[int]:
-    """Return at most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones between.
+    """Return at most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones
+    between.
 
     >>> select_steps(range(0, 1001), 5)
     [0, 5, 31, 177, 1000]
@@ -160,7 +213,9 @@ def select_steps(steps: Sequence[int], limit: int) -> list[int]:
 
 
 def log_spaced(steps: Sequence[int], limit: int) -> list[int]:
-    """Return the indices of :func:`select_steps`: at equal distances along log(1 + step), counted from the first."""
+    """Return the indices of :func:`select_steps`: at equal distances along log(1 + step), counted
+    from the first.
+    """
     if len(steps) <= limit:
         return list(range(len(steps)))
     position = np.log1p(np.asarray(steps) - steps[0])
@@ -170,56 +225,75 @@ def log_spaced(steps: Sequence[int], limit: int) -> list[int]:
 
 
 def causality(rows: pd.DataFrame) -> bool | None:
-    """Return True for a decoder, False for an encoder, None if the rows disagree or do not contain it."""
+    """Return True for a decoder, False for an encoder, None if the rows disagree or do not contain
+    it.
+    """
     known = rows["causal"].dropna().unique()
     return bool(known[0]) if len(known) == 1 else None
 
 
 def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
-    """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
+    """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them
+    sorted, with numbers.
+    """
     places = np.flatnonzero(chosen)
-    places = places[np.lexsort([frame[name].iloc[places].to_numpy(int) for name in ("layer", "step")])]
+    places = places[
+        np.lexsort([frame[name].iloc[places].to_numpy(int) for name in ("layer", "step")])
+    ]
     in_order = bool((np.diff(places) == 1).all())
     # a slice is no copy
-    rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(drop=True)
+    rows = (frame.iloc[places[0] : places[-1] + 1] if in_order else frame.take(places)).reset_index(
+        drop=True
+    )
     for column in ("run", "model", "probe", "layers", "stack"):
         found = sorted(map(str, rows[column].unique()))
         if len(found) > 1:
             raise ValueError(
-                f"expected the rows of one {column}, got {len(found)}: {', '.join(map(repr, found))}; "
-                f"select one, for example frame[frame[{column!r}] == {found[0]!r}]"
+                f"expected the rows of one {column}, got {len(found)}: "
+                f"{', '.join(map(repr, found))}; select one, for example frame[frame[{column!r}] "
+                f"== {found[0]!r}]"
             )
     # nullable columns of some readers have NA, arithmetic needs NaN
-    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
+    rows = rows.astype(
+        dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int}
+    )
+    rows = rows.assign(
+        subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2
+    )
     _require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
-            f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
-            "keep them as two runs"
+            "expected the steps of a training or one finished model, got both under "
+            f"{rows['run'].iloc[0]!r}; keep them as two runs"
         )
     return rows
 
 
 def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
-    """Raise a ValueError if two rows agree in all columns of ``cell``, which ends with metric and subset or head."""
+    """Raise a ValueError if two rows agree in all columns of ``cell``, which ends with metric and
+    subset or head.
+    """
     if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
         return
     first = repeated.iloc[0]
     same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
     place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
     raise ValueError(
-        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
-        f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
-        "select one of them"
+        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of "
+        f"{first['metric']} ({first['subset']}) at {place}, with settings "
+        f"{' and '.join(sorted(same['settings'].astype(str)))}; select one of them"
     )
 
 
 def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without those of the first step that would need an earlier checkpoint, or a step before it."""
+    """Return the rows without those of the first step that would need an earlier checkpoint, or a
+    step before it.
+    """
     of_earlier = {"previous_checkpoint", "gradients", "weights_before"}
-    comparing = [name for name in rows["metric"].unique() if metric_info(name).captures & of_earlier]
+    comparing = [
+        name for name in rows["metric"].unique() if metric_info(name).captures & of_earlier
+    ]
     at_first = rows["step"] == rows["step"].min()
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
 
@@ -238,8 +312,12 @@ FEW_DISTINCT = "distinct|vectors are equal|nearly the same"
 
 
 def missing_values(rows: pd.DataFrame) -> list[Missing]:
-    """Return what lacks values, in the order of the rows, leaving out comparisons of the first step."""
-    expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason"]])
+    """Return what lacks values, in the order of the rows, leaving out comparisons of the first
+    step.
+    """
+    expected = drop_first_comparison(
+        rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason"]]
+    )
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
         missing = cells.loc[cells["value"].isna()]
@@ -250,12 +328,15 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
 
 
 def counted_reasons(missing: pd.DataFrame) -> str:
-    """Return why these rows of measurements have no value: each reason with its number of cells, the most common first;
-    those that differ in numbers alone count as one, and what is expected of the embeddings is said to be harmless.
+    """Return why these rows of measurements have no value: each reason with its number of cells,
+    the most common first; those that differ in numbers alone count as one, and what is expected of
+    the embeddings is said to be harmless.
 
     >>> few = "batch 0: 2 distinct of 9 points, at least 3 needed"
-    >>> counted_reasons(pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]}))
-    '3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0); 1 cell: no reason given'
+    >>> cells = pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]})
+    >>> print(counted_reasons(cells))  # doctest: +NORMALIZE_WHITESPACE
+    3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0);
+    1 cell: no reason given
     """
     reasons = reasons_in_words(missing)
     repeats = (missing["layer"] == 0) & reasons.str.contains(FEW_DISTINCT)
@@ -274,8 +355,13 @@ def reasons_in_words(missing: pd.DataFrame) -> pd.Series:
 
 
 def by_kind(reasons: pd.Series) -> list[pd.Series]:
-    """Return reasons by kind, in the order of their first ones: those that differ in numbers alone are of one kind."""
-    return [of_kind for _, of_kind in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)]
+    """Return reasons by kind, in the order of their first ones: those that differ in numbers alone
+    are of one kind.
+    """
+    return [
+        of_kind
+        for _, of_kind in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)
+    ]
 
 
 NOT_RECORDED = "not recorded"
@@ -291,16 +377,20 @@ def design_names(rows: pd.DataFrame) -> list[str]:
     return sorted(NOT_RECORDED if pd.isna(name) else str(name) for name in rows["design"].unique())
 
 
-LOSS_TITLES = {LOSS: "training loss", VALIDATION_LOSS: "validation loss", PROBE_LOSS: "loss on the probe"}
+LOSS_TITLES = {
+    LOSS: "training loss",
+    VALIDATION_LOSS: "validation loss",
+    PROBE_LOSS: "loss on the probe",
+}
 """Titles of the stored losses, by the names of their scalars."""
 
 
 def loss_of_run(frame: pd.DataFrame) -> tuple[str, pd.Series]:
-    """Return the loss that the geometry of a run is compared with, its name and its values as :func:`scalar` does: that
-    on the probe, otherwise the training loss.
+    """Return the loss that the geometry of a run is compared with, its name and its values as
+    :func:`scalar` does: that on the probe, otherwise the training loss.
 
-    The loss on the probe is of the same text at every step, and of the weights that the geometry is of; the training
-    loss is of one batch, a step earlier.
+    The loss on the probe is of the same text at every step, and of the weights that the geometry is
+    of; the training loss is of one batch, a step earlier.
     """
     on_probe = scalar(frame, PROBE_LOSS)
     return (LOSS, scalar(frame, LOSS)) if on_probe.empty else (PROBE_LOSS, on_probe)

@@ -1,4 +1,6 @@
-"""Seeds of one model: runs that differ in their random seed alone, shown as their mean with its interval."""
+"""Seeds of one model: runs that differ in their random seed alone, shown as their mean with its
+interval.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,14 @@ import pandas as pd
 
 from repdyn.tables.effects import mean_over_seeds
 from repdyn.tables.frames import concatenated
-from repdyn.tables.runs import MeasuredRun, differences, disagreement, in_comparison_order, listed, spans
+from repdyn.tables.runs import (
+    MeasuredRun,
+    differences,
+    disagreement,
+    in_comparison_order,
+    listed,
+    spans,
+)
 from repdyn.tables.series import LayerMean, MetricSeries
 
 INTERVAL = "95% interval over seeds"
@@ -20,10 +29,11 @@ INTERVAL = "95% interval over seeds"
 
 @dataclass(frozen=True, eq=False)
 class SeedSeries(MetricSeries):
-    """One metric on one subset over the seeds of one model, at the steps at which all of them have it.
+    """One metric on one subset over the seeds of one model, at the steps at which all of them have
+    it.
 
-    Its values are means over seeds, and its margins halves of their 95% intervals. A value that one seed lacks is
-    missing.
+    Its values are means over seeds, and its margins halves of their 95% intervals. A value that one
+    seed lacks is missing.
     """
 
     members: tuple[MetricSeries, ...] = ()
@@ -36,7 +46,9 @@ class SeedSeries(MetricSeries):
     @cached_property
     def by_seed(self) -> np.ndarray:
         """Shape (n_seeds, n_layers, n_steps)."""
-        return np.stack([member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members])
+        return np.stack(
+            [member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members]
+        )
 
     @cached_property
     def _values(self) -> pd.DataFrame:
@@ -48,15 +60,21 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def means_by_seed(self) -> pd.DataFrame:
-        """Means over layers by seed (index) and step (columns), over the same layers in all seeds at all steps."""
+        """Means over layers by seed (index) and step (columns), over the same layers in all seeds
+        at all steps.
+        """
         index, columns = self._covered.index, self._covered.columns
         return pd.DataFrame([member._values.loc[index, columns].mean() for member in self.members])
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        """The mean over seeds of their means over layers; the margin is half of its interval over seeds."""
+        """The mean over seeds of their means over layers; the margin is half of its interval over
+        seeds.
+        """
         means = self.means_by_seed
-        mean, margin = (pd.Series(found, means.columns) for found in mean_over_seeds(means.to_numpy(float)))
+        mean, margin = (
+            pd.Series(found, means.columns) for found in mean_over_seeds(means.to_numpy(float))
+        )
         return LayerMean(mean, margin, len(self._covered), len(self.layers))
 
     @cached_property
@@ -80,14 +98,18 @@ _SAME = {
 
 
 def model_of(run: str) -> str | None:
-    """Return the name of the model that a run is one seed of, as the run's name tells; None if it names no seed.
+    """Return the name of the model that a run is one seed of, as the run's name tells; None if it
+    names no seed.
 
-    One part of the name, between slashes, ends with ``seed`` and a number. Parts that are a time, which tell the
-    trainings of one configuration apart, are left out, and the brackets that a view puts behind a name stay.
+    One part of the name, between slashes, ends with ``seed`` and a number. Parts that are a time,
+    which tell the trainings of one configuration apart, are left out, and the brackets that a view
+    puts behind a name stay.
 
-    >>> model_of("EleutherAI/pythia-70m-seed3"), model_of("google/multiberts-seed_0"), model_of("lab/model")
+    >>> (model_of("EleutherAI/pythia-70m-seed3"), model_of("google/multiberts-seed_0"),
+    ...     model_of("lab/model"))
     ('EleutherAI/pythia-70m', 'google/multiberts', None)
-    >>> model_of("tiny-seed1/2026-11-23_09-03-01"), model_of("seed1/decoder"), model_of("t5-seed2 (encoder)")
+    >>> (model_of("tiny-seed1/2026-11-23_09-03-01"), model_of("seed1/decoder"),
+    ...     model_of("t5-seed2 (encoder)"))
     ('tiny', 'decoder', 't5 (encoder)')
     """
     parts = [part for part in run.split("/") if not _TIME.fullmatch(part)]
@@ -101,7 +123,8 @@ def model_of(run: str) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class SeedGroup(MeasuredRun):
-    """Runs of one model that differ in their seed alone; a view shows them like one run with a band.
+    """Runs of one model that differ in their seed alone; a view shows them like one run with a
+    band.
 
     Its rows are those of all seeds at their common steps, from which a view takes design and sizes.
     """
@@ -122,28 +145,41 @@ class SeedGroup(MeasuredRun):
         return _shared_series(self.members)
 
 
-def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
+def seed_groups(
+    runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None
+) -> list[SeedGroup]:
     """Return the groups of runs that are seeds of one model, each with at least two.
 
-    ``patterns`` are shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one are seeds of one
-    model. None finds them by :func:`model_of`; none at all if it is empty.
+    ``patterns`` are shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one
+    are seeds of one model. None finds them by :func:`model_of`; none at all if it is empty.
 
     Raises:
-        ValueError: seeds that differ in more than their seed, or have no step in common; a pattern with fewer than two
-            runs; a run that two patterns match.
+        ValueError: seeds that differ in more than their seed, or have no step in common; a pattern
+            with fewer than two runs; a run that two patterns match.
     """
     by_name: dict[tuple[str, str | None], list[MeasuredRun]] = {}
     for run in runs:
         matching = [pattern for pattern in patterns or () if fnmatchcase(run.name, pattern)]
         if len(matching) > 1:
             which = " and ".join(matching)
-            raise ValueError(f"expected one pattern of seeds for {run.name}, got {which}; make them narrower")
-        if (model := model_of(run.name) if patterns is None else next(iter(matching), None)) is not None:
+            raise ValueError(
+                f"expected one pattern of seeds for {run.name}, got {which}; make them narrower"
+            )
+        if (
+            model := model_of(run.name) if patterns is None else next(iter(matching), None)
+        ) is not None:
             by_name.setdefault((model, run.stack), []).append(run)
     for pattern in patterns or ():
-        if (number := max((len(found) for (name, _), found in by_name.items() if name == pattern), default=0)) < 2:
+        if (
+            number := max(
+                (len(found) for (name, _), found in by_name.items() if name == pattern), default=0
+            )
+        ) < 2:
             names = ", ".join(dict.fromkeys(run.name for run in runs))
-            raise ValueError(f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of {names}")
+            raise ValueError(
+                f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of "
+                f"{names}"
+            )
     return [_group(name, found, patterns) for (name, _), found in by_name.items() if len(found) > 1]
 
 
@@ -166,31 +202,48 @@ def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], Seed
 def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | None) -> SeedGroup:
     if why := _differences(members):
         raise ValueError(
-            f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name the seeds by patterns, "
-            "or compare the runs without seeds"
+            f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name "
+            "the seeds by patterns, or compare the runs without seeds"
         )
-    shared = [(*key, step) for key, series in _shared_series(members).items() for step in series.steps]
+    shared = [
+        (*key, step) for key, series in _shared_series(members).items() for step in series.steps
+    ]
     if not shared:
         steps = {run.extent: [run.label] for run in members}
-        raise ValueError(f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}")
+        raise ValueError(
+            f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}"
+        )
     rows = concatenated([member.rows for member in members])
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
-    number, label = f" ({len(members)} seeds)", name if patterns is not None else model_of(members[0].label) or name
+    number, label = (
+        f" ({len(members)} seeds)",
+        name if patterns is not None else model_of(members[0].label) or name,
+    )
     return SeedGroup(
-        name + number, label + number, members[0].stack, rows.loc[cells.isin(shared)], members=tuple(members)
+        name + number,
+        label + number,
+        members[0].stack,
+        rows.loc[cells.isin(shared)],
+        members=tuple(members),
     )
 
 
 def _differences(members: Sequence[MeasuredRun]) -> str | None:
-    """Describe the settings that seeds of one model must share and in which runs differ; None if there are none."""
+    """Describe the settings that seeds of one model must share and in which runs differ; None if
+    there are none.
+    """
     for column, what in _SAME.items():
-        names = ((", ".join(sorted(map(str, run.rows[column].unique()))), run.label) for run in members)
+        names = (
+            (", ".join(sorted(map(str, run.rows[column].unique()))), run.label) for run in members
+        )
         if found := disagreement(f"different {what}", names):
             return found
     finished = (("finished" if run.finished else "training", run.label) for run in members)
     return (
         disagreement("finished models and trainings", finished)
-        or next(filter(None, (_of_different_layers(members, key) for key in members[0].series)), None)
+        or next(
+            filter(None, (_of_different_layers(members, key) for key in members[0].series)), None
+        )
         or differences(members)
     )
 
@@ -198,7 +251,10 @@ def _differences(members: Sequence[MeasuredRun]) -> str | None:
 def _of_different_layers(members: Sequence[MeasuredRun], key: tuple[str, str]) -> str | None:
     measured = [(run.series[key], run.label) for run in members if key in run.series]
     layers = (
-        (f"{spans(one.layers)} of {round(1 / one.layer_depth) if one.layer_depth else 0} blocks", label)
+        (
+            f"{spans(one.layers)} of {round(1 / one.layer_depth) if one.layer_depth else 0} blocks",
+            label,
+        )
         for one, label in measured
     )
     return disagreement(f"different layers of {key[0]} ({key[1]})", layers)

@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
-from repdyn.tables.frames import grid_of, in_order, log_spaced, metrics_of, of_heads, reasons_in_words
+from repdyn.tables.frames import (
+    grid_of,
+    in_order,
+    log_spaced,
+    metrics_of,
+    of_heads,
+    reasons_in_words,
+)
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -19,7 +26,9 @@ def intervals(rows: pd.DataFrame) -> str:
     unknown = valued.loc[valued["margin"].isna()]
     meaning = "band: 95% interval over probes" * (len(unknown) < len(valued))
     single = bool((unknown["n_batches"] < 2).all())
-    why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(len(unknown))
+    why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(
+        len(unknown)
+    )
     return "; elsewhere ".join(filter(None, [meaning, why]))
 
 
@@ -89,13 +98,19 @@ class MetricSeries:
 
     @cached_property
     def margins(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): half of the 95% interval over probes; NaN where it is not known."""
+        """Shape (n_layers, n_steps): half of the 95% interval over probes; NaN where it is not
+        known.
+        """
         return self._margins.to_numpy(float)
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics between two."""
-        return np.asarray(self.layers, float) + 0.5 * (metric_info(self.metric).position == "between")
+        """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics
+        between two.
+        """
+        return np.asarray(self.layers, float) + 0.5 * (
+            metric_info(self.metric).position == "between"
+        )
 
     @property
     def depths(self) -> np.ndarray:
@@ -111,9 +126,10 @@ class MetricSeries:
     def layer_mean(self) -> LayerMean:
         """The mean over layers at every step with a value, always over the same layers.
 
-        A layer without a value at some of these steps is left out at all of them: a mean over changing layers would
-        change although no layer does. The margin is the mean of the layers' margins, an upper bound: all layers are
-        measured on the same windows, so their deviations may be correlated.
+        A layer without a value at some of these steps is left out at all of them: a mean over
+        changing layers would change although no layer does. The margin is the mean of the layers'
+        margins, an upper bound: all layers are measured on the same windows, so their deviations
+        may be correlated.
         """
         values = self._covered
         margins = self._margins.loc[values.index, values.columns]
@@ -133,20 +149,36 @@ class MetricSeries:
 
     @cached_property
     def reasons(self) -> tuple[tuple[str, ...], ...] | None:
-        """Shape (n_layers, n_steps): why there is no value, "" where there is one; None if there is one everywhere."""
+        """Shape (n_layers, n_steps): why there is no value, "" where there is one; None if there is
+        one everywhere.
+        """
         missing = self.rows.loc[self.rows["value"].isna()]
         if missing.empty:
             return None
-        found = dict(zip(zip(missing["layer"], missing["step"], strict=True), reasons_in_words(missing), strict=True))
-        return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
+        found = dict(
+            zip(
+                zip(missing["layer"], missing["step"], strict=True),
+                reasons_in_words(missing),
+                strict=True,
+            )
+        )
+        return tuple(
+            tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers
+        )
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        return () if self.head_rows is None else tuple(sorted(self.head_rows["head"].unique().tolist()))
+        return (
+            ()
+            if self.head_rows is None
+            else tuple(sorted(self.head_rows["head"].unique().tolist()))
+        )
 
     @cached_property
     def by_head(self) -> np.ndarray | None:
-        """Shape (n_steps, n_layers, n_heads): values of single attention heads; None if there are none."""
+        """Shape (n_steps, n_layers, n_heads): values of single attention heads; None if there are
+        none.
+        """
         if self.head_rows is None:
             return None
         axes = {"step": self.steps, "layer": self.layers, "head": self.heads}
@@ -161,10 +193,14 @@ class MetricSeries:
         return self.values[:, column], self.margins[:, column]
 
 
-def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict[tuple[str, str], MetricSeries]:
-    """Return the series of every metric on every subset it was measured on, in the order in which they are shown.
+def metric_series(
+    rows: pd.DataFrame, frame: pd.DataFrame | None = None
+) -> dict[tuple[str, str], MetricSeries]:
+    """Return the series of every metric on every subset it was measured on, in the order in which
+    they are shown.
 
-    ``frame`` has the rows that the measurements were taken from, if the values of single heads are needed.
+    ``frame`` has the rows that the measurements were taken from, if the values of single heads are
+    needed.
     """
     # grouped once: selecting each metric from all rows takes longer than everything else
     cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
@@ -182,8 +218,8 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
 
 
 def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]:
-    """Return the indices of at most ``limit`` points of a curve, four or more: both ends, the lowest, the highest and
-    log-spaced others. Steps ascend, and values may be NaN.
+    """Return the indices of at most ``limit`` points of a curve, four or more: both ends, the
+    lowest, the highest and log-spaced others. Steps ascend, and values may be NaN.
 
     >>> thin([0, 1, 2, 4, 8, 16, 32], [0.0, 0.1, 0.2, 9.0, 0.3, 0.2, 0.1], 4)
     [0, 3, 6]

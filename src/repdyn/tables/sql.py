@@ -1,7 +1,7 @@
 """SQL over stores, run by DuckDB: the views ``rows``, ``runs`` and ``profiles``.
 
-``repdyn query "select run, max(step) from rows group by run" sweeps`` prints a table; ``repdyn.query(store, ...)``
-returns a data frame.
+``repdyn query "select run, max(step) from rows group by run" sweeps`` prints a table;
+``repdyn.query(store, ...)`` returns a data frame.
 """
 
 import re
@@ -21,8 +21,13 @@ VIEWS = {
     "profiles": "a row for each layer and subset of a checkpoint, with a column for each metric",
 }
 """What the views contain, by their names."""
-_SCHEMA = encoded_schema(pa.schema([pa.field("store", pa.string()), *(field.with_nullable(True) for field in SCHEMA)]))
-_METRICS = "select distinct metric::text as metric from rows where layer is not null and head is null order by 1"
+_SCHEMA = encoded_schema(
+    pa.schema([pa.field("store", pa.string()), *(field.with_nullable(True) for field in SCHEMA)])
+)
+_METRICS = (
+    "select distinct metric::text as metric from rows where layer is not null and head is null "
+    "order by 1"
+)
 
 
 def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
@@ -30,11 +35,13 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
 
     Args:
         stores: one or several, each with measurements.
-        sql: one statement; its tables are :data:`VIEWS`. Repeated and superseded measurements are left out, as in
-            :meth:`repdyn.store.Store.to_pandas`. An undefined value is NULL, with its ``reason``.
+        sql: one statement; its tables are :data:`VIEWS`. Repeated and superseded measurements are
+            left out, as in :meth:`repdyn.store.Store.to_pandas`. An undefined value is NULL, with
+            its ``reason``.
 
     Raises:
-        ValueError: no store has measurements, a file cannot be read, DuckDB is not installed, or the query is wrong.
+        ValueError: no store has measurements, a file cannot be read, DuckDB is not installed, or
+            the query is wrong.
 
     Example:
         >>> from repdyn import open_store
@@ -45,7 +52,9 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
     try:
         import duckdb
     except ImportError as error:
-        raise ValueError("expected DuckDB, which runs queries; pip install 'repdyn[query]'") from error
+        raise ValueError(
+            "expected DuckDB, which runs queries; pip install 'repdyn[query]'"
+        ) from error
     rows = pa.concat_tables(map(_rows, [stores] if isinstance(stores, Store) else stores))
     with duckdb.connect() as connection:
         connection.register("rows", rows)
@@ -53,12 +62,16 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
         connection.execute(_profiles(connection.execute(_METRICS).df()["metric"]))
         try:
             if (number := len(connection.extract_statements(sql))) != 1:
-                raise ValueError(f"expected one statement such as select run from runs, got {number}: {sql!r}")
+                raise ValueError(
+                    f"expected one statement such as select run from runs, got {number}: {sql!r}"
+                )
             return connection.execute(sql).df()
         except duckdb.Error as error:
             # the views that DuckDB suggests are its own
             message = " ".join(re.sub(r"\nDid you mean .*|\n *\^+", "", str(error)).split())
-            raise ValueError(f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {message}") from error
+            raise ValueError(
+                f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {message}"
+            ) from error
 
 
 def _rows(store: Store) -> pa.Table:
@@ -71,7 +84,8 @@ def _rows(store: Store) -> pa.Table:
     return table.add_column(0, "store", names).cast(_SCHEMA)
 
 
-# Without aggregates of distinct values, which DuckDB computes even where a query has no use for them.
+# Without aggregates of distinct values, which DuckDB computes even where a query has no use for
+# them.
 _RUNS = """
 create view runs as
 with checkpoints as (
@@ -87,7 +101,8 @@ with checkpoints as (
         count(*) filter (layer is not null and value is null) as undefined,
         count(layer) > 0 as is_measured,
         count(*) filter (
-            layer is null and value is null and reason is not null and same_as is null and mixed_with is null
+            layer is null and value is null and reason is not null
+            and same_as is null and mixed_with is null
         ) > 0 as is_failed,
         count(same_as) > 0 as is_copied,
         count(mixed_with) > 0 as is_mixed,
@@ -121,13 +136,17 @@ _CHECKPOINT = "store, run, probe, model, step, tokens_seen, stage, layers, stack
 
 
 def _profiles(metrics: Iterable[str]) -> str:
-    """Return the SQL that creates the view ``profiles``: a column for each of these metrics of whole layers.
+    """Return the SQL that creates the view ``profiles``: a column for each of these metrics of
+    whole layers.
 
-    A metric that was measured with several settings at one checkpoint has no value there: which one is meant is not
-    known. Values of single attention heads are in ``rows`` alone.
+    A metric that was measured with several settings at one checkpoint has no value there: which one
+    is meant is not known. Values of single attention heads are in ``rows`` alone.
     """
     names = [(name.replace("'", "''"), name.replace('"', '""')) for name in metrics]
-    columns = [f"any_value(value) filter (metric = '{text}' and n = 1) as \"{title}\"" for text, title in names]
+    columns = [
+        f"any_value(value) filter (metric = '{text}' and n = 1) as \"{title}\""
+        for text, title in names
+    ]
     return f"""
 create view profiles as
 select {", ".join([_CHECKPOINT, "layer", "any_value(depth) as depth", "subset", *columns])}

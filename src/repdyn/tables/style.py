@@ -1,4 +1,5 @@
-"""How things look: names, units and numbers in short, families of metrics, colours, and a style for figures.
+"""How things look: names, units and numbers in short, families of metrics, colours, and a style for
+figures.
 
 Imports only what loads quickly: commands show names and numbers before they read a store.
 """
@@ -29,7 +30,8 @@ LOSS_COLOUR = "#D55E00"
 ALERT_COLOUR = "#D7191C"
 SEQUENTIAL = "viridis"
 DIVERGING = "RdBu_r"
-# of steps, whose first ones differ in hue too; and of layers, or of members of a group that have an order
+# of steps, whose first ones differ in hue too; and of layers, or of members of a group that have an
+# order
 STEPS, ORDERED = "plasma", "viridis"
 # Of the classes of decoders and of encoders, each from light to dark; grey for what is not known.
 KIND_COLOURS = {True: ("Blues", "Greens", "Purples"), False: ("Oranges", "Reds"), None: ("Greys",)}
@@ -73,7 +75,9 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
-    """Return a number of colours of a map at equal distances, between two places of it in [0, 1]."""
+    """Return a number of colours of a map at equal distances, between two places of it in
+    [0, 1].
+    """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -110,7 +114,8 @@ def metric_unit(metric: str) -> str:
 
 
 def subset_title(subset: str, of: str = "tokens") -> str:
-    """Return the name of a subset in titles and legends, ``of`` what :attr:`MeasuredRun.vectors_of` says.
+    """Return the name of a subset in titles and legends, ``of`` what :attr:`MeasuredRun.vectors_of`
+    says.
 
     >>> subset_title("all"), subset_title("nouns"), subset_title("last_token.normed")
     ('all tokens', 'nouns', 'last tokens of windows after the final norm')
@@ -118,7 +123,9 @@ def subset_title(subset: str, of: str = "tokens") -> str:
     'all positions'
     """
     view = view_of(subset)
-    title = _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
+    title = (
+        _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
+    )
     return title.replace("tokens", of)
 
 
@@ -143,16 +150,18 @@ def of_stack(name: str, stack: str | None) -> str:
 
 
 BELOW_ONE = (
-    "the vectors lie in tight pairs or clusters, as in a small or barely trained model, and the estimate does not "
-    "describe a dimension"
+    "the vectors lie in tight pairs or clusters, as in a small or barely trained model, and the "
+    "estimate does not describe a dimension"
 )
 NO_VALUE = "-"
 
 
 def number_text(value: float) -> str:
-    """Return a value with three significant digits, as a whole number with commas where it is large; a dash for NaN.
+    """Return a value with three significant digits, as a whole number with commas where it is
+    large; a dash for NaN.
 
-    >>> number_text(0.012345), number_text(-3.2e-5), number_text(3842.1), number_text(1234567.0), number_text(math.nan)
+    >>> (number_text(0.012345), number_text(-3.2e-5), number_text(3842.1), number_text(1234567.0),
+    ...     number_text(math.nan))
     ('0.0123', '-3.2e-05', '3,842', '1.23e+06', '-')
     """
     if math.isnan(value):
@@ -170,14 +179,19 @@ def short_count(count: float) -> str:
         # what would round to a thousand of the next smaller unit is one of this
         if count >= 0.9995 * size:
             scaled = count / size
-            return f"{scaled:.0f}{letter}" if scaled >= 9.95 else f"{scaled:.1f}".removesuffix(".0") + letter
+            return (
+                f"{scaled:.0f}{letter}"
+                if scaled >= 9.95
+                else f"{scaled:.1f}".removesuffix(".0") + letter
+            )
     return f"{count:.0f}"
 
 
 def short_value(value: float) -> str:
     """Return a value in four characters if possible, and one more for a sign.
 
-    >>> short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0), short_value(math.nan)
+    >>> (short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0),
+    ...     short_value(math.nan))
     ('0.05', '12.3', '1234', '1e+05', '   -')
     >>> short_value(-12.34)
     '-12.3'
@@ -199,7 +213,8 @@ def by_family(metrics: Iterable[str]) -> dict[str, list[str]]:
 
 
 def has_own_figures(metric: str) -> bool:
-    """Return whether a metric has figures of its own, as those of geometry and the user's have, instead of overviews.
+    """Return whether a metric has figures of its own, as those of geometry and the user's have,
+    instead of overviews.
 
     >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
     (True, False, True)
@@ -209,6 +224,8 @@ def has_own_figures(metric: str) -> bool:
 
 
 def overview_families(metrics: Iterable[str]) -> list[str]:
-    """Return the families whose metrics are drawn in overviews, in the order in which they are shown."""
+    """Return the families whose metrics are drawn in overviews, in the order in which they are
+    shown.
+    """
     there = {metric_info(metric).family for metric in metrics if not has_own_figures(metric)}
     return [family for family in FAMILIES if family in there]

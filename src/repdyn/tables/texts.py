@@ -1,5 +1,5 @@
-"""What a view says of a run in words: its sampling and intervals, its cost, checkpoints that failed or are copies,
-alerts, the loss on the probe."""
+"""What a view says of a run in words: its sampling and intervals, its cost, checkpoints that failed
+or are copies, alerts, the loss on the probe."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -10,23 +10,44 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.probe.design import INPUT_DESIGNS
-from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
-from repdyn.tables.frames import LOSS_TITLES, by_kind, design_names, failures, is_finished, scalar, scalar_rows
+from repdyn.store.schema import (
+    PROBE_ACCURACY,
+    PROBE_BITS_PER_BYTE,
+    PROBE_CALIBRATION_ERROR,
+    PROBE_LOSS,
+)
+from repdyn.tables.frames import (
+    LOSS_TITLES,
+    by_kind,
+    design_names,
+    failures,
+    is_finished,
+    scalar,
+    scalar_rows,
+)
 from repdyn.tables.runs import layer_names
 from repdyn.tables.style import number_text
 from repdyn.utils.printing import gigabytes
 
-_WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
+_WINDOW_COLUMNS = (
+    "n_vectors",
+    "n_windows",
+    "vectors_per_window",
+    "window_tokens",
+    "own_window_excluded",
+)
 
 
 def sampling(rows: pd.DataFrame) -> str:
-    """Describe how many vectors each value of measurements rests on, and by which design they were drawn.
+    """Describe how many vectors each value of measurements rests on, and by which design they were
+    drawn.
 
     >>> counts = {"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
-    >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96], "own_window_excluded": [True]}
-    >>> sampling(pd.DataFrame(counts | windows))
-    "independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens, own window's neighbours \
-left out"
+    >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96]}
+    >>> rows = pd.DataFrame(counts | windows | {"own_window_excluded": [True]})
+    >>> print(sampling(rows))  # doctest: +NORMALIZE_WHITESPACE
+    independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens,
+    own window's neighbours left out
     """
     known = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
     batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
@@ -35,25 +56,40 @@ left out"
         return f"{size}, sampling design not recorded"
     names = design_names(rows)
     window = INPUT_DESIGNS.get(names[0], "window")
-    designs = names[0] if names[0] in INPUT_DESIGNS else f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
+    designs = (
+        names[0]
+        if names[0] in INPUT_DESIGNS
+        else f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
+    )
     n_windows, most = known["n_windows"], known["vectors_per_window"]
     as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
-    share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} {window}s"
+    share = (
+        f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} "
+        f"{window}s"
+    )
     # how many positions an image or waveform has differs between layers
-    windows = share if names[0] in INPUT_DESIGNS else f"{share} of {_span(known['window_tokens'])} tokens"
+    windows = (
+        share if names[0] in INPUT_DESIGNS else f"{share} of {_span(known['window_tokens'])} tokens"
+    )
     # in metrics that look at neighbours
     left_out = set(known["own_window_excluded"].dropna().astype(bool))
-    what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
+    what = (
+        "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
+    )
     return f"{designs}: {size}, {windows}" + f", own {window}'s neighbours {what}" * bool(left_out)
 
 
 def brief_sampling(rows: pd.DataFrame) -> str:
     """Return the number of vectors of measurements and their designs in a few words.
 
-    >>> brief_sampling(pd.DataFrame({"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}))
+    >>> brief_sampling(pd.DataFrame({"n_batches": [4], "n_vectors": [4096],
+    ...     "design": ["independent"]}))
     '4 x 4,096 vectors (independent)'
     """
-    batches, names = _span(rows["n_batches"]), design_names(rows.loc[rows["design"].notna(), ["design"]])
+    batches, names = (
+        _span(rows["n_batches"]),
+        design_names(rows.loc[rows["design"].notna(), ["design"]]),
+    )
     size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
     return f"{size} ({', '.join(names)})" if names else size
 
@@ -76,11 +112,19 @@ _MAX_REASON = 72
 
 
 def cost_line(frame: pd.DataFrame) -> str | None:
-    """Return the median seconds of each phase of a run, and the bytes downloaded; None if none are stored."""
-    seconds = {phase: taken.median() for phase in PHASES if not (taken := scalar(frame, f"seconds/{phase}")).empty}
+    """Return the median seconds of each phase of a run, and the bytes downloaded; None if none are
+    stored.
+    """
+    seconds = {
+        phase: taken.median()
+        for phase in PHASES
+        if not (taken := scalar(frame, f"seconds/{phase}")).empty
+    }
     if not seconds:
         return None
-    text = "per checkpoint: " + ", ".join(f"{phase} {median:,.1f} s" for phase, median in seconds.items())
+    text = "per checkpoint: " + ", ".join(
+        f"{phase} {median:,.1f} s" for phase, median in seconds.items()
+    )
     total = sum(seconds.values())
     if "kernels" in seconds and len(seconds) > 1 and total > 0:
         text += f" ({seconds['kernels'] / total:.0%} of it in the kernels)"
@@ -89,12 +133,16 @@ def cost_line(frame: pd.DataFrame) -> str | None:
 
 
 def failure_line(frame: pd.DataFrame) -> str | None:
-    """Return how many checkpoints of a run failed, at which steps and why, by kind of reason; None if all succeeded."""
+    """Return how many checkpoints of a run failed, at which steps and why, by kind of reason; None
+    if all succeeded.
+    """
     checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
     if checkpoints.empty:
         return None
     # without the commit, which differs at each step
-    groups = by_kind(checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True))
+    groups = by_kind(
+        checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
+    )
     parts = []
     for group in groups[:_MAX_KINDS]:
         of_kind = checkpoints.loc[group.index]
@@ -108,11 +156,15 @@ def failure_line(frame: pd.DataFrame) -> str | None:
 
 
 def copies_line(frame: pd.DataFrame) -> str | None:
-    """Return how many checkpoints of one run have the weights, or single files, of which other ones, and were therefore
-    not measured; None if all have their own."""
+    """Return how many checkpoints of one run have the weights, or single files, of which other
+    ones, and were therefore not measured; None if all have their own."""
     lines = []
     for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
-        found = frame.loc[frame[column].notna()].drop_duplicates(["run", "step", column]).sort_values("step")
+        found = (
+            frame.loc[frame[column].notna()]
+            .drop_duplicates(["run", "step", column])
+            .sort_values("step")
+        )
         if len(found):
             parts = [
                 f"{steps_in_words(group['step'])} of {name}"
@@ -125,8 +177,12 @@ def copies_line(frame: pd.DataFrame) -> str | None:
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
-    """Return the median over checkpoints of the seconds each metric took on all layers and subsets together."""
-    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
+    """Return the median over checkpoints of the seconds each metric took on all layers and subsets
+    together.
+    """
+    took = rows.pivot_table(
+        index="step", columns="metric", values="seconds", aggfunc="sum", observed=True
+    )
     return took.median()
 
 
@@ -144,10 +200,12 @@ def steps_in_words(steps: Iterable[int]) -> str:
 
 
 def alert_lines(alerts: Iterable[Alert]) -> list[str]:
-    """Return a line for each step, rule and metric, with the numbers of the layer that changed most; of alerts in the
-    order of :func:`repdyn.alerts.find_alerts`."""
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed
+    most; of alerts in the order of :func:`repdyn.alerts.find_alerts`."""
     groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
-    return [f"step {step:,}, {rule}: {alert_text(list(group))}" for (step, rule, _), group in groups]
+    return [
+        f"step {step:,}, {rule}: {alert_text(list(group))}" for (step, rule, _), group in groups
+    ]
 
 
 def alert_text(alerts: Sequence[Alert]) -> str:
@@ -171,8 +229,8 @@ _BESIDE = {
 def probe_loss_line(frame: pd.DataFrame) -> str | None:
     """Return the loss on the probe at the first and the last step in words, or why there is none.
 
-    For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy 45%, calibration error
-    2%)"; None if it was not measured.
+    For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy
+    45%, calibration error 2%)"; None if it was not measured.
     """
     rows = scalar_rows(frame, PROBE_LOSS)
     if rows.empty:
@@ -183,8 +241,15 @@ def probe_loss_line(frame: pd.DataFrame) -> str | None:
     ends = list(dict.fromkeys([0, len(losses) - 1]))
     steps, values = losses.index.to_numpy(int)[ends], losses.to_numpy(float)[ends]
     has_steps = not is_finished(rows)
-    texts = [f"{number_text(value)}{f' at step {at:,}' * has_steps}" for at, value in zip(steps, values, strict=True)]
+    texts = [
+        f"{number_text(value)}{f' at step {at:,}' * has_steps}"
+        for at, value in zip(steps, values, strict=True)
+    ]
     others = {name: scalar(frame, name) for name in _BESIDE}
-    beside = [_BESIDE[name].format(known.loc[steps[-1]]) for name, known in others.items() if steps[-1] in known.index]
+    beside = [
+        _BESIDE[name].format(known.loc[steps[-1]])
+        for name, known in others.items()
+        if steps[-1] in known.index
+    ]
     more = f" ({', '.join(beside)})" if beside else ""
     return f"{title} {', '.join(texts)}{more}"

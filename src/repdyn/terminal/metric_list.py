@@ -30,22 +30,32 @@ def records() -> list[dict[str, Any]]:
 
 
 def print_metrics(console: Console | None = None) -> None:
-    """Print name, meaning and range of every metric, by family, and what a probe must know for it."""
+    """Print name, meaning and range of every metric, by family, and what a probe must know
+    for it.
+    """
     console = console or PrintableConsole()
     for title, names in by_family(METRICS).items():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, width=max(map(len, METRICS)))
         table.add_column(overflow="fold", ratio=1)
-        table.add_column(no_wrap=True, width=max(len(range_text(metric)) for metric in METRICS.values()))
+        table.add_column(
+            no_wrap=True, width=max(len(range_text(metric)) for metric in METRICS.values())
+        )
         for metric in map(METRICS.__getitem__, names):
             known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
             table.add_row(metric.name, f"{metric.meaning}{known}", range_text(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
         console.print()
-    console.print(f"by default: {', '.join(DEFAULT_METRICS)}; every one that the probe allows: all", highlight=False)
     console.print(
-        f"with settings, on a subset of the tokens: {_EXAMPLE}", highlight=False, markup=False, soft_wrap=True
+        f"by default: {', '.join(DEFAULT_METRICS)}; every one that the probe allows: all",
+        highlight=False,
+    )
+    console.print(
+        f"with settings, on a subset of the tokens: {_EXAMPLE}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 

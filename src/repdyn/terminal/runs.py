@@ -1,4 +1,6 @@
-"""What the terminal says of runs: one screen of summary each, alerts and insights, and several in a table."""
+"""What the terminal says of runs: one screen of summary each, alerts and insights, and several in a
+table.
+"""
 
 import math
 import shlex
@@ -16,13 +18,28 @@ from rich.text import Text
 
 from repdyn.diagnosis import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.store.schema import FINISHED
-from repdyn.tables.findings import COLOURS, MARKS, MEANINGS, VERSION, Finding, findings, findings_over_seeds
+from repdyn.tables.findings import (
+    COLOURS,
+    MARKS,
+    MEANINGS,
+    VERSION,
+    Finding,
+    findings,
+    findings_over_seeds,
+)
 from repdyn.tables.frames import concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries, thin
 from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
-from repdyn.tables.texts import alert_lines, copies_line, cost_line, failure_line, probe_loss_line, sampling
+from repdyn.tables.texts import (
+    alert_lines,
+    copies_line,
+    cost_line,
+    failure_line,
+    probe_loss_line,
+    sampling,
+)
 from repdyn.utils.console import PrintableConsole
 
 _BARS_OF_A_CURVE = 7
@@ -30,7 +47,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
-    """Return a curve as at most seven bars between its lowest and highest value, which are always drawn.
+    """Return a curve as at most seven bars between its lowest and highest value, which are always
+    drawn.
 
     Steps ascend. NaN becomes a blank; equal values become the lowest bar.
 
@@ -41,7 +59,9 @@ def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
     known = [value for value in shown if not math.isnan(value)]
     low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
     unit = extent / (len(_BARS) - 1) or 1.0
-    return "".join(" " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in shown)
+    return "".join(
+        " " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in shown
+    )
 
 
 MAX_CURVES = 3
@@ -49,8 +69,8 @@ MAX_LAYERS = 13
 
 
 def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
-    """Return a table of some metrics of a run with a line for each layer, or for :data:`MAX_LAYERS` at equal
-    distances."""
+    """Return a table of some metrics of a run with a line for each layer, or for :data:`MAX_LAYERS`
+    at equal distances."""
     layers = sorted({layer for series in shown for layer in series.layers})
     places = np.linspace(0, len(layers) - 1, min(len(layers), MAX_LAYERS)).round().astype(int)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
@@ -58,15 +78,18 @@ def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
     for series in shown:
         # brackets in a name would be read as markup
         heading = f"{series.metric}, {series.subset}"
-        table.add_column(Text(f"{heading}\n{'first max last' if len(series.steps) > 1 else 'value'}"), no_wrap=True)
+        table.add_column(
+            Text(f"{heading}\n{'first max last' if len(series.steps) > 1 else 'value'}"),
+            no_wrap=True,
+        )
     for layer in (layers[place] for place in places):
         table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
     return table
 
 
 def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
-    """Return the values of a layer at the ends and the highest, or the only one; a dash without any, empty without the
-    layer."""
+    """Return the values of a layer at the ends and the highest, or the only one; a dash without
+    any, empty without the layer."""
     if layer not in series.layers:
         return ""
     curve = series.values[series.layers.index(layer)].tolist()
@@ -80,7 +103,9 @@ def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
 
 
 def alerts_of(run: DescribedRun) -> dict[str, Any]:
-    """Return the fields that ``repdyn insights --alerts --json`` prints; docs/cli.md describes them."""
+    """Return the fields that ``repdyn insights --alerts --json`` prints; docs/cli.md describes
+    them.
+    """
     about = {"run": run.name, "probe": run.probe, "stack": run.stack, "steps": run.steps}
     alerts = [{**asdict(alert), "message": alert.message} for alert in run.alerts]
     return {**about, "rules": [rule.name for rule in run.rules], "alerts": alerts}
@@ -103,13 +128,20 @@ def print_line(console: Console, line: str) -> None:
     console.print(Text(line), soft_wrap=True)
 
 
-STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
+STATUS_STYLES: Mapping[Status, str] = {
+    "healthy": "green",
+    "watch": "yellow",
+    "failed": "bold red",
+    "unknown": "dim",
+}
 _SEVERITY_STYLES: Mapping[Severity, str] = {"failed": "bold red", "watch": "yellow", "note": "dim"}
 _MAX_WIDTH = 80
 
 
 def print_insights(found: Sequence[RunInsights], compared: Sequence[Insight] = ()) -> None:
-    """Print the status and the statements of each run, and those on several, at most 80 columns wide."""
+    """Print the status and the statements of each run, and those on several, at most 80 columns
+    wide.
+    """
     console = PrintableConsole()
     width = min(_MAX_WIDTH, console.width)
     for each in found:
@@ -127,7 +159,9 @@ def _statements(statements: Sequence[Insight], reason: str | None = None) -> Tab
     if reason is not None:
         lines.add_row("  reason", Text(reason))
     for each in statements:
-        lines.add_row(Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(each.sentence))
+        lines.add_row(
+            Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(each.sentence)
+        )
     return lines
 
 
@@ -159,15 +193,22 @@ def print_summary(
 ) -> None:
     """Print one screen about a run, 80 columns wide.
 
-    Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
-    them. What a sweep stored of its cost and its failures has a line each. Without a terminal there are no colours; an
-    encoding other than Unicode gets plain ASCII without the curves. ``figures`` are files written, whose folder is
-    named; of the seconds of the training, measuring took some.
+    Each curve of a layer has at most seven bars, from its own lowest to its own highest value,
+    which are always among them. What a sweep stored of its cost and its failures has a line each.
+    Without a terminal there are no colours; an encoding other than Unicode gets plain ASCII without
+    the curves. ``figures`` are files written, whose folder is named; of the seconds of the
+    training, measuring took some.
     """
     console = console or PrintableConsole()
-    frame, (shown, left_out) = run.frame, (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:])
+    frame, (shown, left_out) = (
+        run.frame,
+        (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:]),
+    )
     before = [
-        Text.assemble((of_stack(run.name, run.stack), "bold"), f"  {run.rows['model'].iloc[0]} ({KINDS[run.causal]})"),
+        Text.assemble(
+            (of_stack(run.name, run.stack), "bold"),
+            f"  {run.rows['model'].iloc[0]} ({KINDS[run.causal]})",
+        ),
         Text(f"{run.extent}; probe {run.probe[:8]}, {sampling(run.rows)}"),
         *_lines([probe_loss_line(frame)]),
         Text(),
@@ -175,19 +216,31 @@ def print_summary(
     lines = alert_lines(run.alerts)
     more = len(lines) - _MAX_ALERTS
     # the commonest reasons first
-    missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[:_MAX_REASONS]
-    reasons = [f"no value in {n:,} of {of:,} cells of {_some(keys)}: {why}" for keys, n, of, why in missing]
+    missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[
+        :_MAX_REASONS
+    ]
+    reasons = [
+        f"no value in {n:,} of {of:,} cells of {_some(keys)}: {why}" for keys, n, of, why in missing
+    ]
     folders = sorted({str(Path(path).parent) for path in figures})
     after = [
         Text(),
         *_findings(run.findings),
         *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
         *_lines(lines[:_MAX_ALERTS], "alert at ", "red"),
-        *_lines([f"and {more} more alerts, which repdyn insights --alerts lists" if more > 0 else None], "", "red"),
+        *_lines(
+            [f"and {more} more alerts, which repdyn insights --alerts lists" if more > 0 else None],
+            "",
+            "red",
+        ),
         *_lines(reasons, style="yellow"),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
         *_lines([cost_line(frame), _overhead(tracking_seconds, total_seconds)]),
-        *([Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")] if folders else []),
+        *(
+            [Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")]
+            if folders
+            else []
+        ),
     ]
     table = layer_table(shown, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
@@ -199,12 +252,16 @@ def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> It
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
-    """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of the first."""
+    """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of
+    the first.
+    """
     if not found:
         return
     yield Text(f"published findings, criteria version {VERSION}")
     all_alike = len({(finding.verdict, finding.summary) for finding in found}) == 1
-    for _, group in groupby(found, key=lambda finding: all_alike or (finding.name, finding.verdict)):
+    for _, group in groupby(
+        found, key=lambda finding: all_alike or (finding.name, finding.verdict)
+    ):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
         of = f"all {len(found)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
@@ -234,27 +291,41 @@ MAX_WIDTH = 100
 _KINDS = {True: "dec", False: "enc", None: "?"}
 _FEWER = "*"
 _MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
-_HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
+_HEADINGS = {
+    "bell": "bell\nall ns",
+    "uniform": "unif.\nall ns",
+    "growth": "growth\nall ns",
+    "dimension": "dim.\nall",
+}
 
 
 def print_comparison(
     runs: Sequence[MeasuredRun], seeds: Sequence[SeedGroup] = (), *, console: Console | None = None
 ) -> None:
-    """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
+    """Print a table with one line for each run: what it is, how far it was measured, its means over
+    layers at the end.
 
-    Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the intervals over them.
+    Seeds of one model have a line for themselves below: means over the seeds, and verdicts by the
+    intervals over them.
 
-    Marks show the verdict on each published finding, and means over fewer layers than the run has; they are explained
-    below the table. A name is broken where it is too wide: no line is wider than 100 columns.
+    Marks show the verdict on each published finding, and means over fewer layers than the run has;
+    they are explained below the table. A name is broken where it is too wide: no line is wider than
+    100 columns.
     """
     console = console or PrintableConsole()
     width = min(console.width, MAX_WIDTH)
     lines = [_line_of(run, any(one.n_failed for one in runs)) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, heading in enumerate(lines[0]):
-        # numbers behind the size are justified by hand: their digits stay below each other where only some have a mark
+        # numbers behind the size are justified by hand: their digits stay below each other where
+        # only some have a mark
         justify = "right" if 2 <= number < 5 else "left"
-        table.add_column(heading, justify=justify, no_wrap=number > 0, overflow="fold" if number == 0 else "ellipsis")
+        table.add_column(
+            heading,
+            justify=justify,
+            no_wrap=number > 0,
+            overflow="fold" if number == 0 else "ellipsis",
+        )
     for line in lines:
         table.add_row(*line.values())
     console.print(table, highlight=False, width=width)
@@ -263,10 +334,12 @@ def print_comparison(
     heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
     legend = [
         "",
-        ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})",
+        ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+        + f" (criteria version {VERSION})",
         *(f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)),
         f"ns     {subset_title('no_sink')} (no_sink)",
-        f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than were measured",
+        f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than "
+        "were measured",
         *([f"sampling: {sampling(rows)}"] if len(rows) else []),
     ]
     for line in legend:
@@ -279,11 +352,19 @@ def print_comparison(
 def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
     """Return the cells of a run, or of seeds, by the headings of their columns."""
     is_group = isinstance(run, SeedGroup)
-    found = findings_over_seeds([member.frame for member in run.members]) if is_group else findings(run.frame)
+    found = (
+        findings_over_seeds([member.frame for member in run.members])
+        if is_group
+        else findings(run.frame)
+    )
     anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
     marks = {
         heading: Text.assemble(
-            *((f" {MARKS[each.verdict]} ", COLOURS[each.verdict]) for each in found if each.name == name)
+            *(
+                (f" {MARKS[each.verdict]} ", COLOURS[each.verdict])
+                for each in found
+                if each.name == name
+            )
         )
         for name, heading in _HEADINGS.items()
     }
@@ -291,7 +372,8 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
         "\nmodel": Text(run.label),
         "\nkind": _KINDS[run.causal],
         "\nsize": "?" if run.parameters is None else short_count(run.parameters),
-        "done/\nfailed" if with_failed else "\ndone": f"{len(run.steps)}" + f"/{run.n_failed}" * with_failed,
+        "done/\nfailed" if with_failed else "\ndone": f"{len(run.steps)}"
+        + f"/{run.n_failed}" * with_failed,
         "last\nstep": FINISHED if run.finished else f"{run.steps[-1]:,}",
         "anisotropy\n all    ns": f"{anisotropy:<5} {without_sink}",
         "two_nn\n   all": f"  {dimension}",
@@ -300,7 +382,9 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
 
 
 def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
-    """Return the last mean over layers in four characters, and a mark if it is over fewer layers."""
+    """Return the last mean over layers in four characters, and a mark if it is over fewer
+    layers.
+    """
     series = run.series.get((metric, subset))
     if series is None or not series.layer_mean.n_used:
         return short_value(math.nan)

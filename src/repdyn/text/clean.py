@@ -2,8 +2,10 @@
 
 The elements of a dump are treated as follows:
 
-======================================================  ===============================================================
-pages of the article namespace                          kept, starting with their title and separated by blank lines
+======================================================
+===============================================================
+pages of the article namespace                          kept, starting with their title and
+                                                        separated by blank lines
 redirects, pages of other namespaces, a truncated page  dropped
 links ``[[target|text]]`` and ``[address text]``        their text; bare addresses dropped
 headings, list items, bold, italics, inline HTML        their text
@@ -11,10 +13,12 @@ templates, comments, tables, references                 dropped
 images, media, categories, links to other languages     dropped, with their captions
 code, preformatted lines, formulas, galleries, charts   dropped
 entities                                               the character
-======================================================  ===============================================================
+======================================================
+===============================================================
 
-Markup is parsed by mwparserfromhell. On real pages this takes half a second per megabyte; for markup that is opened
-thousands of times and never closed, the time grows quadratically (20 s for 9,000 times ``{{a|``).
+Markup is parsed by mwparserfromhell. On real pages this takes half a second per megabyte; for
+markup that is opened thousands of times and never closed, the time grows quadratically (20 s for
+9,000 times ``{{a|``).
 """
 
 import hashlib
@@ -35,32 +39,36 @@ from repdyn.utils.files import cache_directory, write_atomically
 
 # fmt: off
 DROPPED_TAGS = frozenset((
-    "categorytree", "ce", "chem", "code", "gallery", "graph", "hiero", "imagemap", "includeonly", "inputbox",
-    "math", "pre", "ref", "references", "score", "script", "section", "source", "style", "syntaxhighlight", "table",
-    "templatedata", "timeline",
+    "categorytree", "ce", "chem", "code", "gallery", "graph", "hiero", "imagemap", "includeonly",
+    "inputbox", "math", "pre", "ref", "references", "score", "script", "section", "source", "style",
+    "syntaxhighlight", "table", "templatedata", "timeline",
 ))
 # fmt: on
 DROPPED_LINKS = frozenset(("category", "file", "image", "media"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple|tokipona")
 _HTML_NAMES = (
-    "a abbr b big blockquote br caption center cite code del div dd dl dt em font gallery h[1-6] hr i ins li math "
-    "noinclude nowiki ol onlyinclude p pre ref references s samp small span strike strong sub sup table tbody td th tr "
-    "tt u ul var"
+    "a abbr b big blockquote br caption center cite code del div dd dl dt em font gallery h[1-6] "
+    "hr i ins li math noinclude nowiki ol onlyinclude p pre ref references s samp small span "
+    "strike strong sub sup table tbody td th tr tt u ul var"
 )
-# Marks a line that begins with a space, which MediaWiki shows as preformatted text. Such a line cannot be
-# recognised after the markup around it is removed, nor removed before, since it may close a template.
+# Marks a line that begins with a space, which MediaWiki shows as preformatted text. Such a line
+# cannot be recognised after the markup around it is removed, nor removed before, since it may close
+# a template.
 _PREFORMATTED = "\x00"
 _PAGES_PER_CALL = 100
 
 
 def clean_dump(dump: bytes) -> bytes:
-    """Return the prose of a Wikipedia dump, MediaWiki XML that may be truncated: the articles as UTF-8, separated by
-    blank lines. It is computed once, on all cores, and cached."""
+    """Return the prose of a Wikipedia dump, MediaWiki XML that may be truncated: the articles as
+    UTF-8, separated by blank lines. It is computed once, on all cores, and cached."""
     path = cache_directory() / "clean" / f"{_fingerprint(dump)}.txt"
     if not path.exists():
         pages = list(articles(dump))
         if not pages:
-            raise ValueError("expected articles in the dump, got only redirects and special pages; use a longer part")
+            raise ValueError(
+                "expected articles in the dump, got only redirects and special pages; use a longer "
+                "part"
+            )
         bar: dict[str, Any] = {"desc": "removing markup", "disable": None}
         texts = process_map(_clean_page, pages, chunksize=_PAGES_PER_CALL, **bar)
         cleaned = ("\n\n".join(texts) + "\n").encode()
@@ -69,8 +77,8 @@ def clean_dump(dump: bytes) -> bytes:
 
 
 def articles(dump: bytes) -> Iterator[dict[str, str]]:
-    """Yield ``{"title": ..., "text": ...}``, in wikitext, of each complete article of a dump, in their order, without
-    redirects and other namespaces."""
+    """Yield ``{"title": ..., "text": ...}``, in wikitext, of each complete article of a dump, in
+    their order, without redirects and other namespaces."""
     namespaces: set[str] = set()
     for element in _elements(dump):
         if etree.QName(element).localname == "namespace":
@@ -87,10 +95,13 @@ def articles(dump: bytes) -> Iterator[dict[str, str]]:
 def clean_wikitext(text: str) -> str:
     """Return the prose of a page's wiki markup; cleaning is idempotent.
 
-    >>> clean_wikitext("'''Anarchism''' is a [[political theory|theory]].{{fact}} [[Image:A.png|thumb]]")
+    >>> clean_wikitext(
+    ...     "'''Anarchism''' is a [[political theory|theory]].{{fact}} [[Image:A.png|thumb]]"
+    ... )
     'Anarchism is a theory.'
     """
-    # Unescaping may produce new markup (&lt;b&gt;), so this is repeated until a pass does not shorten the text.
+    # Unescaping may produce new markup (&lt;b&gt;), so this is repeated until a pass does not
+    # shorten the text.
     while len(cleaned := _tidy(_text(mwparserfromhell.parse(text)))) < len(text):
         text = cleaned
     return cleaned
@@ -99,7 +110,10 @@ def clean_wikitext(text: str) -> str:
 def _elements(dump: bytes) -> Iterator[etree._Element]:
     page_end = dump.rfind(b"</page>") + len(b"</page>")
     if page_end < len(b"</page>"):
-        raise ValueError("expected a MediaWiki dump with at least one complete <page>, got none; use a longer part")
+        raise ValueError(
+            "expected a MediaWiki dump with at least one complete <page>, got none; use a longer "
+            "part"
+        )
     whole = BytesIO(dump[:page_end] + b"</mediawiki>")
     try:
         for _, element in etree.iterparse(
@@ -108,11 +122,15 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
             yield element
             element.clear()
     except etree.XMLSyntaxError as error:
-        raise ValueError(f"expected well-formed XML up to the last </page>: {error}; use it without cleaning") from None
+        raise ValueError(
+            f"expected well-formed XML up to the last </page>: {error}; use it without cleaning"
+        ) from None
 
 
 def _fingerprint(dump: bytes) -> str:
-    """Return a hash of the dump, this file and the parser's version, so that no stale result is read."""
+    """Return a hash of the dump, this file and the parser's version, so that no stale result is
+    read.
+    """
     code = Path(__file__).read_bytes() + mwparserfromhell.__version__.encode()
     return hashlib.sha256(hashlib.sha256(dump).hexdigest().encode() + code).hexdigest()[:32]
 

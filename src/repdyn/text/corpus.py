@@ -1,4 +1,6 @@
-"""Texts by name or path, with a checksum: files, plain or compressed, enwik8, datasets, and the built-in one."""
+"""Texts by name or path, with a checksum: files, plain or compressed, enwik8, datasets, and the
+built-in one.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,15 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """The checksum of ``data``, the decompressed file, which does not depend on the compression."""
+        """The checksum of ``data``, the decompressed file, which does not depend on the
+        compression.
+        """
         return hashlib.sha256(self.data).hexdigest()
 
     def head(self, max_bytes: int) -> Corpus:
-        """Return the first ``max_bytes`` bytes, named as a part; the corpus itself if it is no longer than that."""
+        """Return the first ``max_bytes`` bytes, named as a part; the corpus itself if it is no
+        longer than that.
+        """
         if max_bytes >= len(self.data):
             return self
         if self.name == enwik8_name(ENWIK8_BYTES):
@@ -65,12 +71,16 @@ class Corpus:
         return Corpus(f"{self.name}, its first {max_bytes:,} bytes", self.data[:max_bytes])
 
     def split(self, held_out_percent: int) -> tuple[bytes, bytes, bytes]:
-        """Return the text for training, for validation and for testing, the last two of this share of the bytes each.
+        """Return the text for training, for validation and for testing, the last two of this share
+        of the bytes each.
 
         >>> Corpus("digits", b"0123456789").split(10)
         (b'01234567', b'8', b'9')
         """
-        ends = [len(self.data) * percent // 100 for percent in (100 - 2 * held_out_percent, 100 - held_out_percent)]
+        ends = [
+            len(self.data) * percent // 100
+            for percent in (100 - 2 * held_out_percent, 100 - held_out_percent)
+        ]
         return self.data[: ends[0]], self.data[ends[0] : ends[1]], self.data[ends[1] :]
 
 
@@ -83,22 +93,26 @@ def load_corpus(
     """Load a text by name or path, named by its checksum, and clean it if it is a Wikipedia dump.
 
     Args:
-        source: "builtin" (the Python language reference, no download), "enwik8" (from the cache, downloaded if
-            missing), "hf:NAME" (a dataset, see :func:`dataset_corpus`), or the path of a text file or Wikipedia dump,
-            plain, .gz, .xz or .zip.
+        source: "builtin" (the Python language reference, no download), "enwik8" (from the cache,
+            downloaded if missing), "hf:NAME" (a dataset, see :func:`dataset_corpus`), or the path
+            of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
 
     Raises:
-        ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected one.
+        ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected
+            one.
         FileNotFoundError: the path does not exist.
-        ConnectionError: enwik8 is not in the cache and cannot be downloaded, or a dataset cannot be reached.
+        ConnectionError: enwik8 is not in the cache and cannot be downloaded, or a dataset cannot be
+            reached.
 
     >>> load_corpus(max_bytes=22).data
     b'The "assert" statement'
     """
     if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"expected max_bytes of at least 1, got {max_bytes}; leave it out to use the whole text")
+        raise ValueError(
+            f"expected max_bytes of at least 1, got {max_bytes}; leave it out to use the whole text"
+        )
     if source == "builtin":
         corpus = builtin_corpus()
     elif source == "enwik8":
@@ -127,15 +141,18 @@ def enwik8_name(n_bytes: int) -> str:
 
 
 def is_wiki_dump(data: bytes) -> bool:
-    """Return whether the data is a MediaWiki XML dump, which can be cleaned, rather than plain text."""
+    """Return whether the data is a MediaWiki XML dump, which can be cleaned, rather than plain
+    text.
+    """
     return data[:1000].lstrip().startswith(b"<mediawiki")
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Read a text file, plain, .gz, .xz or .zip (a zip of exactly one file), and name it by its checksum.
+    """Read a text file, plain, .gz, .xz or .zip (a zip of exactly one file), and name it by its
+    checksum.
 
-    enwik8 and its known prefixes are recognised by it, whatever the file name; any other dump is named "not enwik8",
-    any other text by its file name, both followed by the checksum.
+    enwik8 and its known prefixes are recognised by it, whatever the file name; any other dump is
+    named "not enwik8", any other text by its file name, both followed by the checksum.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -158,9 +175,11 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
 
 def builtin_corpus() -> Corpus:
-    """Return the language reference that ships with CPython (``pydoc_data.topics``): English text without a download.
+    """Return the language reference that ships with CPython (``pydoc_data.topics``): English text
+    without a download.
 
-    It has about half a megabyte and differs between Python versions, so the version is part of the name.
+    It has about half a megabyte and differs between Python versions, so the version is part of the
+    name.
 
     >>> builtin_corpus().data[:22]
     b'The "assert" statement'
@@ -174,8 +193,9 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
     """Stream the first texts of a dataset of the Hugging Face Hub, or of a local folder of one.
 
     Args:
-        source: "hf:NAME", with ",config=...", ",split=..." (train by default) and ",column=..." (text by default)
-            behind it, such as "hf:wikimedia/wikipedia,config=20231101.en" or "hf:tweet_eval,config=sentiment".
+        source: "hf:NAME", with ",config=...", ",split=..." (train by default) and ",column=..."
+            (text by default) behind it, such as "hf:wikimedia/wikipedia,config=20231101.en" or
+            "hf:tweet_eval,config=sentiment".
         max_bytes: how many bytes to read.
 
     Returns:
@@ -199,7 +219,9 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
         rows: Any = load_dataset(name, given.get("config"), split=given["split"], streaming=True)
         for row in rows:
             if not isinstance(row.get(column), str):
-                raise ValueError(f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}")
+                raise ValueError(
+                    f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}"
+                )
             data += b"\n\n" * bool(data) + row[column].strip().encode()
             if len(data) >= max_bytes:
                 break
@@ -223,8 +245,8 @@ def _decompress(path: Path) -> bytes:
         raise
     except Exception as error:  # damaged files make the decompressors raise errors of any kind
         raise ValueError(
-            f"expected a complete {path.suffix} file of one text, {path} cannot be decompressed ({error}); download it "
-            "again, or unpack it"
+            f"expected a complete {path.suffix} file of one text, {path} cannot be decompressed "
+            f"({error}); download it again, or unpack it"
         ) from error
 
 
@@ -235,19 +257,27 @@ def _open_only_file(path: Path) -> IO[bytes]:
     return archive.open(archive.namelist()[0])
 
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zip": _open_only_file}
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".zip": _open_only_file,
+}
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _TIMEOUT_SECONDS = 30
 """How long the server may be silent."""
 _TOTAL_SECONDS = 3600
 """How long the download may take in all: 36 MB at 10 kB/s."""
-_ALTERNATIVE = "download it elsewhere and give its path as the text, or take 'builtin', which ships with Python"
+_ALTERNATIVE = (
+    "download it elsewhere and give its path as the text, or take 'builtin', which ships with "
+    "Python"
+)
 
 
 def enwik8_corpus(url: str = ENWIK8_URL) -> Corpus:
-    """Load the 10^8 bytes of enwik8 (Matt Mahoney, Large Text Compression Benchmark), verified by their checksum, from
-    the cache; download them there first, from the address of a zip, if they are missing."""
+    """Load the 10^8 bytes of enwik8 (Matt Mahoney, Large Text Compression Benchmark), verified by
+    their checksum, from the cache; download them there first, from the address of a zip, if they
+    are missing."""
     path = cache_directory() / "enwik8.zip"
 
     def download_and_verify(partial: Path) -> None:
@@ -262,7 +292,9 @@ def enwik8_corpus(url: str = ENWIK8_URL) -> Corpus:
 
     if not path.exists():
         write_atomically(path, download_and_verify)
-    return _read_verified(path, path, "delete it, or give its path as the source to use it under its own name")
+    return _read_verified(
+        path, path, "delete it, or give its path as the source to use it under its own name"
+    )
 
 
 def _download(url: str, path: Path) -> None:

@@ -1,1 +1,3 @@
-"""Tracking a training, whoever runs it: measured, stored, logged and shown, and nothing of it stops the training."""
+"""Tracking a training, whoever runs it: measured, stored, logged and shown, and nothing of it stops
+the training.
+"""

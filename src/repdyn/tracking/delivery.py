@@ -1,8 +1,8 @@
-"""Rows on their way out: to the store first, then to alerts, loggers and views, none of which can delay the training
-for long or harm another.
+"""Rows on their way out: to the store first, then to alerts, loggers and views, none of which can
+delay the training for long or harm another.
 
-What draws is imported when something is drawn: a broken installation of its packages then costs the views that need
-them, rather than the job.
+What draws is imported when something is drawn: a broken installation of its packages then costs the
+views that need them, rather than the job.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How many seconds are waited, during a training and at its end
-STORE_SECONDS = 20.0  # for one access to the store; one that is not back yet is not waited for again
-LOGGER_SECONDS = 1.0  # for a call of a logger; one that once took longer gets the others in the background
+STORE_SECONDS = (
+    20.0  # for one access to the store; one that is not back yet is not waited for again
+)
+LOGGER_SECONDS = (
+    1.0  # for a call of a logger; one that once took longer gets the others in the background
+)
 PAGE_SECONDS = 20.0  # for a page
 END_SECONDS = 30.0  # at the end for the store, and for each logger that is behind
 INTERRUPTED_SECONDS = 2.0  # for either where a user waits to save a checkpoint
@@ -46,14 +50,16 @@ UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
 # How often views are made
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
 MAX_TIME_SHARE = 0.02  # of the time may go into pages
-FIRST_HEATMAPS = 4  # measurements before the first heatmaps; twice as many before the next, so that a long run has few
+# measurements before the first heatmaps; twice as many before the next, so that a long run has few
+FIRST_HEATMAPS = 4
 
 
 class Writer:
-    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost; or nowhere.
+    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost;
+    or nowhere.
 
-    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary folder too, which
-    outlives a process that is killed.
+    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary
+    folder too, which outlives a process that is killed.
     """
 
     def __init__(self, store: Store | None, probe: Probe) -> None:
@@ -72,9 +78,9 @@ class Writer:
         return self._runner(f"{what} {self._path}", partial(function, self.store))
 
     def flush(self, written: Callable[[list[Row]], None], at_end: float | None = None) -> None:
-        """Write the waiting rows step by step, and call ``written`` with those of each; raise the first failure, after
-        which the rest stays here and in a temporary folder. ``at_end`` of a training, the store has some seconds, and
-        the folder is named instead."""
+        """Write the waiting rows step by step, and call ``written`` with those of each; raise the
+        first failure, after which the rest stays here and in a temporary folder. ``at_end`` of a
+        training, the store has some seconds, and the folder is named instead."""
         if at_end is not None:
             self._runner.seconds = at_end
             self._runner.wait(at_end)  # for an access that took too long
@@ -82,7 +88,8 @@ class Writer:
             for key, rows in list(self.rows.items()):
                 try:
                     if self.store is not None:
-                        # with the probe, which is there already, unless the store was deleted meanwhile
+                        # with the probe, which is there already, unless the store was deleted
+                        # meanwhile
                         write = partial(self.store.write, key, rows, self._probe)
                         self._runner(f"writing step {key.step} to {self._path}", write)
                 except Exception as failure:
@@ -123,7 +130,9 @@ class Writer:
         self.rows.clear()
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
-        """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""
+        """Store why a step is missing, or log that this is impossible; a resumed run measures the
+        step again.
+        """
         if self.store is None:
             return
         try:
@@ -133,7 +142,9 @@ class Writer:
 
 
 class _Lane:
-    """The calls of one logger, in order: in the training's own time as long as it is quick, else behind it."""
+    """The calls of one logger, in order: in the training's own time as long as it is quick, else
+    behind it.
+    """
 
     def __init__(self, logger: Logger) -> None:
         self.jobs: deque[Callable[[Target], None]] = deque()
@@ -144,7 +155,9 @@ class _Lane:
         self.runner = TimeoutRunner(LOGGER_SECONDS)
 
     def drain(self, seconds: float) -> None:
-        """Make the calls that wait, for some seconds, unless one is not back yet; raise what one of them raised."""
+        """Make the calls that wait, for some seconds, unless one is not back yet; raise what one of
+        them raised.
+        """
 
         def work() -> None:
             while self.jobs:
@@ -165,16 +178,20 @@ class _Lane:
 
 
 class Loggers:
-    """The loggers of a training, which may change during it, each with calls of its own; the prefix leads the names of
-    values."""
+    """The loggers of a training, which may change during it, each with calls of its own; the prefix
+    leads the names of values."""
 
-    def __init__(self, of_training: Callable[[], Iterable[Logger]], log_layers: LogLayers, prefix: str) -> None:
+    def __init__(
+        self, of_training: Callable[[], Iterable[Logger]], log_layers: LogLayers, prefix: str
+    ) -> None:
         self.of_training, self._log_layers, self._prefix = of_training, log_layers, prefix
         self._lanes: dict[int, _Lane] = {}
         self._unsent: dict[int, dict[str, float]] = {}
 
     def keep(self, rows: Sequence[Row]) -> None:
-        """Keep the values of rows of one step until :meth:`send`, so that they are logged with those that follow."""
+        """Keep the values of rows of one step until :meth:`send`, so that they are logged with
+        those that follow.
+        """
         values = logged_values(rows, self._log_layers)
         named = {f"{self._prefix}{name}": value for name, value in values.items()}
         if named:
@@ -192,7 +209,9 @@ class Loggers:
         """Call ``job(target)`` for each logger, then raise what the first failing call raised."""
         with attempts() as attempt:
             for logger in self.of_training():
-                lane = self._lanes.get(id(logger)) or self._lanes.setdefault(id(logger), _Lane(logger))
+                lane = self._lanes.get(id(logger)) or self._lanes.setdefault(
+                    id(logger), _Lane(logger)
+                )
                 lane.jobs.append(job)
                 with attempt():
                     lane.drain(0.0 if lane.was_late else LOGGER_SECONDS)
@@ -203,11 +222,17 @@ class Loggers:
             lane.runner.wait(seconds)
             lane.drain(seconds)
             if lane.is_behind:
-                warn(log, f"{lane.what} is behind by more than {len(lane.jobs)} calls; the store has all values")
+                warn(
+                    log,
+                    f"{lane.what} is behind by more than {len(lane.jobs)} calls; the store has "
+                    "all values",
+                )
 
 
 class Alerts:
-    """Checks the rows of a run against rules, step by step: in the log, in the loggers, and a request to stop."""
+    """Checks the rows of a run against rules, step by step: in the log, in the loggers, and a
+    request to stop.
+    """
 
     def __init__(self, rules: Sequence[Rule], loggers: Loggers, label: str = "") -> None:
         self._rules = tuple(rules)
@@ -217,22 +242,31 @@ class Alerts:
         self._read_history: Callable[[], pd.DataFrame | None] | None = None
 
     def begin(self, writer: Writer, run_id: str, *, has_history: bool) -> None:
-        """Store the rules with the rows, for later views; earlier rows are read at the first check."""
+        """Store the rules with the rows, for later views; earlier rows are read at the
+        first check.
+        """
 
         def history(store: Store) -> pd.DataFrame | None:
             return store.to_pandas(run_id, columns=ALERT_COLUMNS) if store.steps(run_id) else None
 
-        writer.call("writing alert rules to", lambda store: write_rules(self._rules, store.alerts_path(run_id)))
+        writer.call(
+            "writing alert rules to",
+            lambda store: write_rules(self._rules, store.alerts_path(run_id)),
+        )
         self._read_history = partial(writer.call, "reading", history) if has_history else None
 
     def check(self, rows: Sequence[Row]) -> bool:
-        """Log what the rules find in rows of a step, and return whether one requests to stop the training."""
+        """Log what the rules find in rows of a step, and return whether one requests to stop the
+        training.
+        """
         if not self._rules or not rows:
             return False
         step = rows[0].step
         if self._read_history is not None:
             if (stored := self._read_history()) is not None:
-                self._evaluator.update(stored.loc[(stored["probe"] == rows[0].probe) & (stored["step"] < step)])
+                self._evaluator.update(
+                    stored.loc[(stored["probe"] == rows[0].probe) & (stored["step"] < step)]
+                )
             self._read_history = None
         found = self._evaluator.update(rows)
         if not found:
@@ -244,17 +278,28 @@ class Alerts:
             warn(log, f"alert at {line}")
         stops = sorted({alert.rule for alert in found if alert.stop})
         if stops:
-            warn(log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}")
+            warn(
+                log, f"the training is to stop at step {step}, as requested by: {', '.join(stops)}"
+            )
         self._loggers.each(lambda target: target.log_alerts(lines, step))
         return bool(stops)
 
 
 class Views:
-    """Views of a run on one probe: a page and heatmaps that follow it, and figures, a summary and the final page when
-    it ends. Only a live one has a page; the prefix leads the names in the loggers, whose configuration is given."""
+    """Views of a run on one probe: a page and heatmaps that follow it, and figures, a summary and
+    the final page when it ends. Only a live one has a page; the prefix leads the names in the
+    loggers, whose configuration is given."""
 
     def __init__(
-        self, store: Store, run_id: str, probe: str, loggers: Loggers, *, live: bool, prefix: str, config: dict
+        self,
+        store: Store,
+        run_id: str,
+        probe: str,
+        loggers: Loggers,
+        *,
+        live: bool,
+        prefix: str,
+        config: dict,
     ) -> None:
         self._store, self._run_id, self._loggers, self._live = store, run_id, loggers, live
         self._options = {"probe": probe, "prefix": prefix}
@@ -267,7 +312,9 @@ class Views:
         self._is_described = False
 
     def refresh(self) -> None:
-        """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps."""
+        """Write the page again and log how far the run has come: once what it is, at growing
+        intervals its heatmaps.
+        """
         self._n_measured += 1
         with attempts() as attempt:
             if self._live and time.perf_counter() >= self._page_after:
@@ -284,12 +331,17 @@ class Views:
                     self._log_heatmaps()
 
     def _write_page(self) -> None:
-        """Write the page of all runs of the store, so that several trackers of it do not overwrite each other's."""
+        """Write the page of all runs of the store, so that several trackers of it do not overwrite
+        each other's.
+        """
         from repdyn.report import write_report
 
         path, start = self._store.output / PAGE, time.perf_counter()
         try:
-            self._page(f"writing {path}", partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS))
+            self._page(
+                f"writing {path}",
+                partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS),
+            )
         finally:
             end = time.perf_counter()
             self._page_after = end + (end - start) / MAX_TIME_SHARE
@@ -311,11 +363,19 @@ class Views:
     def _log_heatmaps(self) -> None:
         from repdyn.publish.results import log_heatmaps
 
-        self._loggers.each(lambda target: log_heatmaps(self._store, self._run_id, target, **self._options))
+        self._loggers.each(
+            lambda target: log_heatmaps(self._store, self._run_id, target, **self._options)
+        )
 
     def finish(self, spent: Callable[[], dict[str, float]]) -> None:
-        """Write figures beside the store and to the loggers, the final page, and a summary with the seconds spent."""
-        store, loggers, path = self._store, list(self._loggers.of_training()), self._store.path_of(self._run_id)
+        """Write figures beside the store and to the loggers, the final page, and a summary with the
+        seconds spent.
+        """
+        store, loggers, path = (
+            self._store,
+            list(self._loggers.of_training()),
+            self._store.path_of(self._run_id),
+        )
         name = self._run_id if path is None else path.name
 
         def draw() -> None:
@@ -324,7 +384,9 @@ class Views:
             page = store.output / PAGE if self._live else None
             show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)
 
-        print_above_bars(f"repdyn: drawing figures{' and the report' if self._live else ''} of {name}")
+        print_above_bars(
+            f"repdyn: drawing figures{' and the report' if self._live else ''} of {name}"
+        )
         try:
             TimeoutRunner(DRAWING_SECONDS)(f"drawing {name}", draw)
         finally:
@@ -334,7 +396,11 @@ class Views:
         """Log the commands that make the views from the store."""
         self._wait_for_uploads(INTERRUPTED_SECONDS)
         store = shlex.quote(self._store.location)
-        warn(log, f"training interrupted; make figures and report with: repdyn figures {store}; repdyn report {store}")
+        warn(
+            log,
+            f"training interrupted; make figures and report with: repdyn figures {store}; repdyn "
+            f"report {store}",
+        )
 
     def _wait_for_uploads(self, seconds: float) -> None:
         if problem := self._store.drain(seconds):

@@ -1,5 +1,5 @@
-"""What a tracked training says: errors and warnings, each kind once and none of which ends it; what tracking costs;
-that a measurement takes long; and the signals that break one off.
+"""What a tracked training says: errors and warnings, each kind once and none of which ends it; what
+tracking costs; that a measurement takes long; and the signals that break one off.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
 
 
 @dataclass
@@ -49,15 +53,21 @@ class Notices:
     """The weights of the last measurement, and the first step at which they were measured."""
 
     @contextmanager
-    def errors(self, step: int | None, what: str = "tracking", never_raise: bool = False) -> Iterator[None]:
-        """Isolate the random numbers from what runs inside, and raise or log its errors; a step of None is the end."""
+    def errors(
+        self, step: int | None, what: str = "tracking", never_raise: bool = False
+    ) -> Iterator[None]:
+        """Isolate the random numbers from what runs inside, and raise or log its errors; a step of
+        None is the end.
+        """
         try:
             with isolated_rng():
                 yield
         except Exception as error:
             self.error(error, step, what, never_raise)
 
-    def error(self, error: Exception, step: int | None, what: str = "tracking", never_raise: bool = False) -> None:
+    def error(
+        self, error: Exception, step: int | None, what: str = "tracking", never_raise: bool = False
+    ) -> None:
         """Raise or log an error; arguments as for :meth:`errors`."""
         if self.on_error == "raise" and not never_raise:
             raise error
@@ -69,7 +79,10 @@ class Notices:
             text = f"{what} {when} is left out, training goes on: {error}"
         else:
             details = redacted("".join(traceback.format_exception(error)).rstrip())
-            text = f"{what} {when} failed, training goes on: {redacted(f'{type(error).__name__}: {error}')}\n{details}"
+            text = (
+                f"{what} {when} failed, training goes on: "
+                f"{redacted(f'{type(error).__name__}: {error}')}\n{details}"
+            )
         self.once(f"{type(error).__name__} {place}", text)
 
     def once(self, key: str, text: str) -> None:
@@ -79,23 +92,37 @@ class Notices:
             warn(log, text)
 
     def report(self) -> None:
-        """Print once, to be read beside the summary, how many steps are missing, and why the first of them is."""
+        """Print once, to be read beside the summary, how many steps are missing, and why the first
+        of them is.
+        """
         if self.failures and not self.is_silent:
             n_due = self.n_measured + len(self.failures)
             step, reason = min(self.failures.items())
-            print_above_bars(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {redacted(reason)}")
+            print_above_bars(
+                f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: "
+                f"{redacted(reason)}"
+            )
         self.failures = {}
 
-    def of_measurement(self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]) -> None:
-        """Warn of what a reader of the rows of a step should know. The ``weights`` have this fingerprint, None where no
-        change is expected; metrics ``comparing`` with an earlier checkpoint have no value at the first step."""
+    def of_measurement(
+        self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]
+    ) -> None:
+        """Warn of what a reader of the rows of a step should know. The ``weights`` have this
+        fingerprint, None where no change is expected; metrics ``comparing`` with an earlier
+        checkpoint have no value at the first step."""
         step = rows[0].step
         for row in rows:
             if row.reason is not None and row.metric not in comparing:
-                few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
-                if row.layer or row.reason != few:  # a small vocabulary leaves few distinct vectors in layer 0
+                few = too_few_distinct(
+                    row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share
+                )
+                # a small vocabulary leaves few distinct vectors in layer 0
+                if row.layer or row.reason != few:
                     reason = shown_reason(row.reason)
-                    text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
+                    text = (
+                        f"{row.metric} of layer {row.layer} is undefined, training goes on: "
+                        f"{reason}"
+                    )
                     self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
             # with pandas, which no import of a tracker waits for
@@ -107,25 +134,30 @@ class Notices:
         if weights is None or weights != before:
             self._weights_since = weights, step
         elif step > since + 1:
-            # a single step may not change them: a warm-up begins at a learning rate of 0, a gradient scaler skips steps
+            # a single step may not change them: a warm-up begins at a learning rate of 0, a
+            # gradient scaler skips steps
             self.once(
                 "unchanged weights",
-                f"step {step}: the weights are those of step {since}; is the model that the tracker was given the one "
-                "that the optimizer trains, and does each call of step() follow a step of the optimizer?",
+                f"step {step}: the weights are those of step {since}; is the model that the "
+                "tracker was given the one that the optimizer trains, and does each call of "
+                "step() follow a step of the optimizer?",
             )
 
 
 class Interrupted(Exception):
-    """A signal has arrived that the program handles, as a scheduler sends it before it ends a job."""
+    """A signal has arrived that the program handles, as a scheduler sends it before it
+    ends a job.
+    """
 
 
 @contextmanager
 def watching_signals() -> Iterator[list[int]]:
     """Yield a list that gets the numbers of SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 as they arrive.
 
-    A measurement is then abandoned, so that the training can save before its process is killed. The program's own
-    handlers are called at once, as without the watch; signals without a handler in Python keep their effect. An
-    exception of a handler is raised on leaving: a measurement takes exceptions for failures of its own.
+    A measurement is then abandoned, so that the training can save before its process is killed. The
+    program's own handlers are called at once, as without the watch; signals without a handler in
+    Python keep their effect. An exception of a handler is raised on leaving: a measurement takes
+    exceptions for failures of its own.
     """
     arrived: list[int] = []
     raised: list[Exception] = []
@@ -153,7 +185,9 @@ def watching_signals() -> Iterator[list[int]]:
             raise raised[0]
 
 
-FORECAST_STEPS = 5  # timed training steps until a forecast: their median is not misled by one or two slow ones
+FORECAST_STEPS = (
+    5  # timed training steps until a forecast: their median is not misled by one or two slow ones
+)
 KEPT_STEPS = 101  # training steps of which the time is kept
 SILENT_SECONDS = 2.0  # until the first line on what a measurement is doing
 PROGRESS_SECONDS = 30.0  # between two later lines
@@ -168,8 +202,9 @@ _STAGES = {
 class Cost:
     """The time that the tracking of one run takes, and what is decided by it.
 
-    A step's time is the median of the intervals between steps, without what tracking took in them. What precedes the
-    first step, such as the start of the workers that load data, is in no interval.
+    A step's time is the median of the intervals between steps, without what tracking took in them.
+    What precedes the first step, such as the start of the workers that load data, is in no
+    interval.
     """
 
     budget: float | None
@@ -179,11 +214,14 @@ class Cost:
     """Of the whole training, if known."""
     ranks: Ranks = ALONE
     seconds: float = 0.0
-    """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views."""
+    """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views.
+    """
     n_left_out: int = 0
     """Scheduled measurements that the budget had no time for."""
     is_attempt: bool = False
-    """Whether what is counted measures, with success or without, rather than finds that the store has the step."""
+    """Whether what is counted measures, with success or without, rather than finds that the store
+    has the step.
+    """
     is_measurement: bool = False
     """Whether it has measured all that was requested."""
     _start: float = field(default_factory=lambda: time.perf_counter())
@@ -217,7 +255,9 @@ class Cost:
             self._measurement = spent if self.is_measurement else self._measurement
 
     def allows(self, step: int) -> bool:
-        """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
+        """Return whether the budget has time to measure a scheduled step; the same on all ranks,
+        which all call it.
+        """
         budget, last = self.budget, self._last_attempt
         if budget is None:
             return True
@@ -229,16 +269,16 @@ class Cost:
             if self.n_left_out == 0:
                 warn(
                     log,
-                    f"step {step} is not measured: another measurement of {last:.1f} s would exceed "
-                    f"max_overhead={budget:g} of the training's time; measured again at the first scheduled step "
-                    "with time for it",
+                    f"step {step} is not measured: another measurement of {last:.1f} s would "
+                    f"exceed max_overhead={budget:g} of the training's time; measured again at "
+                    "the first scheduled step with time for it",
                 )
             self.n_left_out += 1
         return has_time
 
     def count_step(self, step: int) -> None:
-        """Count a training step, which may come several times, under gradient accumulation; print once what tracking
-        costs."""
+        """Count a training step, which may come several times, under gradient accumulation; print
+        once what tracking costs."""
         if self._is_stated or not self.ranks.is_rank_zero:
             return
         now = time.perf_counter()
@@ -249,10 +289,17 @@ class Cost:
             if step > last:
                 self._steps.append((now - then - (self.seconds - before)) / (step - last))
         self._before = step, now, self.seconds
-        if self._measurement is None or len(self._steps) < FORECAST_STEPS or median(self._steps) <= 0:
+        if (
+            self._measurement is None
+            or len(self._steps) < FORECAST_STEPS
+            or median(self._steps) <= 0
+        ):
             return
         self._is_stated, in_steps = True, self._measurement / median(self._steps)
-        text = f"repdyn: a measurement takes {self._measurement:.3g} s, as long as {in_steps:,.0f} training steps"
+        text = (
+            f"repdyn: a measurement takes {self._measurement:.3g} s, as long as {in_steps:,.0f} "
+            "training steps"
+        )
         if horizon := self.n_steps or self.schedule.every:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
             text += f"; as scheduled, about {measuring / (measuring + horizon):.0%} of the training"
@@ -262,13 +309,15 @@ class Cost:
         """Print once how many measurements the budget left out."""
         if self.n_left_out:
             print_above_bars(
-                f"repdyn: {self.n_left_out} scheduled measurements were left out by max_overhead={self.budget:g}"
+                f"repdyn: {self.n_left_out} scheduled measurements were left out by "
+                f"max_overhead={self.budget:g}"
             )
             self.n_left_out = 0
 
 
 def known_steps(n_steps: float | None) -> int | None:
-    """Return the number of steps of a training; None where a framework does not know it and says inf, -1 or nothing.
+    """Return the number of steps of a training; None where a framework does not know it and says
+    inf, -1 or nothing.
 
     >>> known_steps(100.0), known_steps(-1), known_steps(float("inf")), known_steps(None)
     (100, None, None, None)
@@ -278,8 +327,9 @@ def known_steps(n_steps: float | None) -> int | None:
 
 @dataclass
 class LongMeasurement:
-    """A reporter of the progress of a measurement that takes long, which a signal that has ``arrived`` breaks off: in a
-    job of several ranks not within a forward pass, which the others would wait for."""
+    """A reporter of the progress of a measurement that takes long, which a signal that has
+    ``arrived`` breaks off: in a job of several ranks not within a forward pass, which the others
+    would wait for."""
 
     step: int
     arrived: Collection[int] = ()
@@ -287,10 +337,14 @@ class LongMeasurement:
     _next: float = field(default_factory=lambda: time.monotonic() + SILENT_SECONDS)
 
     def __call__(self, stage: str, share: float) -> None:
-        """Print how far a stage is, if it is time for it; raise Interrupted where a signal has arrived."""
+        """Print how far a stage is, if it is time for it; raise Interrupted where a signal has
+        arrived.
+        """
         if self.arrived and (self.ranks.size == 1 or stage == "kernels"):
             raise Interrupted(f"{signal.Signals(next(iter(self.arrived))).name} arrived")
         now = time.monotonic()
         if now >= self._next and share < 1 and self.ranks.is_rank_zero:
             self._next = now + PROGRESS_SECONDS
-            print_above_bars(f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done")
+            print_above_bars(
+                f"repdyn: measuring step {self.step}: {_STAGES.get(stage, stage)}, {share:.0%} done"
+            )

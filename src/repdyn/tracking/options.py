@@ -17,27 +17,32 @@ class TrackingArguments(MeasurementArguments, total=False):
     """Keyword arguments that all trackers take."""
 
     on_error: OnFailure
-    """"warn" logs a failing measurement once and lets the training go on, which is the default; "raise" stops it."""
+    """"warn" logs a failing measurement once and lets the training go on, which is the default;
+    "raise" stops it.
+    """
     run: str | None
     """Name of the run in the rows, which other runs of the store may have too."""
     log_layers: LogLayers
-    """The metrics of which the loggers get every layer: "default" (anisotropy and TwoNN on all tokens), "all", "none"
-    (no layers at all), or patterns ("two_nn", "cka_*", "anisotropy@no_sink"). Of the others they get the first, the
-    middle and the last layer, of each the mean, minimum and maximum. The store has all."""
+    """The metrics of which the loggers get every layer: "default" (anisotropy and TwoNN on all
+    tokens), "all", "none" (no layers at all), or patterns ("two_nn", "cka_*",
+    "anisotropy@no_sink"). Of the others they get the first, the middle and the last layer, of each
+    the mean, minimum and maximum. The store has all."""
     alerts: Sequence[Rule] | str | Path | None
-    """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None for none.
-    Only a rule with ``stop: true`` ends the training."""
+    """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects,
+    or None for none. Only a rule with ``stop: true`` ends the training."""
     report: bool
     """Whether ``report.html`` in the store is updated during the run, which is the default."""
     max_overhead: float | None
-    """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps without time for a
-    measurement are left out, except the first and the last; None for no limit."""
+    """Largest share of the training's time that tracking may take, 0.02 for 2%: scheduled steps
+    without time for a measurement are left out, except the first and the last; None for no
+    limit."""
     configuration: Mapping[str, Any] | None
-    """Settings of the training to store with the run, such as ``vars(args)``, beside those that a trainer tells: views
-    name the ones in which runs differ."""
+    """Settings of the training to store with the run, such as ``vars(args)``, beside those that a
+    trainer tells: views name the ones in which runs differ."""
     ranks: WhichRanks
-    """Which processes measure a model that each of them holds whole: "zero", the first alone, without a word to the
-    others; "all" shares layers and forward passes out. A sharded model is measured by all of them together."""
+    """Which processes measure a model that each of them holds whole: "zero", the first alone,
+    without a word to the others; "all" shares layers and forward passes out. A sharded model is
+    measured by all of them together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +50,8 @@ class TrackingOptions(MeasurementOptions):
     """Specifies what is measured and where the results go; fields as in :class:`TrackingArguments`.
 
     Raises:
-        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist, ``log_layers`` that match no
-            metric, or rules that cannot be read.
+        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist,
+            ``log_layers`` that match no metric, or rules that cannot be read.
         OSError: the file of the rules cannot be read.
     """
 
@@ -63,14 +68,16 @@ class TrackingOptions(MeasurementOptions):
         super().__post_init__()
         for name, known in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
             if getattr(self, name) not in known:
-                raise ValueError(f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}"
+                )
         if not isinstance(self.configuration, Mapping | None):
             kind = type(self.configuration).__name__
             raise ValueError(f"expected configuration as a mapping, such as vars(args), got {kind}")
         if self.max_overhead is not None and not 0 < self.max_overhead < 1:
             raise ValueError(
-                "expected max_overhead as a share of the training's time above 0 and below 1, such as 0.02, got "
-                f"{self.max_overhead!r}; leave it out for no limit"
+                "expected max_overhead as a share of the training's time above 0 and below 1, such "
+                f"as 0.02, got {self.max_overhead!r}; leave it out for no limit"
             )
         validate_log_layers(self.log_layers, self.pairs())
         object.__setattr__(self, "alerts", tuple(resolve_rules(self.alerts)))
@@ -81,6 +88,12 @@ class TrackingOptions(MeasurementOptions):
         return self.alerts  # type: ignore[return-value]  # resolved on creation
 
     def read_by(self, monitors: Iterable[object]) -> list[str]:
-        """Return those of the names that others decide by which are values of a tracker with these options."""
+        """Return those of the names that others decide by which are values of a tracker with these
+        options.
+        """
         names = [metric for metric, _ in self.pairs()]
-        return [each for each in monitors if isinstance(each, str) and any(name in each for name in names)]
+        return [
+            each
+            for each in monitors
+            if isinstance(each, str) and any(name in each for name in names)
+        ]

@@ -1,6 +1,7 @@
 """One tracked run: ``rows = measured(step)``, then ``deliver(rows)``; what fails stops no training.
 
-Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way for all of them.
+Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way
+for all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.schema import LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
-from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, STORE_SECONDS, Alerts, Loggers, Views, Writer
+from repdyn.tracking.delivery import (
+    END_SECONDS,
+    INTERRUPTED_SECONDS,
+    STORE_SECONDS,
+    Alerts,
+    Loggers,
+    Views,
+    Writer,
+)
 from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
@@ -67,20 +76,39 @@ class Origin:
 
     @classmethod
     def of(cls, state: Mapping[str, Any] | None) -> Origin | None:
-        """Return the run of a state that :meth:`TrackedRun.state` returned; None where that is of no run."""
-        return cls(state["run"], state["store"], state.get(AVERAGED)) if state and state.get("run") else None
+        """Return the run of a state that :meth:`TrackedRun.state` returned; None where that is of
+        no run.
+        """
+        return (
+            cls(state["run"], state["store"], state.get(AVERAGED))
+            if state and state.get("run")
+            else None
+        )
 
     def found_in(self, folders: Iterable[Path]) -> str | Path | None:
-        """Return the store if it is in one of these folders, moved or not; None if it is not. A URL is everywhere."""
+        """Return the store if it is in one of these folders, moved or not; None if it is not. A URL
+        is everywhere.
+        """
         if self.store is None or is_url(self.store):
             return self.store
         parts, places = Path(self.store).parts, [folder.absolute() for folder in folders]
-        found = (place.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for place in places)
-        return next((store for store in found if Store(store).find_run(self.run_id) is not None), None)
+        found = (
+            place.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for place in places
+        )
+        return next(
+            (store for store in found if Store(store).find_run(self.run_id) is not None), None
+        )
 
     def near(self, checkpoint: str | Path | None) -> Origin:
-        """Return the origin with the place of its store where that was moved together with a checkpoint."""
-        if self.store is None or is_url(self.store) or checkpoint is None or Store(self.store).find_run(self.run_id):
+        """Return the origin with the place of its store where that was moved together with a
+        checkpoint.
+        """
+        if (
+            self.store is None
+            or is_url(self.store)
+            or checkpoint is None
+            or Store(self.store).find_run(self.run_id)
+        ):
             return self
         moved = self.found_in(Path(checkpoint).absolute().parents)
         return self if moved is None else replace(self, store=str(moved))
@@ -89,8 +117,8 @@ class Origin:
 class TrackedRun:
     """The tracking of one start of a training: the model is tried, and a run begun in the store.
 
-    All processes of a job may make one, and call its methods at the same steps; those that have nothing to measure
-    return at once, without a word to the others.
+    All processes of a job may make one, and call its methods at the same steps; those that have
+    nothing to measure return at once, without a word to the others.
 
     Args:
         options: what is measured, and what becomes of it.
@@ -106,12 +134,14 @@ class TrackedRun:
         loggers: returns the loggers that get the rows once they are stored.
         label: distinguishes several trackers of one training: it leads the names in the loggers.
         weights_kind: of the weights that are measured.
-        settings: those of the training that its trainer knows, stored with the run beside those of the options.
-        monitors: names that other callbacks decide by, the same on all ranks; None where not all of these call
-            :meth:`shared` and :meth:`Cost.allows`.
+        settings: those of the training that its trainer knows, stored with the run beside those of
+            the options.
+        monitors: names that other callbacks decide by, the same on all ranks; None where not all of
+            these call :meth:`shared` and :meth:`Cost.allows`.
 
     Raises:
-        ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
+        ValueError: a metric needs something the probe lacks, the model does not run on the probe,
+            or ranks differ.
         OSError: the store cannot be written.
         RuntimeError: on ranks other than the first, when it failed there.
     """
@@ -149,7 +179,9 @@ class TrackedRun:
         self.averaged: TrackedRun | None = None
         """The run of the averaged weights, once there are any."""
         self.validation_loss: Scalar = None
-        """The last one since the measurement before; stored with the measured step when that is over."""
+        """The last one since the measurement before; stored with the measured step when that is
+        over.
+        """
         self._open_step: int | None = None
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
@@ -159,18 +191,26 @@ class TrackedRun:
         self._captures = frozenset().union(*(metric.captures for metric, _ in pairs))
         self._gradients: tuple[int, dict[str, Tensor]] = -1, {}
         self._before: tuple[int, dict[str, Tensor]] = -1, {}
-        """Gradients of a step, and the weights after one whose next one is scheduled, if a metric needs them."""
-        self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
+        """Gradients of a step, and the weights after one whose next one is scheduled, if a metric
+        needs them.
+        """
+        self._ranks = ranks = measuring_ranks(
+            model if root_module is None else root_module, options.ranks
+        )
         self.is_measuring = ranks is not None
         """Whether this process takes part in the measurements."""
         # what was measured decides about other ranks by a rule that stops or a value that is read
-        decides = monitors is not None and (options.read_by(monitors) or any(rule.stop for rule in options.rules))
+        decides = monitors is not None and (
+            options.read_by(monitors) or any(rule.stop for rule in options.rules)
+        )
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
         self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         if ranks is None:
             return
-        ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash})
+        ranks.require_same(
+            "what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash}
+        )
         with self.cost.counted():
             with isolated_rng(), ranks.sync_errors():
                 self._prepared = self._tried(model, ranks)
@@ -179,19 +219,32 @@ class TrackedRun:
             weakref.finalize(self, self._writer.report, "the training ended before it did")
             self._alerts = Alerts(options.rules, self._loggers, label)
             for rule in {*options.rules} - {*RULES}:
-                if not (any("/" in each for each in rule.metrics) or any(applies(rule, m.name, of) for m, of in pairs)):
+                if not (
+                    any("/" in each for each in rule.metrics)
+                    or any(applies(rule, m.name, of) for m, of in pairs)
+                ):
                     names = ", ".join(rule.metrics)
-                    self.notices.once(rule.name, f"the rule {rule.name!r} raises no alert: {names} is not measured")
-            self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
+                    self.notices.once(
+                        rule.name,
+                        f"the rule {rule.name!r} raises no alert: {names} is not measured",
+                    )
+            self._comparing = {
+                metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures
+            }
             self._state_cache: StateCache | None = None
             if store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin, store, step))
                 if self._comparing:
                     states = partial(StateCache, probe=probe.hash, layers=options.choice)
                     earlier, path = None, None if origin is None else store.path_of(self.id)
-                    if origin is not None and path is not None and len(path.parts) > 1:  # those of the run's parent
-                        earlier = states(path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step)
-                    self._state_cache = states(store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier)
+                    # those of the run's parent
+                    if origin is not None and path is not None and len(path.parts) > 1:
+                        earlier = states(
+                            path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step
+                        )
+                    self._state_cache = states(
+                        store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier
+                    )
             self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
             self._keep_weights(step)
@@ -209,14 +262,16 @@ class TrackedRun:
 
         Args:
             model: what is measured; left as it was found.
-            checkpoint: the step, as the loggers of the training count, and what else the trainer knows of it.
-            scalars: values to store with the measurement, by their names in :mod:`repdyn.store.schema`.
+            checkpoint: the step, as the loggers of the training count, and what else the trainer
+                knows of it.
+            scalars: values to store with the measurement, by their names in
+                :mod:`repdyn.store.schema`.
             weights: what is measured in place of the model's own weights; None for these.
             averaged: averaged weights of the same model, which are measured as well.
 
         Raises:
-            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
-                reason for the missing rows, and the training goes on.
+            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once
+                and stored as the reason for the missing rows, and the training goes on.
         """
         if self._ranks is None:
             return
@@ -239,10 +294,17 @@ class TrackedRun:
         weights: Weights | None,
         arrived: list[int],
     ) -> list[Row] | None:
-        """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
+        """Return the rows of a step, on the first of the ranks; None where the measurement was
+        abandoned.
+        """
         ranks, options, step = self._ranks or ALONE, self.options, checkpoint.step
-        key, own = replace(self._key, step=step), {"run": self.name, "run_id": self.id, "rank": self._rank}
-        checkpoint = replace(checkpoint, **own, model=class_name(model), weights_kind=self.weights_kind)
+        key, own = (
+            replace(self._key, step=step),
+            {"run": self.name, "run_id": self.id, "rank": self._rank},
+        )
+        checkpoint = replace(
+            checkpoint, **own, model=class_name(model), weights_kind=self.weights_kind
+        )
         try:
             with ranks.sync_errors():
                 checkpoint = replace(checkpoint, weights=fingerprint(model, weights))
@@ -252,7 +314,9 @@ class TrackedRun:
                     same = fingerprint(model, weights, with_buffers=True)
                     ranks.require_same("the weights of the model", same)
             known = self._origin is not None and self.store is not None
-            if known and (found := ranks.on_rank_zero(partial(self._find, key, checkpoint.weights))):
+            if known and (
+                found := ranks.on_rank_zero(partial(self._find, key, checkpoint.weights))
+            ):
                 self.notices.n_measured += 1
                 return found
             self.cost.is_attempt = True
@@ -286,7 +350,9 @@ class TrackedRun:
             self.notices.failures[step] = reason
             if ranks.is_rank_zero:
                 names = [metric.name for metric, _ in resolve(options.metrics, self.probe)]
-                self._writer.store_failure(key, failure_rows(checkpoint, names, reason, probe=key.probe))
+                self._writer.store_failure(
+                    key, failure_rows(checkpoint, names, reason, probe=key.probe)
+                )
             raise
         self.notices.n_measured += 1
         self.cost.is_measurement = True
@@ -304,7 +370,9 @@ class TrackedRun:
             ]
 
     def _on_first(self, function: Callable[[], None]) -> None:
-        """Call a function on the first of the ranks; all learn whether an alert has requested to stop."""
+        """Call a function on the first of the ranks; all learn whether an alert has requested to
+        stop.
+        """
         ranks = self._ranks or ALONE
         self.should_stop |= ranks.on_rank_zero(lambda: function() or self.should_stop)
 
@@ -319,7 +387,9 @@ class TrackedRun:
                     self._views.refresh()
 
     def _store(self, step: int, rows: list[Row], new: list[Row]) -> None:
-        """Store all rows of a step, keep the new ones for the loggers, and judge them by the rules of the alerts."""
+        """Store all rows of a step, keep the new ones for the loggers, and judge them by the rules
+        of the alerts.
+        """
         self._rows = self._writer.rows[replace(self._key, step=step)] = rows
         with attempts() as attempt:
             with attempt():
@@ -338,13 +408,28 @@ class TrackedRun:
             self._keep_weights(step)
 
     def keep_gradients(self, step: int) -> None:
-        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is measured."""
-        if "gradients" in self._captures and self._ranks is not None and self._prepared and step in self.cost.schedule:
+        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is
+        measured.
+        """
+        if (
+            "gradients" in self._captures
+            and self._ranks is not None
+            and self._prepared
+            and step in self.cost.schedule
+        ):
             with self.cost.counted():
-                self._gradients = step, {name: each.clone() for name, each in _gradients(self._prepared.module).items()}
+                self._gradients = (
+                    step,
+                    {
+                        name: each.clone()
+                        for name, each in _gradients(self._prepared.module).items()
+                    },
+                )
 
     def _keep_weights(self, step: int) -> None:
-        """Keep the weights after a step, from which the next one leads to weights that are measured."""
+        """Keep the weights after a step, from which the next one leads to weights that are
+        measured.
+        """
         is_needed = "weights_before" in self._captures and step + 1 in self.cost.schedule
         if is_needed and self._prepared is not None and self._before[0] != step:
             own = self._prepared.module.named_parameters()
@@ -361,7 +446,9 @@ class TrackedRun:
         return BlockWeights({}, gradients, before if after == step - 1 else {})
 
     def close_step(self) -> None:
-        """Add the validation loss to the step that was measured last, and log all its values at once."""
+        """Add the validation loss to the step that was measured last, and log all its values at
+        once.
+        """
         step, self._open_step = self._open_step, None
         if self._ranks is None or step is None:
             return
@@ -389,7 +476,9 @@ class TrackedRun:
             self._on_first(partial(self._store_loss, step, LOSS, loss))
 
     def flush(self) -> None:
-        """Store what was measured before an error ends the training, in a few seconds; nothing is raised."""
+        """Store what was measured before an error ends the training, in a few seconds; nothing is
+        raised.
+        """
         if self._ranks is not None and self._ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
                 self._writer.flush(self._loggers.keep, INTERRUPTED_SECONDS)
@@ -398,8 +487,8 @@ class TrackedRun:
             self.averaged.flush()
 
     def finish(self, *, interrupted: bool = False) -> None:
-        """Draw figures beside the store and in the loggers, and print a summary; nothing is raised where an error or
-        Ctrl-C has ``interrupted`` the training, which must reach its user."""
+        """Draw figures beside the store and in the loggers, and print a summary; nothing is raised
+        where an error or Ctrl-C has ``interrupted`` the training, which must reach its user."""
         self._prepared = self._root_module = None
         if self.averaged is not None:
             self.averaged.finish(interrupted=interrupted)
@@ -417,7 +506,9 @@ class TrackedRun:
                 self._close(self._open_step)
                 self._loggers.wait(seconds)
             with attempt(), self.notices.errors(None, "drawing", never_raise=interrupted):
-                if self._views is not None and self._writer.call("reading", lambda store: store.steps(self.id or "")):
+                if self._views is not None and self._writer.call(
+                    "reading", lambda store: store.steps(self.id or "")
+                ):
                     start = time.perf_counter()
                     self._views.finish(
                         lambda: {
@@ -434,15 +525,18 @@ class TrackedRun:
                 self._views.name_commands()
 
     def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
-        """Return what was measured last by its names in the loggers, behind a prefix, and whether to stop.
+        """Return what was measured last by its names in the loggers, behind a prefix, and whether
+        to stop.
 
-        Where a rule may stop the training, or what decides about checkpoints reads a value, all ranks get those of the
-        first, which all of them must call; else no rank waits for another.
+        Where a rule may stop the training, or what decides about checkpoints reads a value, all
+        ranks get those of the first, which all of them must call; else no rank waits for another.
         """
         values = {
             f"{prefix}{run.prefix}{name}": value
             for run in filter(None, (self, self.averaged))
-            for name, value in logged_values([row for row in run.latest if row.head is None], "all").items()
+            for name, value in logged_values(
+                [row for row in run.latest if row.head is None], "all"
+            ).items()
             if not math.isnan(value)
         }
         if self._listeners is not None:
@@ -450,24 +544,36 @@ class TrackedRun:
         return values, self.should_stop
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
+        """Return what a checkpoint needs to remember, of built-in types: which run it belongs to,
+        and where that is.
+        """
         averaged = self.averaged.id if self.averaged is not None else None
-        return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
+        return {
+            "run": self.id,
+            "store": self.store.location if self.store else None,
+            AVERAGED: averaged,
+        }
 
     def _begin(self, store: Store, step: int) -> str:
         """Begin the run in the store, on the first of the ranks, and return its id."""
         try:
-            # apart from the writing, which goes to this machine whether or not a remote store answers
+            # apart from the writing, which goes to this machine whether or not a remote store
+            # answers
             TimeoutRunner(STORE_SECONDS)(f"reading {store.location}", store.refresh)
         except RefusedError:
             raise
         except (RemoteError, TimeoutError) as error:
-            self.notices.once("remote", f"{error}; rows are stored in {store.path} and uploaded when it answers")
+            self.notices.once(
+                "remote", f"{error}; rows are stored in {store.path} and uploaded when it answers"
+            )
         parent, origin, schedule = {}, self._origin, self.cost.schedule
         if origin is not None:
             parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
         known = {
-            "metrics": [f"{metric.name}@{subset}" for metric, subset in resolve(self.options.metrics, self.probe)],
+            "metrics": [
+                f"{metric.name}@{subset}"
+                for metric, subset in resolve(self.options.metrics, self.probe)
+            ],
             "layers": self.options.choice,
             "schedule": repr(schedule),
             "n_steps": self.cost.n_steps,
@@ -476,7 +582,9 @@ class TrackedRun:
             "training": self._settings,
         }
         about = {"schedule": known["schedule"], "metrics": ", ".join(known["metrics"])}
-        run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
+        run = self._writer.call(
+            "writing to", lambda store: store.begin_run(self.name, known, **parent)
+        )
         self._alerts.begin(self._writer, run.id, has_history=origin is not None)
         if self.weights_kind != AVERAGED:  # the page shows both runs
             self._views = Views(
@@ -491,7 +599,9 @@ class TrackedRun:
         return run.id
 
     def _find(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
-        """Return the rows of a step that a relative of this run has measured on these weights, if there are any."""
+        """Return the rows of a step that a relative of this run has measured on these weights, if
+        there are any.
+        """
         try:
             return self._writer.call("reading", lambda store: store.find_measurement(key, weights))
         except OSError as error:
@@ -499,11 +609,14 @@ class TrackedRun:
             return None
 
     def _tried(self, model: nn.Module, ranks: Ranks) -> PreparedModel | None:
-        """Return the model once it has run on a few windows of the probe, left as it was; raise what is wrong with it.
-        None where that is no fault of the configuration, or of some ranks alone: the first measurement will tell."""
+        """Return the model once it has run on a few windows of the probe, left as it was; raise
+        what is wrong with it. None where that is no fault of the configuration, or of some ranks
+        alone: the first measurement will tell."""
         options, prepared, found, root = self.options, None, None, self._root_module
         try:
-            prepared = prepare(model, options.layers, forward=options.forward, root_module=root).on(self.probe)
+            prepared = prepare(model, options.layers, forward=options.forward, root_module=root).on(
+                self.probe
+            )
             try_model(prepared, self.probe)
         except (OSError, MemoryError, torch.OutOfMemoryError):
             pass
@@ -514,13 +627,23 @@ class TrackedRun:
         return prepared
 
     def _measure_averaged(
-        self, model: nn.Module, checkpoint: Checkpoint, scalars: Mapping[str, Scalar], averaged: Weights
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        scalars: Mapping[str, Scalar],
+        averaged: Weights,
     ) -> None:
         """Measure the averaged weights as a run of their own, beside this one."""
         if self._ranks is None or self._ranks.size > 1:
-            self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
+            self.notices.once(
+                AVERAGED, "the averaged weights of a model on several ranks are not measured"
+            )
             return
-        with self.cost.counted(), self.notices.errors(checkpoint.step):  # the budget is that of both
+        # the budget is that of both
+        with (
+            self.cost.counted(),
+            self.notices.errors(checkpoint.step),
+        ):
             if self.averaged is None:
                 known = self._origin
                 self.averaged = TrackedRun(
@@ -533,14 +656,18 @@ class TrackedRun:
                     self.cost.schedule,
                     root_module=self._root_module,
                     n_steps=self.cost.n_steps,
-                    origin=Origin(known.averaged, known.store) if known and known.averaged else None,
+                    origin=Origin(known.averaged, known.store)
+                    if known and known.averaged
+                    else None,
                     loggers=self._loggers.of_training,
                     label=f"{self.prefix}{AVERAGED}",
                     weights_kind=AVERAGED,
                     settings=self._settings,
                 )
             own = weights_of(model)
-            placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
+            placed = {
+                name: value.to(own[name].device) for name, value in averaged.items() if name in own
+            }
             self.averaged.measure(model, checkpoint, scalars, weights=placed)
             self.should_stop |= self.averaged.should_stop
 
@@ -549,13 +676,15 @@ class TrackedRun:
         rows = self._rows
         if not rows or rows[0].step != step or any(row.metric == name for row in rows):
             return
-        new = scalar_rows(rows[0], self.probe.hash, {name: loss}, partial(self.notices.error, step=step))
+        new = scalar_rows(
+            rows[0], self.probe.hash, {name: loss}, partial(self.notices.error, step=step)
+        )
         self._store(step, [*rows, *new], new)
 
 
 def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:
-    """Return the processes that measure a model together with this one; None where this one has nothing to do. Decided
-    without communication: the tracker may be on one rank alone."""
+    """Return the processes that measure a model together with this one; None where this one has
+    nothing to do. Decided without communication: the tracker may be on one rank alone."""
     if _n_processes() == 1:
         return ALONE
     if which == "all" or is_sharded(model):
@@ -568,11 +697,14 @@ def _n_processes() -> int:
 
 
 @plain_state()
-def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffers: bool = False) -> str:
-    """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's shard).
+def fingerprint(
+    model: nn.Module, weights: Weights | None = None, *, with_buffers: bool = False
+) -> str:
+    """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's
+    shard).
 
-    It differs between any two steps of a training, unless every change missed the sample. Weights that do not expose
-    their values, such as some quantised or not yet loaded ones, are left out.
+    It differs between any two steps of a training, unless every change missed the sample. Weights
+    that do not expose their values, such as some quantised or not yet loaded ones, are left out.
 
     Args:
         model: whose weights they are.
@@ -593,9 +725,14 @@ def fingerprint(model: nn.Module, weights: Weights | None = None, *, with_buffer
 
 
 def scalar_rows(
-    checkpoint: Checkpoint, probe: str, scalars: Mapping[str, Scalar], on_error: Callable[[Exception], None]
+    checkpoint: Checkpoint,
+    probe: str,
+    scalars: Mapping[str, Scalar],
+    on_error: Callable[[Exception], None],
 ) -> list[Row]:
-    """Return a row for each scalar that is known; what is not one number is an error that gets none."""
+    """Return a row for each scalar that is known; what is not one number is an error that gets
+    none.
+    """
     rows = []
     for name, value in scalars.items():
         if value is None:
@@ -605,12 +742,15 @@ def scalar_rows(
             number = float(value.detach() if isinstance(value, Tensor) else value)
             rows.append(scalar_row(checkpoint, name, number, probe=probe))
         except (RuntimeError, TypeError, ValueError) as error:
-            on_error(ValueError(f"expected {name} as one number, got {type(value).__name__}: {error}"))
+            on_error(
+                ValueError(f"expected {name} as one number, got {type(value).__name__}: {error}")
+            )
     return rows
 
 
 def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
-    """Return the tokens seen so far, one more batch included; None from the first batch whose tokens are unknown.
+    """Return the tokens seen so far, one more batch included; None from the first batch whose
+    tokens are unknown.
 
     The sum stays a tensor until it is read: reading would wait for the device at every batch.
     """
@@ -618,7 +758,11 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
         return None
     ids, mask = batch.get("input_ids"), batch.get("attention_mask")
     # a mask of more dimensions says which positions see which
-    if isinstance(mask, Tensor) and mask.ndim == 2 and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
+    if (
+        isinstance(mask, Tensor)
+        and mask.ndim == 2
+        and (not isinstance(ids, Tensor) or ids.shape == mask.shape)
+    ):
         # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
         return seen + (mask != 0).sum() * world_size
     if isinstance(ids, Tensor):
@@ -627,7 +771,9 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
 
 
 def _gradients(module: nn.Module) -> dict[str, Tensor]:
-    return {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
+    return {
+        name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None
+    }
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -635,16 +781,22 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def read_optimizers(model: nn.Module, optimizers: Sequence[Any]) -> tuple[Scalar, Weights | None, Weights | None]:
-    """Return the learning rate of the first parameter group, if any, and the trained and the averaged weights under a
-    schedule-free optimizer; None for the model's own.
+def read_optimizers(
+    model: nn.Module, optimizers: Sequence[Any]
+) -> tuple[Scalar, Weights | None, Weights | None]:
+    """Return the learning rate of the first parameter group, if any, and the trained and the
+    averaged weights under a schedule-free optimizer; None for the model's own.
 
-    The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer keeps z, of which
-    y = beta x + (1 - beta) z. Its own switch between them would write into the model.
+    The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer
+    keeps z, of which y = beta x + (1 - beta) z. Its own switch between them would write into the
+    model.
 
     Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
     """
-    first = next((groups[0] for each in optimizers[:1] if (groups := getattr(each, "param_groups", None))), {})
+    first = next(
+        (groups[0] for each in optimizers[:1] if (groups := getattr(each, "param_groups", None))),
+        {},
+    )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained: dict[str, Tensor] = {}
     averaged: dict[str, Tensor] = {}

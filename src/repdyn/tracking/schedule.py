@@ -24,7 +24,9 @@ class Schedule:
     doubling_until: int | None = None
     """1, 2, 4, 8 ... up to this step. Early training changes geometry fastest."""
     early_every: int | None = None
-    """Every multiple of this number up to ``early_until``, to follow the warm-up and what comes right after it."""
+    """Every multiple of this number up to ``early_until``, to follow the warm-up and what comes
+    right after it.
+    """
     early_until: int | None = None
     """The last step to which ``early_every`` applies."""
     steps: tuple[int, ...] = ()
@@ -36,11 +38,13 @@ class Schedule:
         for name in ("every", "doubling_until", "early_every", "early_until"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"expected {name} >= 1, got {value}; leave it out to measure no such steps")
+                raise ValueError(
+                    f"expected {name} >= 1, got {value}; leave it out to measure no such steps"
+                )
         if (self.early_every is None) != (self.early_until is None):
             raise ValueError(
-                f"expected early_every and early_until together, got {self.early_every} and {self.early_until}; give "
-                "both, such as early_every=16, early_until=512"
+                f"expected early_every and early_until together, got {self.early_every} and "
+                f"{self.early_until}; give both, such as early_every=16, early_until=512"
             )
         if any(step < 0 for step in self.steps):
             raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
@@ -49,7 +53,9 @@ class Schedule:
         return any(step in part for part in self._parts(step))
 
     def _parts(self, last: int) -> Iterator[Collection[int]]:
-        """Yield the parts of the union, each with all of its steps up to ``last`` and perhaps with later ones."""
+        """Yield the parts of the union, each with all of its steps up to ``last`` and perhaps with
+        later ones.
+        """
         yield (0, *self.steps)
         if self.every is not None:
             yield range(0, last + 1, self.every)
@@ -71,8 +77,9 @@ class Schedule:
         """Return a schedule from its short form.
 
         Args:
-            spec: a Schedule; an int n (every n steps); a list of steps; "pythia" (those of its published checkpoints,
-                0, 1, 2, 4 ... 512, then every 1000); or "checkpoints" (whenever the trainer saves one).
+            spec: a Schedule; an int n (every n steps); a list of steps; "pythia" (those of its
+                published checkpoints, 0, 1, 2, 4 ... 512, then every 1000); or "checkpoints"
+                (whenever the trainer saves one).
 
         Raises:
             ValueError: anything else.
@@ -90,7 +97,8 @@ class Schedule:
         elif spec == "checkpoints":
             return cls(at_checkpoints=True)
         raise ValueError(
-            f'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or "checkpoints", '
+            'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or '
+            '"checkpoints", '
             f"got {spec!r}"
         )
 
@@ -102,7 +110,8 @@ class ScheduleState:
     """The progress of a training along a schedule, in which each step is due once.
 
     >>> state = ScheduleState(Schedule(every=10))
-    >>> state.is_due(0, "start"), state.is_due(9), state.is_due(10), state.is_due(10), state.is_due(11, "end")
+    >>> (state.is_due(0, "start"), state.is_due(9), state.is_due(10), state.is_due(10),
+    ...     state.is_due(11, "end"))
     (True, False, True, False, True)
     """
 
@@ -118,12 +127,16 @@ class ScheduleState:
         return ScheduleState, (self.schedule,)
 
     def is_due(self, step: int, at: Literal["start", "step", "checkpoint", "end"] = "step") -> bool:
-        """Return whether to act at a step, which then is not due again; gradient accumulation reaches it several times.
+        """Return whether to act at a step, which then is not due again; gradient accumulation
+        reaches it several times.
 
-        A "start" is due if it is scheduled, a "step" if there is time for it, too; a "checkpoint" if the schedule
-        follows checkpoints and there is time; an "end" whatever the schedule, also one that was left out as a step.
+        A "start" is due if it is scheduled, a "step" if there is time for it, too; a "checkpoint"
+        if the schedule follows checkpoints and there is time; an "end" whatever the schedule, also
+        one that was left out as a step.
         """
-        is_scheduled = at == "end" or (self.schedule.at_checkpoints if at == "checkpoint" else step in self.schedule)
+        is_scheduled = at == "end" or (
+            self.schedule.at_checkpoints if at == "checkpoint" else step in self.schedule
+        )
         if not is_scheduled or step == self._acted_at:
             return False
         if at in {"step", "checkpoint"} and (step == self._left_out or not self.has_time(step)):

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of any training loop.
+    """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of any training
+    loop.
 
         with Tracker(model, probe, schedule=100, store="runs/mine") as tracker:
             for batch in batches:
@@ -38,31 +39,39 @@ class Tracker:
                 optimizer.step()
                 tracker.step(loss=loss)
 
-    It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes nothing in the
-    training. On leaving, figures are written beside the store and a summary is printed; after an error or Ctrl-C the
-    log names the commands that make them. In a job of several processes it may be on all of them, or on the first.
+    It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes
+    nothing in the training. On leaving, figures are written beside the store and a summary is
+    printed; after an error or Ctrl-C the log names the commands that make them. In a job of several
+    processes it may be on all of them, or on the first.
 
-    Each start is a run of its own in the store. A training that goes on passes the state that was saved with its
-    checkpoint, ``Tracker(..., resume=checkpoint["tracker"])`` of ``tracker.state_dict()``, or its first step,
-    ``Tracker(..., start=5000)``: then it goes on from the newest run of this name that has come so far.
+    Each start is a run of its own in the store. A training that goes on passes the state that was
+    saved with its checkpoint, ``Tracker(..., resume=checkpoint["tracker"])`` of
+    ``tracker.state_dict()``, or its first step, ``Tracker(..., start=5000)``: then it goes on from
+    the newest run of this name that has come so far.
 
     Args:
-        model: what is trained, as it is called: bare, compiled, or wrapped by DistributedDataParallel or FSDP.
+        model: what is trained, as it is called: bare, compiled, or wrapped by
+            DistributedDataParallel or FSDP.
         probe: the tokens to measure on.
-        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
-            where you save one.
+        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call
+            :meth:`measure` where you save one.
         metrics, layers: as for :func:`repdyn.measure`.
-        store: folder for the rows, or the URL of a remote store, to which they are uploaded in the background.
+        store: folder for the rows, or the URL of a remote store, to which they are uploaded in the
+            background.
         start: optimizer steps taken before, in a resumed training.
         tokens_seen: tokens consumed before, in a resumed training; unknown unless given.
-        resume: what :meth:`state_dict` returned when the checkpoint was saved that the training goes on from.
-        averaged: a module of the same structure with averaged weights, such as an ``AveragedModel``, whose values are
-            a second run, "NAME (averaged)".
-        loggers: runs of W&B or Trackio (``[wandb.run]``), writers of TensorBoard (``[SummaryWriter("runs")]``), or any
-            of Lightning's loggers, which work without its Trainer.
-        n_steps: optimizer steps of the whole training, if known: the forecast of what measurements cost is then of it.
-        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the name of the store's
-            folder unless ``run`` is given; the loop itself must check :attr:`should_stop`.
+        resume: what :meth:`state_dict` returned when the checkpoint was saved that the training
+            goes on from.
+        averaged: a module of the same structure with averaged weights, such as an
+            ``AveragedModel``, whose values are a second run, "NAME (averaged)".
+        loggers: runs of W&B or Trackio (``[wandb.run]``), writers of TensorBoard
+            (``[SummaryWriter("runs")]``), or any of Lightning's loggers, which work without its
+            Trainer.
+        n_steps: optimizer steps of the whole training, if known: the forecast of what measurements
+            cost is then of it.
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the
+            name of the store's folder unless ``run`` is given; the loop itself must check
+            :attr:`should_stop`.
 
     Raises:
         TypeError: the model is no ``nn.Module``, or the probe no :class:`repdyn.Probe`.
@@ -88,18 +97,22 @@ class Tracker:
     ) -> None:
         check_model(model)
         check_probe(probe)
-        settings = options_of(TrackingOptions, type(self), metrics=metrics, layers=layers, **options)
+        settings = options_of(
+            TrackingOptions, type(self), metrics=metrics, layers=layers, **options
+        )
         if not isinstance(resume, Mapping | None):
             raise TypeError(
-                f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; load the checkpoint "
-                "that it was saved with"
+                f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; "
+                "load the checkpoint that it was saved with"
             )
         state = dict(resume or {})
         start = int(state.get("step", start))
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         if n_steps is not None and n_steps < 1:
-            raise ValueError(f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}")
+            raise ValueError(
+                f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}"
+            )
         self._is_started = False
         self._n_steps = n_steps
         self._root_module = model
@@ -107,17 +120,22 @@ class Tracker:
         average = averaged.module if isinstance(averaged, AveragedModel) else averaged
         self._averaged = None if average is None else unwrapped(average)
         if self._averaged is not None:
-            trained, known = (dict(module.named_parameters()) for module in (self._model, self._averaged))
+            trained, known = (
+                dict(module.named_parameters()) for module in (self._model, self._averaged)
+            )
             if missing := [name for name in trained if name not in known]:
                 raise ValueError(
-                    f"expected averaged= to be a module of the same structure as the model, got one without "
-                    f"{len(missing)} of its {len(trained)} parameters, as {missing[0]}; give a copy of the model"
+                    "expected averaged= to be a module of the same structure as the model, got one "
+                    f"without {len(missing)} of its {len(trained)} parameters, as {missing[0]}; "
+                    "give a copy of the model"
                 )
         find_blocks(self._model, layers)
         self._schedule = ScheduleState(schedule)
         self._start = self.now = start
         """Optimizer steps taken."""
-        self._tokens_seen: int | None = state.get("tokens_seen", tokens_seen if start else tokens_seen or 0)
+        self._tokens_seen: int | None = state.get(
+            "tokens_seen", tokens_seen if start else tokens_seen or 0
+        )
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
         self.store: Store = open_store(absolute_place(store), refresh=False)
@@ -132,35 +150,46 @@ class Tracker:
     def should_stop(self) -> bool:
         """Return whether an alert whose rule has ``stop=True`` was raised.
 
-        On several ranks with a whole model each, the first alone knows: let it tell the others at each step, by
-        ``stop = [tracker.should_stop]; torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
+        On several ranks with a whole model each, the first alone knows: let it tell the others at
+        each step, by ``stop = [tracker.should_stop];
+        torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
         """
         return self._tracked is not None and self._tracked.should_stop
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy takes over, as one of the object that holds the tracker: the configuration, but no run."""
+        """Return what a copy takes over, as one of the object that holds the tracker: the
+        configuration, but no run.
+        """
         return {**self.__dict__, "_tracked": None, "_is_started": False}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
+        """Return what to save with a checkpoint, of built-in types, for ``Tracker(...,
+        resume=...)``.
+        """
         run, tokens = self._tracked.state() if self._tracked else {}, self._tokens_seen
         return {**run, "step": self.now, "tokens_seen": None if tokens is None else int(tokens)}
 
     def start(self) -> Tracker:
-        """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.
+        """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit
+        around.
 
-        :meth:`finish` must be called at the end; after an error or Ctrl-C what was measured is in the store without it.
+        :meth:`finish` must be called at the end; after an error or Ctrl-C what was measured is in
+        the store without it.
         """
         return self.__enter__()
 
     def finish(self) -> None:
-        """Finish as ``with`` does on leaving: measure the last step, draw figures and print a summary."""
+        """Finish as ``with`` does on leaving: measure the last step, draw figures and print a
+        summary.
+        """
         self._started("finish")
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Tracker:
         if self._is_started:
-            raise RuntimeError("expected a tracker that is not started, got one that is already; call start() once")
+            raise RuntimeError(
+                "expected a tracker that is not started, got one that is already; call start() once"
+            )
         if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
         self._tracked = tracked = TrackedRun(
@@ -198,16 +227,21 @@ class Tracker:
 
         Args:
             loss: the training loss, stored with the measurement.
-            tokens: training tokens the step has consumed, over all processes. Omitted once, their sum is unknown.
-            learning_rate: the current one, stored with the measurement: ``optimizer.param_groups[0]["lr"]``.
-            validation_loss: that of a validation at or since the step before; stored with the next measurement.
+            tokens: training tokens the step has consumed, over all processes. Omitted once, their
+                sum is unknown.
+            learning_rate: the current one, stored with the measurement:
+                ``optimizer.param_groups[0]["lr"]``.
+            validation_loss: that of a validation at or since the step before; stored with the next
+                measurement.
 
         Raises:
             RuntimeError: the tracker is not started, or finished.
         """
         tracked = self._started("step")
         self.now += 1
-        self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
+        self._tokens_seen = (
+            None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
+        )
         # without the graph of a loss, which would keep the activations of the step in memory
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
@@ -228,7 +262,10 @@ class Tracker:
             self._measure(tracked)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         tracked = self._tracked
         if not self._is_started or tracked is None:  # finished inside the block
@@ -252,14 +289,15 @@ class Tracker:
         """Return the run, for a method; RuntimeError where it has not begun, or is over."""
         if not self._is_started or self._tracked is None:
             raise RuntimeError(
-                f"expected a started tracker for {method}(), got one that is not started or has finished; call start() "
-                "or use with"
+                f"expected a started tracker for {method}(), got one that is not started or has "
+                "finished; call start() or use with"
             )
         return self._tracked
 
     def _newest_run(self) -> Origin | None:
         """Return the newest run of this name in the store that was measured, if any."""
-        with suppress(OSError):  # a remote store that does not answer is mentioned where the run begins
+        # a remote store that does not answer is mentioned where the run begins
+        with suppress(OSError):
             self.store.refresh()
         paths = [path for path in self.store.paths() if path.run.name == self._name]
         so_far = [path for path in paths if any(step <= self.now for step in path.steps())]
@@ -267,7 +305,9 @@ class Tracker:
         return None if newest is None else Origin(newest.run.id)
 
     def _interrupt(self, tracked: TrackedRun) -> None:
-        """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""
+        """Leave the views to a command: whoever saves a checkpoint on an error must not wait for
+        them.
+        """
         self._is_started = False
         tracked.flush()
         tracked.name_commands()

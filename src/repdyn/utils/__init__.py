@@ -1,1 +1,3 @@
-"""Utilities that know nothing of models or metrics: files, names, redaction, YAML, distributed ranks, timeouts."""
+"""Utilities that know nothing of models or metrics: files, names, redaction, YAML, distributed
+ranks, timeouts.
+"""

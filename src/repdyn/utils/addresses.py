@@ -1,4 +1,6 @@
-"""Addresses at which pages are served: who can connect to them, free ports, and what is said of them."""
+"""Addresses at which pages are served: who can connect to them, free ports, and what is said of
+them.
+"""
 
 import re
 import socket
@@ -12,9 +14,11 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(host: str) -> list[str]:
-    """Return the names that requests to a server bound to ``host`` may have, for Starlette's TrustedHostMiddleware.
+    """Return the names that requests to a server bound to ``host`` may have, for Starlette's
+    TrustedHostMiddleware.
 
-    A server for this computer only rejects other names: after DNS rebinding, those of other sites lead to it.
+    A server for this computer only rejects other names: after DNS rebinding, those of other sites
+    lead to it.
     """
     return ["localhost", "127.0.0.1", host] if is_loopback(host) and ":" not in host else ["*"]
 
@@ -35,10 +39,16 @@ def free_port(host: str, port: int) -> int:
 
 
 def announcement(what: str, host: str, address: str, requested_port: int) -> str:
-    """Return the message that names the ``address`` of a page on this computer; a requested port of 0 is any."""
+    """Return the message that names the ``address`` of a page on this computer; a requested port of
+    0 is any.
+    """
     parts = urlsplit(address)
     is_other = requested_port not in {0, parts.port}
-    instead = f"port {requested_port} is not free, port {parts.port} is used instead\n" if is_other else ""
+    instead = (
+        f"port {requested_port} is not free, port {parts.port} is used instead\n"
+        if is_other
+        else ""
+    )
     if host in {"0.0.0.0", "::"}:
         there = parts._replace(netloc=f"{socket.gethostname()}:{parts.port}").geturl()
         address = f"{there}, port {parts.port} of every address of this machine"

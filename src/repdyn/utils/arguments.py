@@ -1,6 +1,7 @@
 """What the options of commands have in common: their types, and how models are loaded.
 
-Commands are functions; cyclopts makes their options of the signature, and the help of the docstring.
+Commands are functions; cyclopts makes their options of the signature, and the help of the
+docstring.
 """
 
 # Imports only what is quick to import: --help must not wait for torch.
@@ -24,19 +25,28 @@ Models: TypeAlias = Annotated[
     Sequence[str],
     Parameter(
         name="MODEL",
-        help="Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run.",
+        help=(
+            "Hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of "
+            "a run."
+        ),
     ),
 ]
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
-SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
+SENTENCES = (
+    "She walked to the river bank this morning.",
+    "She walked to the savings bank this morning.",
+)
 """Two sentences that share a word with two meanings."""
 
 
 def converted(convert: Callable[[str], Any], metavar: str) -> Parameter:
     """Return the parameter of an option whose text a function converts, which raises ValueError."""
     return Parameter(
-        converter=lambda _, tokens: convert(tokens[0].value), n_tokens=1, accepts_keys=False, metavar=metavar
+        converter=lambda _, tokens: convert(tokens[0].value),
+        n_tokens=1,
+        accepts_keys=False,
+        metavar=metavar,
     )
 
 

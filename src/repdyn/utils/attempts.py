@@ -1,4 +1,6 @@
-"""Attempts that may fail: several, all made before the first failure is raised, and calls with a timeout."""
+"""Attempts that may fail: several, all made before the first failure is raised, and calls with a
+timeout.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,8 @@ Attempt: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
-    """Yield a function that returns a context for each of several parts, so that all run even if one fails.
+    """Yield a function that returns a context for each of several parts, so that all run even if
+    one fails.
 
     >>> with attempts() as attempt:
     ...     for text in ("1", "two", "three", "4"):
@@ -23,8 +26,8 @@ def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
     Traceback (most recent call last):
     ValueError: invalid literal for int() with base 10: 'two'
 
-    What the first failing part raised is raised at the end: at that of ``outer``, the function of the attempts that
-    these are a part of, if given.
+    What the first failing part raised is raised at the end: at that of ``outer``, the function of
+    the attempts that these are a part of, if given.
     """
     failures: list[Exception] = []
 
@@ -54,10 +57,12 @@ class TimeoutRunner:
         self.seconds = seconds
         self._running: tuple[str, Future[Any]] | None = None
 
-    def __call__(self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None) -> T:
-        """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes too long, or an
-        earlier call has not returned. ``what`` names it; ``watch`` is called meanwhile, and gives it up by what it
-        raises."""
+    def __call__(
+        self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None
+    ) -> T:
+        """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes
+        too long, or an earlier call has not returned. ``what`` names it; ``watch`` is called
+        meanwhile, and gives it up by what it raises."""
         if self._running is not None and not self._running[1].done():
             raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
         outcome: Future[T] = Future()
@@ -74,7 +79,10 @@ class TimeoutRunner:
         while not outcome.done():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
+                raise TimeoutError(
+                    f"{what} took more than {self.seconds:g} s; is the disk or the network mount "
+                    "there?"
+                )
             wait([outcome], left if watch is None else _POLL_SECONDS)
             if watch is not None:
                 watch()

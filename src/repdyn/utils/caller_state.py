@@ -1,4 +1,6 @@
-"""What is the caller's and neither matters to a measurement nor changes: settings of torch and numpy, generators."""
+"""What is the caller's and neither matters to a measurement nor changes: settings of torch and
+numpy, generators.
+"""
 
 import random
 import sys
@@ -13,7 +15,9 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _device
 from torch.utils._python_dispatch import _disable_current_modes
 
-_DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("defaults", default=None)
+_DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar(
+    "defaults", default=None
+)
 """The caller's default device and dtype, inside :func:`plain_state`."""
 
 
@@ -21,9 +25,10 @@ _DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("def
 def plain_state() -> Iterator[None]:
     """Run under torch's and numpy's own defaults, and restore the caller's settings on leaving.
 
-    These are the default device and dtype, gradient and inference mode, anomaly detection, deterministic algorithms,
-    autocast, modes that see or change operations (flop counters, default devices), and what numpy does at an overflow.
-    A mode whose Python module also defines a class of tensors stays, since these tensors may need it.
+    These are the default device and dtype, gradient and inference mode, anomaly detection,
+    deterministic algorithms, autocast, modes that see or change operations (flop counters, default
+    devices), and what numpy does at an overflow. A mode whose Python module also defines a class of
+    tensors stays, since these tensors may need it.
     """
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())  # they would see the questions that follow
@@ -58,8 +63,8 @@ def plain_state() -> Iterator[None]:
 def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
     """Give a model's own code the caller's default device and dtype where the model's are these.
 
-    Code that was written for them may depend on them, as that of a model on CUDA that makes its positions without a
-    device.
+    Code that was written for them may depend on them, as that of a model on CUDA that makes its
+    positions without a device.
     """
     wanted_device, wanted_dtype = _DEFAULTS.get() or (torch.device("cpu"), torch.float32)
     has_device = device.type == wanted_device.type and device.type != "cpu"
@@ -75,15 +80,21 @@ def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterat
 
 def _has_tensors(mode: TorchFunctionMode) -> bool:
     name = type(mode).__module__
-    defined = vars(sys.modules[name]).values() if name in sys.modules and not name.startswith("torch.") else ()
+    defined = (
+        vars(sys.modules[name]).values()
+        if name in sys.modules and not name.startswith("torch.")
+        else ()
+    )
     return any(
-        isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name for each in defined
+        isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name
+        for each in defined
     )
 
 
 @contextmanager
 def isolated_rng(seed: int | None = None) -> Iterator[None]:
-    """Restore the global generators of Python, NumPy and PyTorch on leaving: on the CPU and, once in use, on CUDA.
+    """Restore the global generators of Python, NumPy and PyTorch on leaving: on the CPU and, once
+    in use, on CUDA.
 
     With a seed all of them start with it.
     """
@@ -94,7 +105,10 @@ def isolated_rng(seed: int | None = None) -> Iterator[None]:
         random.seed(seed)
         np.random.seed(seed)
         # not torch.manual_seed, which would leave a seed for CUDA where that is not in use yet
-        for generator in [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]:
+        for generator in [
+            torch.default_generator,
+            *(torch.cuda.default_generators if cuda else ()),
+        ]:
             generator.manual_seed(seed)
     try:
         yield

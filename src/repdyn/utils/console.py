@@ -21,16 +21,21 @@ _FILE_WIDTH = 10_000
 
 
 class PrintableConsole(Console):
-    """A rich console that writes "?" in place of what is not ASCII in an encoding other than Unicode.
+    """A rich console that writes "?" in place of what is not ASCII in an encoding other than
+    Unicode.
 
     Rich would raise an error there.
     """
 
     def on_broken_pipe(self) -> None:
-        """Leave a reader that has seen enough, such as head, to the caller, where rich would exit with status 1."""
+        """Leave a reader that has seen enough, such as head, to the caller, where rich would exit
+        with status 1.
+        """
         raise BrokenPipeError
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             if self.options.ascii_only and not segment.text.isascii():
                 segment = Segment(segment.text.encode("ascii", "replace").decode(), segment.style)
@@ -53,9 +58,13 @@ def print_frame(frame: pd.DataFrame) -> None:
 
 
 def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows with values of JSON: None for what is missing, lists for arrays, texts for times."""
+    """Return rows with values of JSON: None for what is missing, lists for arrays, texts
+    for times.
+    """
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return json.loads(json.dumps(records, default=lambda value: getattr(value, "tolist", partial(str, value))()))
+    return json.loads(
+        json.dumps(records, default=lambda value: getattr(value, "tolist", partial(str, value))())
+    )
 
 
 def _cell(value: Any) -> str:

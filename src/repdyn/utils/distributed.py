@@ -18,7 +18,8 @@ _TIMEOUT = timedelta(minutes=30)  # how long a rank waits for the others before 
 
 
 class Ranks:
-    """The ranks of a job, each with the model or its shard of it; :data:`ALONE` for a single process.
+    """The ranks of a job, each with the model or its shard of it; :data:`ALONE` for a single
+    process.
 
     Every method must be called by all ranks, in the same order. They communicate over a gloo group
     of their own, apart from the training's traffic.
@@ -36,13 +37,17 @@ class Ranks:
 
     @classmethod
     def of_job(cls) -> Ranks:
-        """Return the ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it is not initialized."""
+        """Return the ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it is
+        not initialized.
+        """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return ALONE
         return cls(_gloo_group(dist.group.WORLD))
 
     def shard(self, items: Sequence[T], rank: int | None = None) -> list[T]:
-        """Return every size-th item, from the rank's own on; those of another rank with ``rank``."""
+        """Return every size-th item, from the rank's own on; those of another rank with
+        ``rank``.
+        """
         return list(items[self.rank if rank is None else rank :: self.size])
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -54,8 +59,8 @@ class Ranks:
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Raise an error of one rank on all of them, so that none waits for another forever: on the others a
-        RuntimeError that names that rank and its error."""
+        """Raise an error of one rank on all of them, so that none waits for another forever: on the
+        others a RuntimeError that names that rank and its error."""
         if self._group is None:
             yield
             return
@@ -64,14 +69,20 @@ class Ranks:
             yield
         except Exception as error:
             failure = error
-        errors = self.all_gather(None if failure is None else f"{type(failure).__name__}: {failure}")
+        errors = self.all_gather(
+            None if failure is None else f"{type(failure).__name__}: {failure}"
+        )
         if failure is not None:
             raise failure
-        if failed := [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]:
+        if failed := [
+            f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None
+        ]:
             raise RuntimeError(f"expected every rank to measure, but {'; '.join(failed)}")
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
-        """Call ``function()`` on the first rank and return its value, or raise its error, on all."""
+        """Call ``function()`` on the first rank and return its value, or raise its error,
+        on all.
+        """
         value = None
         with self.sync_errors():
             if self.is_rank_zero:
@@ -79,23 +90,27 @@ class Ranks:
         return self.all_gather(value)[0]
 
     def require_same(self, what: str, value: Any) -> None:
-        """Raise ValueError on all ranks, naming two that differ, unless a value is the same there."""
+        """Raise ValueError on all ranks, naming two that differ, unless a value is the
+        same there.
+        """
         values = self.all_gather(value)
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
         if other is not None:
             raise ValueError(
-                f"expected {what} to be the same on every rank, got {values[0]!r} on rank 0 and {values[other]!r} on "
-                f"rank {other}; give all ranks the same"
+                f"expected {what} to be the same on every rank, got {values[0]!r} on rank 0 and "
+                f"{values[other]!r} on rank {other}; give all ranks the same"
             )
 
     def gather(self, part: Tensor, longest: int, owner: int) -> list[Tensor] | None:
-        """Return the rows of all ranks, (longest, dim) from each, in memory and zero-padded, on their owner; None on
-        the others. ``part`` has this rank's, (n_rows, dim), on any device, and ``longest`` the largest number of a
-        rank."""
+        """Return the rows of all ranks, (longest, dim) from each, in memory and zero-padded, on
+        their owner; None on the others. ``part`` has this rank's, (n_rows, dim), on any device, and
+        ``longest`` the largest number of a rank."""
         # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
         sent = part.cpu().contiguous().view(torch.uint8)
         sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
-        received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None
+        received = (
+            [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None
+        )
         dist.gather(sent, received, group=self._group, group_dst=owner)
         return None if received is None else [piece.view(part.dtype) for piece in received]
 
@@ -106,5 +121,7 @@ ALONE = Ranks(None)
 
 @lru_cache(maxsize=1)
 def _gloo_group(parent: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return one group per job, for all its trainings: a group keeps its connections until the process ends."""
+    """Return one group per job, for all its trainings: a group keeps its connections until the
+    process ends.
+    """
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))

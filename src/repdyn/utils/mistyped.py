@@ -15,7 +15,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the closest of the known names; "" where none is close.
+    """Return the end of an error message that suggests the closest of the known names; "" where
+    none is close.
 
     >>> did_you_mean("twonn", ["anisotropy", "two_nn"]), did_you_mean("x", ["two_nn"])
     ("; did you mean 'two_nn'?", '')
@@ -25,7 +26,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def options_of(kind: Callable[..., Options], caller: Callable[..., Any], **options: Any) -> Options:
-    """Return the dataclass of options that a function or class takes by name; TypeError for one it does not have."""
+    """Return the dataclass of options that a function or class takes by name; TypeError for one it
+    does not have.
+    """
     known = signature(kind).parameters
     for name in options.keys() - known.keys():
         hint = did_you_mean(name, [*known, *signature(caller).parameters])

@@ -1,4 +1,6 @@
-"""What is printed: short lists, sizes, lines above progress bars, and no remarks of other packages."""
+"""What is printed: short lists, sizes, lines above progress bars, and no remarks of other
+packages.
+"""
 
 import logging
 import sys
@@ -33,15 +35,18 @@ def gigabytes(n_bytes: float) -> str:
 
 
 def print_above_bars(text: str) -> None:
-    """Print a line to standard error, above the bars of tqdm that are drawn there or on standard output.
+    """Print a line to standard error, above the bars of tqdm that are drawn there or on standard
+    output.
 
-    Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a stream of its own in
-    the place of standard error, which does the same for its bars. Where standard error is closed or full, the line is
+    Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a
+    stream of its own in the place of standard error, which does the same for its bars. Where
+    standard error is closed or full, the line is
     lost: what is said of a training must not end it.
     """
     if sys.stderr is None:  # closed before Python started
         return
-    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # nobody draws a bar of what is not imported
+    # nobody draws a bar of what is not imported
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     with suppress(OSError, ValueError):
         if tqdm is not None and len(tqdm._instances) > 0:
             tqdm.write(text, file=sys.stderr)
@@ -50,7 +55,9 @@ def print_above_bars(text: str) -> None:
 
 
 class Lossy:
-    """A stream that loses what it cannot write, being closed or full: what is said of a training must not end it."""
+    """A stream that loses what it cannot write, being closed or full: what is said of a training
+    must not end it.
+    """
 
     def __init__(self, stream: Any, *errors: type[Exception]) -> None:
         self._stream, self._errors = stream, errors or (OSError, ValueError)
@@ -82,7 +89,8 @@ _WARNINGS = (
 
 
 def silence_notices() -> None:
-    """Hide Lightning's tips and state of the hardware, and warnings that concern nothing a user has written.
+    """Hide Lightning's tips and state of the hardware, and warnings that concern nothing a user has
+    written.
 
     Other warnings and all errors are still shown.
     """
@@ -94,7 +102,9 @@ def silence_notices() -> None:
 
 @contextmanager
 def without_reports() -> Iterator[None]:
-    """Hide transformers' warnings and its progress bars, of which each of many small files has one."""
+    """Hide transformers' warnings and its progress bars, of which each of many small files
+    has one.
+    """
     from transformers.utils import logging as reports  # which --help does not wait for
 
     verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()

@@ -29,14 +29,18 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
+        raise ValueError(
+            f"expected YAML in {path}, got something that does not parse: {error}"
+        ) from error
 
 
 def validated(kind: Any, content: Any, where: str) -> Any:
-    """Return plain data as a dataclass, or another kind that pydantic knows, each field in its annotated type.
+    """Return plain data as a dataclass, or another kind that pydantic knows, each field in its
+    annotated type.
 
     Raises:
-        ValueError: the first field that is missing, unknown or of another type, of a record described by ``where``.
+        ValueError: the first field that is missing, unknown or of another type, of a record
+            described by ``where``.
     """
     from pydantic import ValidationError  # an optional dependency
 
@@ -48,7 +52,9 @@ def validated(kind: Any, content: Any, where: str) -> Any:
         is_unknown = "unexpected" in first["type"]
         hint = did_you_mean(key, getattr(kind, "__dataclass_fields__", ())) if is_unknown else ""
         message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"expected a valid {key} in {where}, got {first['input']!r:.400}: {message}{hint}") from error
+        raise ValueError(
+            f"expected a valid {key} in {where}, got {first['input']!r:.400}: {message}{hint}"
+        ) from error
 
 
 @cache  # it takes longer to make than to use

@@ -17,7 +17,10 @@ _PLACES = tuple(
     for pattern, replacement in (
         # user:password@ of an address
         (r"(?<=://)[^/\s?#\"'<>]*@", ""),
-        (rf"(?<![A-Za-z0-9])((?:api[-_]?key|passw(?:or)?d|secret)[\"']?\s*[:=]\s*[\"']?){_VALUE}", rf"\1{REDACTED}"),
+        (
+            rf"(?<![A-Za-z0-9])((?:api[-_]?key|passw(?:or)?d|secret)[\"']?\s*[:=]\s*[\"']?){_VALUE}",
+            rf"\1{REDACTED}",
+        ),
         # tokens of known formats: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
         (
             r"(?<![A-Za-z0-9])(?-i:(?:hf|api_org)_[A-Za-z0-9]{16,}|wandb_v\d+_\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
@@ -31,9 +34,10 @@ _PLACES = tuple(
 def redacted(text: str) -> str:
     """Return a text without its secrets; idempotent, and the same text where it has none.
 
-    Removes user, password and query of an address, what follows names such as ``api_key:``, tokens of known formats,
-    and the values of environment variables whose names end in TOKEN, SECRET, PASSWORD or _KEY, which hold secrets of no
-    known format, such as the 40 hexadecimal digits of a W&B key.
+    Removes user, password and query of an address, what follows names such as ``api_key:``, tokens
+    of known formats, and the values of environment variables whose names end in TOKEN, SECRET,
+    PASSWORD or _KEY, which hold secrets of no known format, such as the 40 hexadecimal digits of a
+    W&B key.
 
     >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed")
     'GET https://hub.example/file failed'
@@ -42,7 +46,9 @@ def redacted(text: str) -> str:
     """
     secrets = (value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name))
     # the longest first: one may be a part of another
-    for secret in sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True):
+    for secret in sorted(
+        (each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True
+    ):
         text = text.replace(secret, REDACTED)
     for pattern, replacement in _PLACES:
         text = pattern.sub(replacement, text)

@@ -1,4 +1,6 @@
-"""The pages, who may see them, and the server: the table of all runs, the report of one or several, and events."""
+"""The pages, who may see them, and the server: the table of all runs, the report of one or several,
+and events.
+"""
 
 import asyncio
 import hashlib
@@ -44,8 +46,8 @@ TOKEN = "token"
 class Guard:
     """Middleware that answers only requests that have the token.
 
-    The token of an address becomes a cookie, and the address is opened again without it, so that it does not stay in
-    the browser's history.
+    The token of an address becomes a cookie, and the address is opened again without it, so that it
+    does not stay in the browser's history.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -67,7 +69,8 @@ class Guard:
         if self._is_token(request.cookies.get(self._cookie)):
             return None
         return PlainTextResponse(
-            "expected the token of this server, got none that fits; open the address it printed", 401
+            "expected the token of this server, got none that fits; open the address it printed",
+            401,
         )
 
     def _is_token(self, given: str | None) -> bool:
@@ -77,11 +80,15 @@ class Guard:
 _SLICE = 0.5
 """Seconds that the index works at a time."""
 _KEEP_ALIVE = 15.0
-"""Seconds after which a stream of events without any sends a comment: proxies close silent connections."""
+"""Seconds after which a stream of events without any sends a comment: proxies close silent
+connections.
+"""
 
 
 class Feed:
-    """Polls an index every ``interval`` seconds, and tells readers what has changed since they were last told."""
+    """Polls an index every ``interval`` seconds, and tells readers what has changed since they were
+    last told.
+    """
 
     def __init__(self, index: Index, interval: float) -> None:
         self.index = index
@@ -104,8 +111,8 @@ class Feed:
             await asyncio.sleep(0.01 if left else self._interval)
 
     async def events(self, keys: Collection[str] | None) -> AsyncIterator[str]:
-        """Yield server-sent events with the runs that changed, of all or of some keys; the first one has all of
-        them."""
+        """Yield server-sent events with the runs that changed, of all or of some keys; the first
+        one has all of them."""
         told: dict[str, dict[str, Any]] = {}
         is_first = True
         while not self._closed:
@@ -115,7 +122,13 @@ class Feed:
             news = [summary for key, summary in now.items() if told.get(key) is not summary]
             gone = sorted(told.keys() - now.keys())
             if news or gone or is_first or self.problem:
-                content = {"now": time.time(), "runs": news, "gone": gone, "whole": is_first, "problem": self.problem}
+                content = {
+                    "now": time.time(),
+                    "runs": news,
+                    "gone": gone,
+                    "whole": is_first,
+                    "problem": self.problem,
+                }
                 yield f"event: runs\ndata: {json.dumps(content, allow_nan=False)}\n\n"
             else:
                 yield ": nothing new\n\n"
@@ -136,8 +149,8 @@ class Feed:
 
 
 def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
-    """Return the application that is served at ``host``, which polls the feed while it runs; for requests that have the
-    token, or all."""
+    """Return the application that is served at ``host``, which polls the feed while it runs; for
+    requests that have the token, or all."""
     index = feed.index
 
     @asynccontextmanager
@@ -152,7 +165,11 @@ def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
 
     # functions that are not coroutines run in threads
     def report(request: Request) -> Response:
-        keys = [request.path_params["key"]] if "key" in request.path_params else request.query_params.getlist("run")
+        keys = (
+            [request.path_params["key"]]
+            if "key" in request.path_params
+            else request.query_params.getlist("run")
+        )
         return _answer(index, keys, as_page=True)
 
     def data(request: Request) -> Response:
@@ -195,14 +212,21 @@ def _answer(index: Index, keys: Sequence[str], *, as_page: bool) -> Response:
     try:
         rows, versions = index.rows(keys)
         live = {"events": f"/events?{query}", "data": f"/data?{query}", "versions": versions}
-        data, sources = described_rows(rows), page_sources(list(dict.fromkeys(store for store, *_ in rows)))
+        data, sources = (
+            described_rows(rows),
+            page_sources(list(dict.fromkeys(store for store, *_ in rows))),
+        )
         if not as_page:
             return JSONResponse(page_data(data, live))
-        text = page(data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/"))
+        text = page(
+            data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/")
+        )
         # a name may contain what cannot be encoded
         return HTMLResponse(text.encode(errors="backslashreplace"))
     except KeyError as error:
-        return PlainTextResponse(f"expected a run of the table, got {error}; its files may be deleted", 404)
+        return PlainTextResponse(
+            f"expected a run of the table, got {error}; its files may be deleted", 404
+        )
     except ValueError as error:
         return PlainTextResponse(str(error), 422)
 
@@ -219,8 +243,9 @@ def serve(
 ) -> None:
     """Serve the pages of the runs below some paths, print their address, and wait.
 
-    The port is the first free one from the given one on; requests need the token, a random one unless given. An OSError
-    says that no port is free, a KeyboardInterrupt is raised after Ctrl-C, with the server closed.
+    The port is the first free one from the given one on; requests need the token, a random one
+    unless given. An OSError says that no port is free, a KeyboardInterrupt is raised after Ctrl-C,
+    with the server closed.
     """
     token = (token or secrets.token_urlsafe(24)) if needs_token else None
     index = Index(paths, interval)
@@ -255,9 +280,13 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it has started, and that does not wait for its streams of events at the end."""
+    """A server that says when it has started, and that does not wait for its streams of events at
+    the end.
+    """
 
-    def __init__(self, config: uvicorn.Config, feed: Feed, when_started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, feed: Feed, when_started: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._feed = feed
         self._when_started = when_started

@@ -1,4 +1,6 @@
-"""All runs of all stores under the given paths: the files that appear in their folders, and what the table says."""
+"""All runs of all stores under the given paths: the files that appear in their folders, and what
+the table says.
+"""
 
 import hashlib
 import logging
@@ -40,14 +42,26 @@ _KEY_DIGITS = 12
 _DESCRIBING_SHARE = 0.05
 """Largest share of the time that describing one run takes."""
 _COLUMNS = (
-    *(*ALERT_COLUMNS, "model", "causal", "parameters", "checkpoint", "stage", "layers", "module", "depth", "settings"),
+    *(
+        *ALERT_COLUMNS,
+        "model",
+        "causal",
+        "parameters",
+        "checkpoint",
+        "stage",
+        "layers",
+        "module",
+        "depth",
+        "settings",
+    ),
     *("low", "high", "n_vectors", "n_unique", "revision", "same_as", "mixed_with", "measured_at"),
 )
 """Columns of a store that the table rests on: reading all of them would take longer."""
 
 
 class WatchedRun:
-    """A history whose files are looked at, and which is described at most every ``interval`` seconds.
+    """A history whose files are looked at, and which is described at most every ``interval``
+    seconds.
 
     Its rows are read when it is described or shown, and are not kept.
     """
@@ -56,11 +70,14 @@ class WatchedRun:
         self.store = store
         self.path = path
         self.files: dict[Path, tuple[int, int, int]] = {}
-        """Time of change, size and number of each file with rows: another one has another content."""
+        """Time of change, size and number of each file with rows: another one has another content.
+        """
         self.version = 0
         """Number of the content: it grows with every change of the files."""
         folder = path.parts[-1].folder
-        self.key = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).hexdigest()[:_KEY_DIGITS]
+        self.key = hashlib.sha256(
+            str(folder.resolve()).encode(errors="surrogateescape")
+        ).hexdigest()[:_KEY_DIGITS]
         """Name of the run in addresses."""
         self._interval = interval
         self._shown = _unknown("Not described yet.")
@@ -82,21 +99,34 @@ class WatchedRun:
         return self._described != self.version and time.monotonic() >= self._due
 
     def describe(self) -> None:
-        """Read the rows of the run and judge it: its status, the course of its loss, the means over layers."""
+        """Read the rows of the run and judge it: its status, the course of its loss, the means over
+        layers.
+        """
         started, self._described = time.monotonic(), self.version
         try:
             found = select(self.store, [self.path.name], columns=_COLUMNS)
-            self._shown = _summary(described_rows({(self.store, *key): rows for key, rows in found.items()}).runs)
-        except ValueError as error:  # rows that cannot be judged together, such as those of two models
+            self._shown = _summary(
+                described_rows({(self.store, *key): rows for key, rows in found.items()}).runs
+            )
+        except (
+            ValueError
+        ) as error:  # rows that cannot be judged together, such as those of two models
             self._shown = _unknown(str(error))
         ended = time.monotonic()
         self._due = ended + max(self._interval, (ended - started) / _DESCRIBING_SHARE)
 
     def summary(self, label: str) -> dict[str, Any]:
-        """Return what the table shows of the run, as values of JSON; its last step is known before it is described."""
+        """Return what the table shows of the run, as values of JSON; its last step is known before
+        it is described.
+        """
         steps = [step_of(file.name) for file in self.files if not is_failure(file.name)]
         last = max((step for step in steps if step is not None), default=self._shown["step"])
-        about = {"key": self.key, "version": self.version, "label": label, "store": self.store.path.as_posix()}
+        about = {
+            "key": self.key,
+            "version": self.version,
+            "label": label,
+            "store": self.store.path.as_posix(),
+        }
         total = self.path.run.configuration.get("n_steps")
         return json_values({**about, **self._shown, "step": last, "total": total})
 
@@ -104,13 +134,18 @@ class WatchedRun:
 def _unknown(reason: str) -> dict[str, Any]:
     """Return what the table shows of a run that is not described."""
     empty = {"model": "", "finished": False, "measurements": 0, "losses": []}
-    return {"status": "unknown", "reason": reason, **empty, **dict.fromkeys(("step", "measured_at", "loss", *METRICS))}
+    return {
+        "status": "unknown",
+        "reason": reason,
+        **empty,
+        **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
+    }
 
 
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
-    """Return what the table shows of a run on each probe and of each stack: the worst status with its reason, the loss
-    of the training, or of a sweep that on the probe, and the means over layers: without sinks where it was measured so,
-    as the statements."""
+    """Return what the table shows of a run on each probe and of each stack: the worst status with
+    its reason, the loss of the training, or of a sweep that on the probe, and the means over
+    layers: without sinks where it was measured so, as the statements."""
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
     means: dict[str, float] = {}
     for metric, subset in product(METRICS, ("all", "no_sink")):
@@ -127,7 +162,9 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
         "step": max(run.steps[-1] for run in runs),
         "finished": worst.finished,
         "measurements": len({step for run in runs for step in run.steps}),
-        "measured_at": datetime.fromisoformat(max(max(run.frame["measured_at"].unique()) for run in runs)).timestamp(),
+        "measured_at": datetime.fromisoformat(
+            max(max(run.frame["measured_at"].unique()) for run in runs)
+        ).timestamp(),
         "loss": values[-1] if values else None,
         "losses": [[steps[index], values[index]] for index in thin(steps, values, _CURVE_POINTS)],
         **means,
@@ -140,7 +177,8 @@ class Index:
     One thread calls :meth:`poll`; any other may read :attr:`summaries` and call :meth:`rows`.
 
     Args:
-        paths: stores or their URLs, folders of runs, or folders above any number of them; they may appear later.
+        paths: stores or their URLs, folders of runs, or folders above any number of them; they may
+            appear later.
         interval: seconds between two polls; a run is not described more often than that.
     """
 
@@ -155,27 +193,41 @@ class Index:
         self._searched = -math.inf
 
     def poll(self, seconds: float) -> bool:
-        """Look for changes, and describe for about ``seconds``; return whether something is left to do."""
+        """Look for changes, and describe for about ``seconds``; return whether something is left to
+        do.
+        """
         with self._lock:
             self.find_stores()
             self._look()
-            deadline = time.monotonic() + seconds  # however long the looking takes, one run at least is described
+            # however long the looking takes, one run at least is described
+            deadline = time.monotonic() + seconds
             due = [run for run in self._runs.values() if run.is_due()]
             while due and time.monotonic() <= deadline:
                 due.pop(0).describe()
             names = names_in_stores([(run.store, run.path.name) for run in self._runs.values()])
-            new = {run.key: run.summary(names[run.store, run.path.name]) for run in self._runs.values()}
+            new = {
+                run.key: run.summary(names[run.store, run.path.name]) for run in self._runs.values()
+            }
             old = self.summaries
-            self.summaries = {key: old[key] if old.get(key) == summary else summary for key, summary in new.items()}
+            self.summaries = {
+                key: old[key] if old.get(key) == summary else summary
+                for key, summary in new.items()
+            }
             return bool(due)
 
     def find_stores(self) -> int:
-        """Search the paths for stores with measurements, unless they were searched lately; return their number."""
+        """Search the paths for stores with measurements, unless they were searched lately; return
+        their number.
+        """
         now = time.monotonic()
         if not self._stores or now - self._searched >= _LOOKS_PER_SEARCH * self._interval:
             self._searched = now
             try:
-                found = {store.path.resolve(): store for path in self.paths for store in find_stores(path)}
+                found = {
+                    store.path.resolve(): store
+                    for path in self.paths
+                    for store in find_stores(path)
+                }
             except RemoteError as error:
                 if not self._stores:
                     raise
@@ -186,8 +238,8 @@ class Index:
         return len(self._stores)
 
     def rows(self, keys: Iterable[str]) -> tuple[dict[RunKey, pd.DataFrame], dict[str, int]]:
-        """Return the rows of runs on each probe, and the versions of the runs; a KeyError if no run has this key, a
-        ValueError if nothing is measured yet."""
+        """Return the rows of runs on each probe, and the versions of the runs; a KeyError if no run
+        has this key, a ValueError if nothing is measured yet."""
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
@@ -195,7 +247,9 @@ class Index:
             for run in (run for run in runs if run.files):
                 found |= selected_rows([run.store], [run.path.name])
             if not found:
-                raise ValueError("expected runs with measurements, got none; wait for the first one")
+                raise ValueError(
+                    "expected runs with measurements, got none; wait for the first one"
+                )
             return found, {run.key: run.version for run in runs}
 
     def _look(self) -> None:

@@ -23,8 +23,12 @@ def rule(when, bound=None, metrics=("two_nn",), **more):
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
 def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spread):
-    """2,000 measurements of a loss whose batches vary; 430 of them are 1.25 times the one before at a spread of 0.2."""
-    losses = np.exp(spread * np.random.default_rng(0).standard_normal(2000)) * (2 + 8 / np.arange(1, 2001) ** 0.5)
+    """2,000 measurements of a loss whose batches vary; 430 of them are 1.25 times the one before at
+    a spread of 0.2.
+    """
+    losses = np.exp(spread * np.random.default_rng(0).standard_normal(2000)) * (
+        2 + 8 / np.arange(1, 2001) ** 0.5
+    )
     found = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(losses)]))
     assert len(found) <= 15
     diverging = [*losses[:1990], *losses[1990:] * 10.0]
@@ -41,7 +45,9 @@ def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spr
     )
 )
 def test_alerts_depend_only_on_the_steps_so_far(profiles):
-    """Evaluation step by step gives the same alerts as over the whole run, also after the number of layers changes."""
+    """Evaluation step by step gives the same alerts as over the whole run, also after the number of
+    layers changes.
+    """
     bounds = {"undefined": None, "falls": 0.5, "rises": 2, "above": 1, "below": 1, "jumps": 2}
     every = [rule(when, bound) for when, bound in bounds.items()]
     frame = to_frame(
@@ -53,7 +59,11 @@ def test_alerts_depend_only_on_the_steps_so_far(profiles):
     )
     whole = find_alerts(frame, every)
     evaluator = AlertEvaluator(every)
-    live = [alert for step in range(len(profiles)) for alert in evaluator.update(frame.loc[frame["step"] == step])]
+    live = [
+        alert
+        for step in range(len(profiles))
+        for alert in evaluator.update(frame.loc[frame["step"] == step])
+    ]
     assert [repr(alert) for alert in live] == [repr(alert) for alert in whole]
 
 
@@ -64,7 +74,16 @@ def test_rows_give_the_alerts_of_their_data_frame():
     found = []
     for step in range(40):
         rows = [
-            make_row(step=step, layer=layer, metric=metric, stack=stack, subset=subset, head=head, value=value, std=0.1)
+            make_row(
+                step=step,
+                layer=layer,
+                metric=metric,
+                stack=stack,
+                subset=subset,
+                head=head,
+                value=value,
+                std=0.1,
+            )
             for metric in ("two_nn", "anisotropy", "token_change")
             for stack in (None, "encoder")
             for subset in ("all", "no_sink")
@@ -73,7 +92,9 @@ def test_rows_give_the_alerts_of_their_data_frame():
         ]
         missing = {"value": math.nan, "reason": "constant cloud"}
         rows += [replace(row, **missing) for row in rows[:1]] if step % 3 == 0 else []
-        rows = [replace(row, compared_to=0) if row.metric == "token_change" else row for row in rows]
+        rows = [
+            replace(row, compared_to=0) if row.metric == "token_change" else row for row in rows
+        ]
         rows += [make_scalar(step, float(state.choice(values))), *make_failures(step)][: step % 3]
         live = plain.update(rows)
         assert repr(live) == repr(frames.update(to_frame(rows)))

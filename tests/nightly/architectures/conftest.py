@@ -11,7 +11,9 @@ from repdyn import Probe
 @pytest.fixture
 def probe() -> Probe:
     """10 sequences of 3 to 9 tokens, two batches of 28 vectors."""
-    return Probe.from_tokens(random_tokens(10, 9, VOCABULARY), MASK, max_vectors=56, batch_vectors=28)
+    return Probe.from_tokens(
+        random_tokens(10, 9, VOCABULARY), MASK, max_vectors=56, batch_vectors=28
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Any architecture of transformers with random weights and few of them: its default configuration, made small by name.
+"""Any architecture of transformers with random weights and few of them: its default configuration,
+made small by name.
 
-No model has code of its own here. Sizes are recognised by the names of their fields, in nested configurations alike;
-``_ODD`` holds what a rule by name cannot know.
+No model has code of its own here. Sizes are recognised by the names of their fields, in nested
+configurations alike; ``_ODD`` holds what a rule by name cannot know.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ _HIDDEN, _HEADS, _HEAD_DIM = 32, 4, 8
 # The first pattern that matches the whole name of a field decides.
 _RULES: tuple[tuple[str, int], ...] = (
     (r"type_vocab_size", 2),
-    (r".*_vocab_size(_base)?|vocab_size(_per_layer_input)?|encoder_hash_byte_group_vocab", VOCABULARY),
-    (r"(num_(hidden_|encoder_|decoder_)?|n_|encoder_|decoder_|.*_encoder_|.*_decoder_)layers?|n_layer", N_LAYERS),
+    (
+        r".*_vocab_size(_base)?|vocab_size(_per_layer_input)?|encoder_hash_byte_group_vocab",
+        VOCABULARY,
+    ),
+    (
+        r"(num_(hidden_|encoder_|decoder_)?|n_|encoder_|decoder_|.*_encoder_|.*_decoder_)layers?|n_layer",
+        N_LAYERS,
+    ),
     (r"num_blocks|depth|attention_layers", N_LAYERS),
     (r".*(num_key_value_heads|kv_n_heads|num_kv_heads|num_query_groups)", 2),
     (r"mamba_n_heads|n_mamba_heads|mamba_num_heads", 2 * _HEADS),
@@ -34,7 +41,10 @@ _RULES: tuple[tuple[str, int], ...] = (
     (r"qk_head_dim", 2 * _HEAD_DIM),
     (r"rotary_dim|d_rel", _HEAD_DIM // 2),
     (r"(attention_)?window(_size)?", 8),
-    (r"(.*_)?head_dim|(.*_)?d_head|dim_head|.*headdim|d_kv|kv_channels|attention_head_size", _HEAD_DIM),
+    (
+        r"(.*_)?head_dim|(.*_)?d_head|dim_head|.*headdim|d_kv|kv_channels|attention_head_size",
+        _HEAD_DIM,
+    ),
     (r"mamba_d_state|state_size|ssm_state_size", 8),
     (r"chunk_size|mamba_chunk_size|block_size", 8),
     (
@@ -48,11 +58,17 @@ _RULES: tuple[tuple[str, int], ...] = (
         r"(.*_)?hidden_size(_global)?|d_model|n_embd|dim|emb_dim|embedding_(size|dim)|.*_emb(ed)?_(dim|size)|d_latents",
         _HIDDEN,
     ),
-    (r"(.*_)?embed_dim|(input|output)_embedding_size|.*embed_proj_dim|lru_width|true_hidden_size", _HIDDEN),
+    (
+        r"(.*_)?embed_dim|(input|output)_embedding_size|.*embed_proj_dim|lru_width|true_hidden_size",
+        _HIDDEN,
+    ),
     (r".*num_experts_per_tok(en)?|moe_top_?k|moe_k|topk_group|n_group|num_expert_group", 2),
     (r"(moe_)?num_(local_)?experts|n_routed_experts|zero_expert_num", 4),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
-    (r"max_.*positions?(_embeddings)?|n_positions|n_ctx|max_seq_len|context_length|model_max_length", 64),
+    (
+        r"max_.*positions?(_embeddings)?|n_positions|n_ctx|max_seq_len|context_length|model_max_length",
+        64,
+    ),
     (r"adapter_(in|out)_dim|adapter_input_size", _HIDDEN),
     (r"num_filters", 2),
     (r"output_channels|.*_channel|nemo_conv_channels|base_channels", 16),
@@ -69,11 +85,17 @@ _DERIVED: Mapping[str, int] = {
     "num_experts_per_tok": 2,
 }
 _REFORMER = {"axial_pos_embds_dim": (8, 24), "axial_pos_shape": (8, 8)}
-_ZAMBA = {"attention_hidden_size": 2 * _HIDDEN, "attention_head_dim": 2 * _HEAD_DIM, "num_key_value_heads": _HEADS}
+_ZAMBA = {
+    "attention_hidden_size": 2 * _HIDDEN,
+    "attention_head_dim": 2 * _HEAD_DIM,
+    "num_key_value_heads": _HEADS,
+}
 _INDEXER = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8}
 _ODD: Mapping[str, Mapping[str, Any]] = {
     "blenderbot": {"encoder_layers": N_LAYERS},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    },
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
     "dots3_note_text": {"layer_types": ["indexed_attention"] * N_LAYERS},
@@ -109,7 +131,8 @@ def small_config(model_type: str) -> PreTrainedConfig:
 
 
 def build(model_type: str, class_name: str) -> nn.Module:
-    """A model of random weights, in evaluation mode; a decoder where its class is one by configuration.
+    """A model of random weights, in evaluation mode; a decoder where its class is one by
+    configuration.
 
     Raises:
         NotBuilt: it does not build, with the reason.
@@ -123,7 +146,11 @@ def build(model_type: str, class_name: str) -> nn.Module:
     try:
         model_class = getattr(transformers, class_name)
         # As AutoModelForCausalLM does for the language model inside a multimodal one.
-        inner = config if isinstance(config, model_class.config_class) else config.get_text_config(decoder=True)
+        inner = (
+            config
+            if isinstance(config, model_class.config_class)
+            else config.get_text_config(decoder=True)
+        )
         return model_class(inner).eval()
     except Exception as error:
         raise NotBuilt(f"{type(error).__name__}: {error}") from error
@@ -138,7 +165,11 @@ def _small_fields(config: PreTrainedConfig) -> dict[str, Any]:
     if "kv_lora_rank" in fields:
         small["num_key_value_heads"] = _HEADS  # latent attention has as many
     default = type(config)().to_dict()
-    changed = {name: value for name, value in small.items() if value is not None and value != default.get(name)}
+    changed = {
+        name: value
+        for name, value in small.items()
+        if value is not None and value != default.get(name)
+    }
     return {**changed, **_ODD.get(config.model_type, {})}
 
 
@@ -159,7 +190,10 @@ def _small(name: str, value: Any) -> Any:
     if re.fullmatch(_PER_LAYER, name) and isinstance(value, list) and len(value) > N_LAYERS:
         return _every_kind(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return next((size for pattern, size in _RULES if re.fullmatch(pattern, name) and size < value), value)
+        return next(
+            (size for pattern, size in _RULES if re.fullmatch(pattern, name) and size < value),
+            value,
+        )
     if value is None and name in _DERIVED:
         return _DERIVED[name]
     return value

@@ -27,7 +27,9 @@ def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe):
     peft = pytest.importorskip("peft")
     config = peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
     adapted = peft.get_peft_model(llama, config)
-    with pytest.raises(RuntimeError, match=r"5 learned vectors before the 9 tokens, measure it without them"):
+    with pytest.raises(
+        RuntimeError, match=r"5 learned vectors before the 9 tokens, measure it without them"
+    ):
         measure(adapted, probe)
     assert measure(adapted.get_base_model(), probe, ["anisotropy"]).rows
 
@@ -40,13 +42,17 @@ def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
     batch = next(probe.batches(100))
     with torch.no_grad():
         hidden = adapted.eval()(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            output_hidden_states=True,
         ).hidden_states
     states = capture(prepare(adapted), probe, ["all"], tokens_per_forward=1000)
     chosen = batch.positions[probe.sample("all").ravel()]
     assert not torch.allclose(states.layers[-2].states, plain, atol=1e-3)
     for layer, reported in list(zip(states.layers, hidden, strict=True))[:-1]:
-        torch.testing.assert_close(layer.states, reported.flatten(0, 1)[chosen], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            layer.states, reported.flatten(0, 1)[chosen], atol=1e-5, rtol=1e-4
+        )
 
 
 def test_dynamically_quantised(llama, probe):
@@ -63,7 +69,12 @@ def test_dynamically_quantised(llama, probe):
 def test_bitsandbytes(probe, bits):
     layers = pytest.importorskip("bitsandbytes").nn
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 1,
+    }
     llama = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
     exact = last_states(llama, probe)
     for block in llama.model.layers:

@@ -1,6 +1,7 @@
 """Every text architecture of the installed transformers, small and at random: measured, and right.
 
-The last test prints how many build and are measured (``pytest -rP`` or ``-s`` shows it) and holds a floor under it.
+The last test prints how many build and are measured (``pytest -rP`` or ``-s`` shows it) and holds a
+floor under it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from repdyn.capture.prepared_model import prepare
 
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
-    {pair for name in LISTS for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()}
+    {
+        pair
+        for name in LISTS
+        for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()
+    }
 )
 NOT_TEXT = {
     "gemma4_assistant": "continues another model's states",
@@ -51,9 +56,11 @@ REPORTED = {
 }
 CAUSAL_LM = dict(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 SEQ_TO_SEQ = dict(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-# Attention runs on CUDA alone, or begins at zero: no position sees any other here. XLNet's sees all without a mask.
+# Attention runs on CUDA alone, or begins at zero: no position sees any other here. XLNet's sees all
+# without a mask.
 CAUSAL = {"mra": None, "neomme": None, "xlnet": False}
-# A layer's blocks are two attentions and two feed-forward parts there, and num_hidden_layers counts all.
+# A layer's blocks are two attentions and two feed-forward parts there, and num_hidden_layers counts
+# all.
 TWICE = {"longcat_flash"}
 # The last states are drawn from all blocks', or from several streams, before the final norm.
 COMBINED_AT_THE_END = {"deepseek_v4", "hy_v4", "inkling2_text", "qwen4_exp", "qwen4_exp_text"}
@@ -102,10 +109,16 @@ def test_every_architecture(architecture, probe):
         of_stack = [row for row in rows if row.stack == stack and row.subset == "all"]
         assert [row.layer for row in of_stack] == list(range(n_layers(model.config, stack) + 1))
         assert (of_stack[0].depth, of_stack[-1].depth) == (0, 1)
-        expected = CAUSAL.get(model_type, class_name in {CAUSAL_LM.get(model_type), SEQ_TO_SEQ.get(model_type)})
+        expected = CAUSAL.get(
+            model_type, class_name in {CAUSAL_LM.get(model_type), SEQ_TO_SEQ.get(model_type)}
+        )
         assert causal == (expected if stack is None else stack == "decoder")
     assert_states_are_those_the_model_reports(model.eval(), probe)
-    with pytest.raises(ValueError, match=PADDING) if model_type in PADDING_SEEN else contextlib.nullcontext():
+    with (
+        pytest.raises(ValueError, match=PADDING)
+        if model_type in PADDING_SEEN
+        else contextlib.nullcontext()
+    ):
         capture(prepare(model), padded(probe), ["all"])
 
 
@@ -143,7 +156,9 @@ def test_counts(record_property, capsys):
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("length", [16, 61])
 def test_experts_do_not_blur_what_is_causal(dtype, causal, length, monkeypatch):
-    """They sort tokens into batches of their own, where rounding depends on what the other tokens are."""
+    """They sort tokens into batches of their own, where rounding depends on what the other tokens
+    are.
+    """
     if not causal:
         module = "transformers.models.mixtral.modeling_mixtral"
         for name in ("create_causal_mask", "create_sliding_window_causal_mask"):
@@ -188,11 +203,19 @@ def snapshot(model):
         "buffers": {name: b.clone() for name, b in model.named_buffers()},
         "modules": [id(module) for module in model.modules()],
         "flags": [
-            (module.training, [p.requires_grad for p in module.parameters(recurse=False)]) for module in model.modules()
+            (module.training, [p.requires_grad for p in module.parameters(recurse=False)])
+            for module in model.modules()
         ],
-        "hooks": [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()],
+        "hooks": [
+            (len(module._forward_hooks), len(module._forward_pre_hooks))
+            for module in model.modules()
+        ],
         "attributes": [
-            {k: v for k, v in vars(module).items() if isinstance(v, bool | int | float | str | None)}
+            {
+                k: v
+                for k, v in vars(module).items()
+                if isinstance(v, bool | int | float | str | None)
+            }
             for module in model.modules()
         ],
         "config": copy.deepcopy(model.config.to_dict()),
@@ -204,7 +227,9 @@ def assert_equal(after, before):
     for kind in ("weights", "buffers"):
         assert after[kind].keys() == before[kind].keys()
         changed = [
-            n for n, tensor in after[kind].items() if not torch.equal(tensor.nan_to_num(), before[kind][n].nan_to_num())
+            n
+            for n, tensor in after[kind].items()
+            if not torch.equal(tensor.nan_to_num(), before[kind][n].nan_to_num())
         ]
         assert not changed
     for kind in ("modules", "flags", "hooks", "attributes", "config"):
@@ -215,7 +240,9 @@ def assert_equal(after, before):
 
 
 def assert_states_are_those_the_model_reports(model, probe):
-    """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the last of them."""
+    """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the
+    last of them.
+    """
     states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(100))
     rows = batch.positions[probe.sample("all").ravel()]
@@ -236,11 +263,16 @@ def assert_states_are_those_the_model_reports(model, probe):
         for mine, expected in zip(ours[shifted:-1], theirs[:-1], strict=False):
             torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
         if model_type not in COMBINED_AT_THE_END:
-            assert any(torch.allclose(found, theirs[-1], atol=1e-4) for found in with_norms(model, ours[-1]))
+            assert any(
+                torch.allclose(found, theirs[-1], atol=1e-4)
+                for found in with_norms(model, ours[-1])
+            )
 
 
 def as_rows(states):
-    """(n_sequences * LENGTH, dim), streams end to end: first, (streams, n_sequences, length, dim), or third."""
+    """(n_sequences * LENGTH, dim), streams end to end: first, (streams, n_sequences, length, dim),
+    or third.
+    """
     if states.ndim == 4:
         states = (states if states.shape[1] == LENGTH else states.permute(1, 2, 0, 3)).flatten(2)
     return states[:, :LENGTH].flatten(0, 1)

@@ -1,4 +1,6 @@
-"""Models that are wrapped, compiled, adapted, quantised, frozen: measured as what they are, under their own names."""
+"""Models that are wrapped, compiled, adapted, quantised, frozen: measured as what they are, under
+their own names.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_compiled(llama, probe, backend):
     compiled(input_ids=probe.tokens[None, :12])
     assert values(compiled, probe) == expected
     assert values(compiled, probe, "model.layers.*") == expected
-    if backend == "eager":  # in place, which is the same with any backend, and inductor takes ten seconds for it
+    if (
+        backend == "eager"
+    ):  # in place, which is the same with any backend, and inductor takes ten seconds for it
         llama.compile(backend=backend)
         llama(input_ids=probe.tokens[None, :12])
         assert values(llama, probe) == expected
@@ -64,17 +68,24 @@ def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process,
     """accelerate puts its autocast there before it shards a model."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 
-    llama.forward = types.MethodType(torch.autocast("cpu", torch.bfloat16)(type(llama).forward), llama)
+    llama.forward = types.MethodType(
+        torch.autocast("cpu", torch.bfloat16)(type(llama).forward), llama
+    )
     own = vars(llama)["forward"]
     if version == 1:
         sharded = FullyShardedDataParallel(
-            llama, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu"), use_orig_params=True
+            llama,
+            sharding_strategy=ShardingStrategy.NO_SHARD,
+            device_id=torch.device("cpu"),
+            use_orig_params=True,
         )
     else:
         fully_shard(llama, mesh=dist.init_device_mesh("cpu", (1,)))
         sharded = llama
     seen = []
-    llama.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    llama.model.layers[0].mlp.register_forward_hook(
+        lambda module, args, output: seen.append(output.dtype)
+    )
     assert measure(sharded, probe, ["anisotropy"]).rows
     assert vars(llama)["forward"] is own
     sharded(input_ids=probe.tokens[None, :12])
@@ -94,7 +105,10 @@ class Scaling(LlamaForCausalLM):
     def forward(self, input_ids, attention_mask=None, logits_to_keep=0):
         embedded = 100 * self.model.embed_tokens(input_ids)
         return super().forward(
-            inputs_embeds=embedded, attention_mask=attention_mask, logits_to_keep=logits_to_keep, use_cache=False
+            inputs_embeds=embedded,
+            attention_mask=attention_mask,
+            logits_to_keep=logits_to_keep,
+            use_cache=False,
         )
 
 
@@ -111,21 +125,29 @@ class Prefixed(PreTrainedModel):
         self.post_init()
 
     def forward(self, input_ids, attention_mask=None):
-        return self.inner(inputs_embeds=100 * self.inner.embed_tokens(input_ids), attention_mask=attention_mask)
+        return self.inner(
+            inputs_embeds=100 * self.inner.embed_tokens(input_ids), attention_mask=attention_mask
+        )
 
 
 def by_a_hook(llama):
-    llama.register_forward_pre_hook(lambda module, args, kwargs: (args, scaled(llama, kwargs)), with_kwargs=True)
+    llama.register_forward_pre_hook(
+        lambda module, args, kwargs: (args, scaled(llama, kwargs)), with_kwargs=True
+    )
 
 
 def by_the_instance(llama):
     inner = llama.forward
-    llama.forward = lambda input_ids, **rest: inner(**scaled(llama, {"input_ids": input_ids} | rest))
+    llama.forward = lambda input_ids, **rest: inner(
+        **scaled(llama, {"input_ids": input_ids} | rest)
+    )
 
 
 def scaled(llama, kwargs):
     embedded = 100 * llama.get_input_embeddings()(kwargs["input_ids"])
-    return {name: value for name, value in kwargs.items() if name != "input_ids"} | {"inputs_embeds": embedded}
+    return {name: value for name, value in kwargs.items() if name != "input_ids"} | {
+        "inputs_embeds": embedded
+    }
 
 
 def own_class_of(model_class):
@@ -137,15 +159,21 @@ def own_class_of(model_class):
     return make
 
 
-@pytest.mark.parametrize("change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance])
+@pytest.mark.parametrize(
+    "change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance]
+)
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
     plain = capture(prepare(llama), probe, ["all"]).layers[0].states
     heads = []
     model = change(llama) or llama
     if hasattr(model, "lm_head"):
-        model.lm_head.register_forward_hook(lambda module, args, output: heads.append(output.shape[1]))
+        model.lm_head.register_forward_hook(
+            lambda module, args, output: heads.append(output.shape[1])
+        )
     assert torch.equal(capture(prepare(model), probe, ["all"]).layers[0].states, 100 * plain)
-    assert set(heads) <= {1} or change is by_the_instance  # whose forward does not say that it takes logits_to_keep
+    assert (
+        set(heads) <= {1} or change is by_the_instance
+    )  # whose forward does not say that it takes logits_to_keep
 
 
 @pytest.mark.parametrize("hugging_face", [True, False], ids=["hugging face", "hand-written"])
@@ -153,10 +181,14 @@ def test_the_autocast_of_accelerate_is_left_out(llama, probe, hugging_face):
     model = llama if hugging_face else Padded()
     plain = last_states(model, probe)
     model._original_forward = model.forward  # as accelerate prepares a model for mixed precision
-    model.forward = types.MethodType(torch.autocast("cpu", torch.bfloat16)(type(model).forward), model)
+    model.forward = types.MethodType(
+        torch.autocast("cpu", torch.bfloat16)(type(model).forward), model
+    )
     own = vars(model)["forward"]
     if hugging_face:
-        llama.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+        llama.lm_head.register_forward_pre_hook(
+            lambda *_: pytest.fail("the head's logits are not needed")
+        )
     assert torch.equal(last_states(model, probe), plain)
     assert vars(model)["forward"] is own
 
@@ -232,7 +264,8 @@ def test_two_stacks_of_ones_own():
     model = Translator()
     probe = Probe.from_tokens(random_tokens(10, 9, VOCABULARY), max_vectors=56)
     with pytest.raises(
-        ValueError, match=r"layers={'transformer.decoder.layers': 'transformer.decoder.layers.\*', 'trans"
+        ValueError,
+        match=r"layers={'transformer.decoder.layers': 'transformer.decoder.layers.\*', 'trans",
     ):
         measure(model, probe)
     layers = {"encoder": "transformer.encoder.layers.*", "decoder": "transformer.decoder.layers.*"}

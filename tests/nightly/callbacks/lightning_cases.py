@@ -1,6 +1,7 @@
 """Run by torchrun in two processes: each strategy trains with the tracker and without it.
 
-PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tests/nightly/callbacks/lightning_cases.py FOLDER
+PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tests/nightly/callbacks/lightning_cases.py
+FOLDER
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Flat(Job):
         if not isinstance(self.network, FullyShardedDataParallel):
             policy = ModuleWrapPolicy({Block})
             cpu = torch.device("cpu")
-            self.network = FullyShardedDataParallel(self.network, auto_wrap_policy=policy, device_id=cpu)
+            self.network = FullyShardedDataParallel(
+                self.network, auto_wrap_policy=policy, device_id=cpu
+            )
 
 
 class PerParameter(Job):
@@ -69,7 +72,9 @@ STRATEGIES: dict[str, tuple[type[Job], Callable[[], Strategy], dict[str, Any]]] 
     "FSDP": (Flat, lambda: FSDPStrategy(process_group_backend="gloo"), {}),
     "FSDP2": (
         PerParameter,
-        lambda: ModelParallelStrategy(process_group_backend="gloo", data_parallel_size=2, tensor_parallel_size=1),
+        lambda: ModelParallelStrategy(
+            process_group_backend="gloo", data_parallel_size=2, tensor_parallel_size=1
+        ),
         {},
     ),
 }
@@ -80,11 +85,20 @@ def trained(name: str, root: Path, *callbacks: pl.Callback) -> list[Any]:
     make, strategy, settings = STRATEGIES[name]
     pl.seed_everything(3, verbose=False)
     job = make()
-    settings = {"max_steps": STEPS, "devices": 2, "strategy": strategy(), "logger": False} | settings
+    settings = {
+        "max_steps": STEPS,
+        "devices": 2,
+        "strategy": strategy(),
+        "logger": False,
+    } | settings
     trainer(root, *callbacks, **settings).fit(job, batches())
     weights = [parameter.detach() for parameter in job.parameters()]
     local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # type: ignore[operator]
-    return [job.losses, torch.rand(1).item(), sum(float(weight.double().abs().sum()) for weight in local)]
+    return [
+        job.losses,
+        torch.rand(1).item(),
+        sum(float(weight.double().abs().sum()) for weight in local),
+    ]
 
 
 def tracked(name: str, folder: Path) -> list[Any]:
@@ -99,10 +113,19 @@ def tracked(name: str, folder: Path) -> list[Any]:
 def saved(folder: Path) -> None:
     """A checkpoint for each measured step."""
     pl.seed_everything(3, verbose=False)
-    saving = ModelCheckpoint(folder / "saved", every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    saving = ModelCheckpoint(
+        folder / "saved", every_n_train_steps=2, save_top_k=-1, filename="{step}"
+    )
     attached = tracker(PROBE, 2, run="saved", store=folder / "store", tokens_per_forward=60)
-    settings = {"max_steps": STEPS, "devices": 2, "strategy": STRATEGIES["DDP"][1](), "logger": False}
-    trainer(folder / "job", attached, saving, overfit_batches=1, **settings).fit(Repeatable(), batches(shuffle=False))
+    settings = {
+        "max_steps": STEPS,
+        "devices": 2,
+        "strategy": STRATEGIES["DDP"][1](),
+        "logger": False,
+    }
+    trainer(folder / "job", attached, saving, overfit_batches=1, **settings).fit(
+        Repeatable(), batches(shuffle=False)
+    )
 
 
 def resumed(folder: Path) -> None:
@@ -129,8 +152,15 @@ def broken_on_one_rank(folder: Path) -> list[float]:
         return model(batch.input_ids)
 
     job = Job()
-    attached = tracker(PROBE, 2, run="broken", store=folder / "store", on_error="warn", forward=forward)
-    settings = {"max_steps": STEPS, "devices": 2, "strategy": STRATEGIES["DDP"][1](), "logger": False}
+    attached = tracker(
+        PROBE, 2, run="broken", store=folder / "store", on_error="warn", forward=forward
+    )
+    settings = {
+        "max_steps": STEPS,
+        "devices": 2,
+        "strategy": STRATEGIES["DDP"][1](),
+        "logger": False,
+    }
     trainer(folder / "broken", attached, **settings).fit(job, batches())
     return job.losses
 
@@ -164,7 +194,7 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    # Under load a thread of gloo may still hold tensors of the last collective when the interpreter ends, and is then
-    # killed with the whole process, all work done: seen in 2 of some 20 runs.
+    # Under load a thread of gloo may still hold tensors of the last collective when the interpreter
+    # ends, and is then killed with the whole process, all work done: seen in 2 of some 20 runs.
     sys.stdout.flush()
     os._exit(0)

@@ -41,7 +41,9 @@ def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
             super().log_metrics(metrics, step)
 
     attached, job = tracker(probe, 4, on_error="warn"), Job()
-    trainer(tmp_path, attached, logger=Failing(tmp_path, name="job", version="0")).fit(job, batches())
+    trainer(tmp_path, attached, logger=Failing(tmp_path, name="job", version="0")).fit(
+        job, batches()
+    )
     assert len(job.losses) == 8
     frame = attached.store.to_pandas()
     assert set(frame.loc[frame.metric.eq("two_nn") & frame["value"].notna(), "step"]) == {0, 4, 8}
@@ -65,13 +67,27 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
             {},
             r"expected a probe, got none: pass RepresentationDynamics\(probe=",
         ),
-        (lambda probe: tracker(probe, layers="layers.*"), {}, r"'layers.\*' matches none; .* \"network.blocks.\*\""),
-        (lambda probe: tracker(probe, model="netwrk"), {}, "to name a module inside Job, got 'netwrk'; it has network"),
-        (lambda probe: SavePretrainedCheckpoint(3), {}, "expected a Hugging Face model to save, got Job"),
+        (
+            lambda probe: tracker(probe, layers="layers.*"),
+            {},
+            r"'layers.\*' matches none; .* \"network.blocks.\*\"",
+        ),
+        (
+            lambda probe: tracker(probe, model="netwrk"),
+            {},
+            "to name a module inside Job, got 'netwrk'; it has network",
+        ),
+        (
+            lambda probe: SavePretrainedCheckpoint(3),
+            {},
+            "expected a Hugging Face model to save, got Job",
+        ),
     ],
     ids=["no probe", "no layers", "no model", "nothing to save"],
 )
-def test_configuration_that_cannot_work_is_refused_before_training(tmp_path, probe, make, settings, message):
+def test_configuration_that_cannot_work_is_refused_before_training(
+    tmp_path, probe, make, settings, message
+):
     job = Job()
     with pytest.raises(ValueError, match=message):
         trainer(tmp_path, make(probe), **settings).fit(job, batches())
@@ -99,17 +115,28 @@ def test_a_strategy_that_cannot_be_tracked_is_refused():
 
 
 def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
-    with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
+    with pytest.raises(
+        ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"
+    ):
         SavePretrainedCheckpoint().begin(strategy(FSDPStrategy), None)  # type: ignore[arg-type]
 
 
 def test_two_metrics_of_one_name_are_refused(probe):
     own = [
-        Metric("mine", METRICS["anisotropy"].kernel, "", (0, 1), "", subsets=("all",), settings={"a": n})
+        Metric(
+            "mine",
+            METRICS["anisotropy"].kernel,
+            "",
+            (0, 1),
+            "",
+            subsets=("all",),
+            settings={"a": n},
+        )
         for n in (1, 2)
     ]
     with pytest.raises(
-        ValueError, match="expected metrics of different names, got several called mine on all; give each"
+        ValueError,
+        match="expected metrics of different names, got several called mine on all; give each",
     ):
         tracker(probe, metrics=own)
 

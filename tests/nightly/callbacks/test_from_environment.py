@@ -1,4 +1,6 @@
-"""The tracker attached to an unchanged Lightning script by environment variables, through the entry point."""
+"""The tracker attached to an unchanged Lightning script by environment variables, through the entry
+point.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from small import random_tokens
 
 from repdyn import open_store
 from repdyn.callbacks import RepresentationDynamics
-from repdyn.callbacks.from_environment import hugging_face_callbacks, lightning_callbacks, settings_of_environment
+from repdyn.callbacks.from_environment import (
+    hugging_face_callbacks,
+    lightning_callbacks,
+    settings_of_environment,
+)
 from repdyn.probe import Probe
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +70,9 @@ def test_nothing_is_attached_without_the_variable(entry_point, tmp_path, monkeyp
     assert not any(isinstance(each, RepresentationDynamics) for each in trainer.callbacks)
 
 
-def test_an_unchanged_script_is_tracked(entry_point, saved, tmp_path, monkeypatch, without_figures) -> None:
+def test_an_unchanged_script_is_tracked(
+    entry_point, saved, tmp_path, monkeypatch, without_figures
+) -> None:
     monkeypatch.setenv("REPDYN_SCHEDULE", "1")
     monkeypatch.setenv("REPDYN_METRICS", "anisotropy rank_me[centred=false]")
     monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
@@ -76,13 +84,19 @@ def test_an_unchanged_script_is_tracked(entry_point, saved, tmp_path, monkeypatc
     assert {"anisotropy", "rank_me[centred=false]"} <= set(frame["metric"])
 
 
-def test_a_script_with_a_trainer_of_transformers_is_tracked(saved, tmp_path, monkeypatch, without_figures) -> None:
+def test_a_script_with_a_trainer_of_transformers_is_tracked(
+    saved, tmp_path, monkeypatch, without_figures
+) -> None:
     monkeypatch.setenv("REPDYN_SCHEDULE", "1")
     monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
-    arguments = transformers.TrainingArguments(str(tmp_path / "trainer"), max_steps=2, report_to="none", use_cpu=True)
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "trainer"), max_steps=2, report_to="none", use_cpu=True
+    )
     data = [{"input_ids": row, "labels": row} for row in random_tokens(16, 12)]
     model = tiny_language_model().model
-    transformers.Trainer(model, arguments, train_dataset=data, callbacks=hugging_face_callbacks()).train()  # type: ignore[arg-type]
+    transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=hugging_face_callbacks()
+    ).train()  # type: ignore[arg-type]
     assert sorted(open_store(tmp_path / "store").to_pandas()["step"].unique()) == [0, 1, 2]
 
 
@@ -92,7 +106,8 @@ def test_without_the_variable_a_trainer_of_transformers_gets_no_callback(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("text", "schedule"), [("1000", 1000), ("0, 10,100", [0, 10, 100]), ("checkpoints", "checkpoints")]
+    ("text", "schedule"),
+    [("1000", 1000), ("0, 10,100", [0, 10, 100]), ("checkpoints", "checkpoints")],
 )
 def test_schedules_are_read(saved, monkeypatch, text: str, schedule: object) -> None:
     monkeypatch.setenv("REPDYN_SCHEDULE", text)
@@ -109,7 +124,9 @@ def test_schedules_are_read(saved, monkeypatch, text: str, schedule: object) -> 
         ("REPDYN_METRICS", "two_nm", "did you mean 'two_nn'"),
     ],
 )
-def test_what_cannot_be_read_stops_the_script_before_its_training(saved, monkeypatch, name, value, message) -> None:
+def test_what_cannot_be_read_stops_the_script_before_its_training(
+    saved, monkeypatch, name, value, message
+) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         lightning_callbacks()
@@ -117,7 +134,9 @@ def test_what_cannot_be_read_stops_the_script_before_its_training(saved, monkeyp
 
 def test_a_missing_probe_stops_the_script(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("REPDYN_PROBE", str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError, match="expected a probe written by Probe.save, got no file"):
+    with pytest.raises(
+        FileNotFoundError, match="expected a probe written by Probe.save, got no file"
+    ):
         lightning_callbacks()
 
 
@@ -129,7 +148,9 @@ def test_the_entry_point_loads_nothing_where_it_is_not_asked_for() -> None:
         "import sys; from repdyn.callbacks.from_environment import lightning_callbacks as f; assert f() == []; "
         "assert not {'torch', 'lightning', 'transformers', 'plotly'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""}
+    )
 
 
 UNDER_THE_OTHER_NAME = """
@@ -163,7 +184,11 @@ assert isinstance(attached, pl.Callback) and "lightning.pytorch" not in sys.modu
 @pytest.mark.process
 def test_a_job_of_pytorch_lightning_loads_no_second_lightning(tmp_path):
     """Many jobs import the older name, whose callbacks and modules are other classes."""
-    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    }
     command = [sys.executable, "-c", UNDER_THE_OTHER_NAME]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""A signal in the middle of a measurement: the training saves at once, on a model that is as it was."""
+"""A signal in the middle of a measurement: the training saves at once, on a model that is as it
+was.
+"""
 
 import os
 import signal
@@ -53,13 +55,17 @@ def metric(preemption: Preemption) -> Metric:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_loop_that_sets_a_flag_saves_at_once(tmp_path, small_probe, handled, caplog, capsys, number):
+def test_a_loop_that_sets_a_flag_saves_at_once(
+    tmp_path, small_probe, handled, caplog, capsys, number
+):
     arrived = []
     handled(lambda *_: arrived.append(1), number)
     handler = signal.getsignal(number)
     preemption, model = Preemption(number), HandWritten()
     metrics = ["anisotropy", metric(preemption)]
-    with Tracker(model, small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise") as tracker:
+    with Tracker(
+        model, small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise"
+    ) as tracker:
         tracker.step()
         assert arrived == [1]
         assert preemption.clouds == 9  # neither the second batch of the layer nor another layer
@@ -82,7 +88,12 @@ def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, handled, 
     handled(handler)
     model, saved = HandWritten(), []
     tracker = Tracker(
-        model, small_probe, 1, ["anisotropy", metric(Preemption())], store=tmp_path / "mine", on_error=on_error
+        model,
+        small_probe,
+        1,
+        ["anisotropy", metric(Preemption())],
+        store=tmp_path / "mine",
+        on_error=on_error,
     )
 
     def train():
@@ -103,7 +114,9 @@ def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, handled, 
 
 def test_lightning_saves_at_once(tmp_path, probe, caplog):
     preemption = Preemption()
-    attached = RepresentationDynamics(probe, 2, ["anisotropy", metric(preemption)], on_error="raise")
+    attached = RepresentationDynamics(
+        probe, 2, ["anisotropy", metric(preemption)], on_error="raise"
+    )
     saving = ModelCheckpoint(tmp_path / "saved", save_on_exception=True, every_n_train_steps=1000)
     with pytest.raises(SystemExit):
         trainer(tmp_path, attached, saving, logger=False).fit(Job(), batches())
@@ -128,7 +141,9 @@ def test_lightning_does_not_begin_a_measurement_after_sigterm(tmp_path, probe):
 
 
 def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
-    """As its checkpoint on SIGTERM does: a handler sets a flag, and a callback saves at the end of the step."""
+    """As its checkpoint on SIGTERM does: a handler sets a flag, and a callback saves at the end of
+    the step.
+    """
     arrived = []
     handled(lambda *_: arrived.append(1))
 
@@ -139,12 +154,22 @@ def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
 
     tokens = random_tokens(24, 12)
     model = BertForMaskedLM(
-        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32)
+        BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
     )
     preemption = Preemption()
-    arguments = TrainingArguments(str(tmp_path), max_steps=6, report_to="none", use_cpu=True, save_strategy="no")
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=6, report_to="none", use_cpu=True, save_strategy="no"
+    )
     attached = HuggingFaceTracker(
-        Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96), 2, ["anisotropy", metric(preemption)]
+        Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96),
+        2,
+        ["anisotropy", metric(preemption)],
     )
     data = [{"input_ids": row, "labels": row} for row in tokens]
     Trainer(model, arguments, train_dataset=data, callbacks=[attached, SavesOnSigterm()]).train()
@@ -194,7 +219,9 @@ def test_progress_raises_from_the_signal_on(handled):
             progress("kernels", 0.5)
 
 
-def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(tmp_path, small_probe, handled):
+def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(
+    tmp_path, small_probe, handled
+):
     """Not at the next layer, before which the metrics after the signal would all be computed."""
     handled(lambda *_: None)
     after: list[torch.Tensor] = []
@@ -204,8 +231,14 @@ def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(tmp_path,
         return torch.tensor(1.0)
 
     preemption = Preemption()
-    metrics = ["anisotropy", metric(preemption), *(Metric(f"late_{number}", late) for number in range(3))]
-    with Tracker(HandWritten(), small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise") as tracker:
+    metrics = [
+        "anisotropy",
+        metric(preemption),
+        *(Metric(f"late_{number}", late) for number in range(3)),
+    ]
+    with Tracker(
+        HandWritten(), small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise"
+    ) as tracker:
         before = len(after)
         tracker.step()
         assert len(after) == before

@@ -15,7 +15,9 @@ def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):
             return super().training_step({"input_ids": batch[0]}, batch_idx)
 
     attached = tracker(probe, 4)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(probe.tokens.view(24, 12)), batch_size=4)
+    data = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(probe.tokens.view(24, 12)), batch_size=4
+    )
     trainer(tmp_path, attached).fit(Tuples(), data)
     frame = attached.store.to_pandas()
     assert frame.loc[frame.step == 4, "tokens_seen"].isna().all()
@@ -27,7 +29,10 @@ def test_two_trackers_with_names_keep_apart(tmp_path, probe):
             super().__init__()
             self.teacher = HandWritten(n_layers=2)
 
-    attached = tracker(probe, 4, model="network"), tracker(probe, 4, model="teacher", name="teacher")
+    attached = (
+        tracker(probe, 4, model="network"),
+        tracker(probe, 4, model="teacher", name="teacher"),
+    )
     trainer(tmp_path, *attached).fit(Pair(), batches())
     store = attached[0].store
     assert store.runs() == ["job/0", "job/0.teacher"]

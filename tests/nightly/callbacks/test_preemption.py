@@ -1,4 +1,6 @@
-"""A training that a signal or an error ends: the user's checkpoint is saved before anything is drawn."""
+"""A training that a signal or an error ends: the user's checkpoint is saved before anything is
+drawn.
+"""
 
 import subprocess
 import sys
@@ -56,7 +58,9 @@ class Interrupting(pl.Callback):
     ],
     ids=["SIGTERM", "Ctrl-C", "error"],
 )
-def test_the_checkpoint_is_saved_before_anything_is_drawn(tmp_path, probe, events, caplog, exception, expected):
+def test_the_checkpoint_is_saved_before_anything_is_drawn(
+    tmp_path, probe, events, caplog, exception, expected
+):
     saving = ModelCheckpoint(tmp_path / "saved", save_on_exception=True, every_n_train_steps=1000)
     attached = tracker(probe, 2, report=True)
     with pytest.raises((type(exception), SystemExit)):
@@ -113,9 +117,16 @@ def test_sigterm_to_a_process(tmp_path):
         probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
         trainer({str(tmp_path)!r}, tracker(probe, 2), Preempted(), saving).fit(Job(), batches())
     """)
-    script = script.replace(f"trainer({str(tmp_path)!r}", f"trainer(__import__('pathlib').Path({str(tmp_path)!r})")
+    script = script.replace(
+        f"trainer({str(tmp_path)!r}", f"trainer(__import__('pathlib').Path({str(tmp_path)!r})"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=tmp_path,
     )
     (saved,) = (tmp_path / "saved").iterdir()
     assert torch.load(saved, weights_only=True)["global_step"] == 5

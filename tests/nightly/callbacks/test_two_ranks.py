@@ -1,4 +1,6 @@
-"""Lightning's strategies of two processes: the training is what it was, the numbers are those of one process."""
+"""Lightning's strategies of two processes: the training is what it was, the numbers are those of
+one process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ pytestmark = [pytest.mark.process]
 def launched(*command: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, env=environment
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment,
     )
     assert result.returncode == 0, result.stderr[-3000:]
 
@@ -33,7 +40,15 @@ def launched(*command: str) -> None:
 def folder(tmp_path_factory) -> Path:
     """What two processes under torchrun have left."""
     folder = tmp_path_factory.mktemp("lightning")
-    launched("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", cases.__file__, str(folder))
+    launched(
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        cases.__file__,
+        str(folder),
+    )
     return folder
 
 
@@ -53,7 +68,9 @@ def test_training_is_bit_identical(folder, strategy):
     store = open_store(folder / "store")
     assert store.steps(strategy) == [0, 2, 4]
     frame = store.to_pandas(strategy)
-    assert set(frame.loc[frame["layer"].notna(), "module"]) == {f"network.blocks.{i}" for i in range(3)}
+    assert set(frame.loc[frame["layer"].notna(), "module"]) == {
+        f"network.blocks.{i}" for i in range(3)
+    }
 
 
 @pytest.mark.once
@@ -61,8 +78,14 @@ def test_training_is_bit_identical(folder, strategy):
 def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     outcome(folder, "saved")
     job = Job()
-    job.load_state_dict(torch.load(folder / "saved" / f"step={step}.ckpt", weights_only=True)["state_dict"])
-    expected = measure(job, cases.PROBE, tokens_per_forward=60).to_pandas().sort_values(["metric", "subset", "layer"])
+    job.load_state_dict(
+        torch.load(folder / "saved" / f"step={step}.ckpt", weights_only=True)["state_dict"]
+    )
+    expected = (
+        measure(job, cases.PROBE, tokens_per_forward=60)
+        .to_pandas()
+        .sort_values(["metric", "subset", "layer"])
+    )
     frame = open_store(folder / "store").to_pandas("saved")
     found = frame[(frame["step"] == step) & frame["layer"].notna()]
     np.testing.assert_array_equal(found["value"], expected["value"])
@@ -75,7 +98,10 @@ def test_a_run_that_goes_on_repeats_nothing(folder):
     store = open_store(folder / "store")
     assert store.steps("saved") == [0, 2, 4, 6]
     by_run = store.to_pandas("saved").astype({"run_id": str}).groupby("run_id")["step"]
-    assert sorted(sorted(steps.unique()) for _, steps in by_run) == [[0, 2, 4], [6]]  # who measured which
+    assert sorted(sorted(steps.unique()) for _, steps in by_run) == [
+        [0, 2, 4],
+        [6],
+    ]  # who measured which
 
 
 def test_early_stopping_measures_the_end(folder):
@@ -89,8 +115,8 @@ def test_a_rank_that_cannot_measure_stops_nobody(folder):
     assert frame["reason"].dropna().empty  # the first rank measures alone
 
 
-# Lightning starts the second process itself, here by multiprocessing's spawn; the example of docs/distributed.md has it
-# run the script again.
+# Lightning starts the second process itself, here by multiprocessing's spawn; the example of
+# docs/distributed.md has it run the script again.
 LAUNCHED_BY_LIGHTNING = """
     from jobs import Job, batches, tracker, trainer
     from lightning_cases import PROBE
@@ -110,4 +136,8 @@ def test_processes_that_lightning_starts(tmp_path):
     launched(str(script))
     store = open_store(root / "job" / "0" / "repdyn")
     assert store.steps("job/0") == [0, 2, 4]
-    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 2 * 96, 4: 4 * 96}
+    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {
+        0: 0,
+        2: 2 * 96,
+        4: 4 * 96,
+    }

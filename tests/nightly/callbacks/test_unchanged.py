@@ -93,22 +93,31 @@ def test_training_is_bit_identical(tmp_path, probe, request, make, settings):
     views = request.node.get_closest_marker("views") is not None
 
     def loggers(root):
-        others = [TensorBoardLogger(root / "tensorboard"), WandbLogger(save_dir=root, offline=True, project="test")]
+        others = [
+            TensorBoardLogger(root / "tensorboard"),
+            WandbLogger(save_dir=root, offline=True, project="test"),
+        ]
         return [CSVLogger(root / "csv"), *(others if views else [])]
 
     for name in ("plain", "tracked"):
         (tmp_path / name).mkdir()
-    plain, plain_rng, plain_flags = run(tmp_path / "plain", make, [], logger=loggers(tmp_path / "plain"), **settings)
+    plain, plain_rng, plain_flags = run(
+        tmp_path / "plain", make, [], logger=loggers(tmp_path / "plain"), **settings
+    )
     attached = [tracker(probe, 2)]
     if not isinstance(plain, Job):
         attached.append(SavePretrainedCheckpoint(2, tmp_path / "saved"))
-    tracked, rng, flags = run(tmp_path / "tracked", make, attached, logger=loggers(tmp_path / "tracked"), **settings)
+    tracked, rng, flags = run(
+        tmp_path / "tracked", make, attached, logger=loggers(tmp_path / "tracked"), **settings
+    )
 
     assert attached[0].store.steps(attached[0].store.runs()[0]) == [0, 2, 4, 6, 8]
     if isinstance(plain, Job):
         assert plain.losses == tracked.losses
         assert len(plain.losses) >= 8
-    for (name, expected), found in zip(plain.state_dict().items(), tracked.state_dict().values(), strict=True):
+    for (name, expected), found in zip(
+        plain.state_dict().items(), tracked.state_dict().values(), strict=True
+    ):
         assert torch.equal(expected, found), name
     assert flags == plain_flags
     assert torch.equal(rng[0], plain_rng[0])

@@ -1,4 +1,6 @@
-"""Attention weights: what the library itself reports, layer by layer; and a model that does not notice."""
+"""Attention weights: what the library itself reports, layer by layer; and a model that does not
+notice.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,21 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import Undefined
 
-SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 N_LAYERS = 3
 
 
 def built(family, auto=AutoModel, **settings):
     torch.manual_seed(0)
-    return auto.from_config(AutoConfig.for_model(family, **SIZES, max_position_embeddings=64, **settings))
+    return auto.from_config(
+        AutoConfig.for_model(family, **SIZES, max_position_embeddings=64, **settings)
+    )
 
 
 @pytest.fixture
@@ -40,11 +50,17 @@ def as_reported(model, probe, kind="attentions"):
     model.set_attn_implementation("eager")
     reported = []
     for tokens in probe.tokens.split(probe.lengths.tolist()):
-        arguments = {"input_ids": tokens[None], "attention_mask": torch.ones(1, len(tokens)), "use_cache": False}
+        arguments = {
+            "input_ids": tokens[None],
+            "attention_mask": torch.ones(1, len(tokens)),
+            "use_cache": False,
+        }
         if model.config.is_encoder_decoder:
             arguments["decoder_input_ids"] = tokens[None]
         with torch.no_grad():
-            reported.append([weights[0] for weights in model(**arguments, output_attentions=True)[kind]])
+            reported.append(
+                [weights[0] for weights in model(**arguments, output_attentions=True)[kind]]
+            )
     return list(zip(*reported, strict=True))
 
 
@@ -124,9 +140,14 @@ def test_blocks_without_attention(probe):
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built("gpt2", AutoModelForCausalLM)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
-    found, all_layers = attention_weights(prepare(model, chosen), probe), attention_weights(prepare(model), probe)
+    found, all_layers = (
+        attention_weights(prepare(model, chosen), probe),
+        attention_weights(prepare(model), probe),
+    )
     states = capture(prepare(model, chosen), probe, ["all"])
-    assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(enumerate(chosen, start=1))
+    assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(
+        enumerate(chosen, start=1)
+    )
     for layer, block in ((1, 1), (2, 3)):
         assert torch.equal(found.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
     with pytest.raises(Undefined, match="nothing in 'transformer.ln_f' puts out attention weights"):
@@ -136,7 +157,9 @@ def test_layers_are_numbered_as_the_states_are(probe):
 # how much is looked at and kept
 
 
-def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_room(monkeypatch, probe):
+def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_room(
+    monkeypatch, probe
+):
     monkeypatch.setattr(attention, "LENGTH", 8)
     found = attention_weights(prepare(built("gpt2", AutoModelForCausalLM)), probe, n_tokens=20)
     assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]

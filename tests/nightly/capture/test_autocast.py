@@ -1,4 +1,6 @@
-"""Autocast: a measurement runs in the precision of the weights, and says so where the model decides otherwise."""
+"""Autocast: a measurement runs in the precision of the weights, and says so where the model decides
+otherwise.
+"""
 
 import pytest
 import torch
@@ -10,18 +12,26 @@ from repdyn import Tracker, measure, open_store
 
 
 def values(frame):
-    return frame.loc[frame["layer"].notna()].sort_values(["metric", "subset", "layer"])["value"].tolist()
+    return (
+        frame.loc[frame["layer"].notna()]
+        .sort_values(["metric", "subset", "layer"])["value"]
+        .tolist()
+    )
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_a_model_of_fabric_is_measured_as_it_is_offline(tmp_path, small_probe, without_figures, precision, compiled):
+def test_a_model_of_fabric_is_measured_as_it_is_offline(
+    tmp_path, small_probe, without_figures, precision, compiled
+):
     torch.manual_seed(0)
     bare = HandWritten()
     fabric = Fabric(accelerator="cpu", precision=precision)
     whole = torch.compile(bare, backend="eager") if compiled else bare
     model, optimizer = fabric.setup(whole, torch.optim.SGD(bare.parameters(), lr=0.1))
-    with Tracker(model, small_probe, schedule=1, store=tmp_path / "live", on_error="raise") as tracker:
+    with Tracker(
+        model, small_probe, schedule=1, store=tmp_path / "live", on_error="raise"
+    ) as tracker:
         tokens = torch.randint(3, 50, (4, 12))
         loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
         fabric.backward(loss)
@@ -73,7 +83,11 @@ class SwitchedOff(HandWritten):
 
 @pytest.mark.parametrize(
     ("make", "precision"),
-    [(InsideTheModel, "bfloat16 autocast"), (InsideABlock, "bfloat16 autocast"), (SwitchedOff, "float32")],
+    [
+        (InsideTheModel, "bfloat16 autocast"),
+        (InsideABlock, "bfloat16 autocast"),
+        (SwitchedOff, "float32"),
+    ],
 )
 def test_autocast_that_the_model_enters_is_recorded(small_probe, make, precision):
     assert {row.dtype for row in measure(make(), small_probe).rows} == {precision}

@@ -1,4 +1,6 @@
-"""The states between attention and feed-forward, against what passes by in a plain run of each family."""
+"""The states between attention and feed-forward, against what passes by in a plain run of each
+family.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,26 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 
 N_LAYERS, DIM, VOCABULARY = 3, 32, 50
-SIZES = {"hidden_size": DIM, "intermediate_size": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
+SIZES = {
+    "hidden_size": DIM,
+    "intermediate_size": 64,
+    "num_hidden_layers": N_LAYERS,
+    "num_attention_heads": 4,
+}
 GROUPED = {"num_key_value_heads": 2, "pad_token_id": 0}
 
 
 def of(family, **settings):
     """Return what makes a model of a family of transformers."""
     return lambda: AutoModel.from_config(
-        AutoConfig.for_model(family, **SIZES, vocab_size=VOCABULARY, max_position_embeddings=64, **settings)
+        AutoConfig.for_model(
+            family, **SIZES, vocab_size=VOCABULARY, max_position_embeddings=64, **settings
+        )
     )
 
 
-# Who takes in the sum, the last part of its module's name first; "+" for who puts out what is added where nobody does.
+# Who takes in the sum, the last part of its module's name first; "+" for who puts out what is added
+# where nobody does.
 FAMILIES = {
     "gpt2": (of("gpt2"), r"h\.\d+\.ln_2"),
     "llama": (of("llama", **GROUPED), r"layers\.\d+\.post_attention_layernorm"),
@@ -40,19 +50,34 @@ FAMILIES = {
         r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.attention\.LayerNorm",
     ),
     "modernbert": (of("modernbert", pad_token_id=0, local_attention=8), r"layers\.\d+\.mlp_norm"),
-    "t5": (of("t5", num_decoder_layers=N_LAYERS), r"(en|de)coder\.block\.\d+\.layer\.1\.layer_norm"),
+    "t5": (
+        of("t5", num_decoder_layers=N_LAYERS),
+        r"(en|de)coder\.block\.\d+\.layer\.1\.layer_norm",
+    ),
     "gemma2": (of("gemma2", **GROUPED, head_dim=8), r"layers\.\d+\.pre_feedforward_layernorm"),
     "olmo2": (of("olmo2", **GROUPED), r"layers\.\d+\.mlp"),
-    "granite": (of("granite", **GROUPED, residual_multiplier=0.22), r"layers\.\d+\.post_attention_layernorm"),
-    "gpt_neox in turn": (of("gpt_neox", use_parallel_residual=False), r"layers\.\d+\.post_attention_layernorm"),
+    "granite": (
+        of("granite", **GROUPED, residual_multiplier=0.22),
+        r"layers\.\d+\.post_attention_layernorm",
+    ),
+    "gpt_neox in turn": (
+        of("gpt_neox", use_parallel_residual=False),
+        r"layers\.\d+\.post_attention_layernorm",
+    ),
     "gpt_neox": (of("gpt_neox"), r"\+layers\.\d+\.attention\.dense"),
     "llama with an adapter": (
         lambda: with_adapter(of("llama", **GROUPED)()),
         r".*layers\.\d+\.post_attention_layernorm",
     ),
     "nn.TransformerEncoder": (lambda: Torch(norm_first=False), r"encoder\.layers\.\d+\.norm1"),
-    "nn.TransformerEncoder, norm first": (lambda: Torch(norm_first=True), r"encoder\.layers\.\d+\.norm2"),
-    "nn.TransformerEncoder, sequences second": (lambda: Torch(batch_first=False), r"encoder\.layers\.\d+\.norm1"),
+    "nn.TransformerEncoder, norm first": (
+        lambda: Torch(norm_first=True),
+        r"encoder\.layers\.\d+\.norm2",
+    ),
+    "nn.TransformerEncoder, sequences second": (
+        lambda: Torch(batch_first=False),
+        r"encoder\.layers\.\d+\.norm1",
+    ),
     "by hand": (HandWritten, r"blocks\.\d+\.feed_forward"),
 }
 
@@ -61,13 +86,17 @@ class Torch(nn.Module):
     def __init__(self, norm_first: bool = False, batch_first: bool = True) -> None:
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, DIM)
-        layer = nn.TransformerEncoderLayer(DIM, 4, 64, norm_first=norm_first, batch_first=batch_first)
+        layer = nn.TransformerEncoderLayer(
+            DIM, 4, 64, norm_first=norm_first, batch_first=batch_first
+        )
         self.encoder = nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=False)
         self.batch_first = batch_first
 
     def forward(self, tokens):
         x = self.token(tokens)
-        return self.encoder(x) if self.batch_first else self.encoder(x.transpose(0, 1)).transpose(0, 1)
+        return (
+            self.encoder(x) if self.batch_first else self.encoder(x.transpose(0, 1)).transpose(0, 1)
+        )
 
 
 def with_adapter(model):
@@ -89,31 +118,50 @@ def built(make, dtype=torch.float32):
 
 
 def reported(model, probe, pattern):
-    """The sums, layer after layer in the order of time, (n_tokens, dim), from hooks on the named modules."""
+    """The sums, layer after layer in the order of time, (n_tokens, dim), from hooks on the named
+    modules.
+    """
     added, entered, sums, handles = pattern.startswith("\\+"), [], [], []
-    names = [name for name, _ in model.named_modules() if re.fullmatch(pattern.removeprefix("\\+"), name)]
+    names = [
+        name for name, _ in model.named_modules() if re.fullmatch(pattern.removeprefix("\\+"), name)
+    ]
     assert names
     for name in names:
         if added:
             block = model.get_submodule(re.match(r"\w+\.\d+", name)[0])
             handles.append(
-                block.register_forward_pre_hook(lambda _m, args, kw: entered.append(first(args, kw)), with_kwargs=True)
+                block.register_forward_pre_hook(
+                    lambda _m, args, kw: entered.append(first(args, kw)), with_kwargs=True
+                )
             )
             handles.append(
-                model.get_submodule(name).register_forward_hook(lambda _m, _a, out: sums.append(entered[-1] + out))
+                model.get_submodule(name).register_forward_hook(
+                    lambda _m, _a, out: sums.append(entered[-1] + out)
+                )
             )
         else:
-            handles.append(model.get_submodule(name).register_forward_pre_hook(lambda _m, args: sums.append(args[0])))
+            handles.append(
+                model.get_submodule(name).register_forward_pre_hook(
+                    lambda _m, args: sums.append(args[0])
+                )
+            )
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     ids = probe.tokens.view(10, 13)
-    decoder = {"decoder_input_ids": ids} if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else {}
+    decoder = (
+        {"decoder_input_ids": ids}
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        else {}
+    )
     with torch.no_grad():
         model(ids, **decoder)
     torch.backends.mha.set_fastpath_enabled(fast_path)
     for handle in handles:
         handle.remove()
-    return [(s.transpose(0, 1) if s.ndim == 3 and s.shape[0] == 13 else s).reshape(130, -1) for s in sums]
+    return [
+        (s.transpose(0, 1) if s.ndim == 3 and s.shape[0] == 13 else s).reshape(130, -1)
+        for s in sums
+    ]
 
 
 def first(args, kwargs):
@@ -122,7 +170,9 @@ def first(args, kwargs):
 
 def after_attention(model, probe, layers=None, **settings):
     settings = {"tokens_per_forward": 10_000, **settings}
-    return capture(prepare(model, layers), probe, ["all"], captures={"after_attention"}, **settings).layers
+    return capture(
+        prepare(model, layers), probe, ["all"], captures={"after_attention"}, **settings
+    ).layers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -131,7 +181,9 @@ def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
     model, rows = built(make), probe.sample("all").ravel()
     layers = after_attention(model, probe)
     expected = reported(model, probe, pattern)
-    assert [layer.after_attention is None for layer in layers] == [layer.index == 0 for layer in layers]
+    assert [layer.after_attention is None for layer in layers] == [
+        layer.index == 0 for layer in layers
+    ]
     assert len(expected) == len([layer for layer in layers if layer.index > 0])
     for ours, theirs in zip([layer for layer in layers if layer.index > 0], expected, strict=True):
         assert torch.equal(ours.after_attention, theirs[rows])
@@ -145,7 +197,9 @@ def test_in_half_precision(family, dtype, probe):
     layers = [layer for layer in after_attention(model, probe) if layer.index > 0]
     for ours, theirs in zip(layers, reported(model, probe, pattern), strict=True):
         assert ours.after_attention.dtype == dtype
-        torch.testing.assert_close(ours.after_attention, theirs[rows], rtol=0, atol=0 if family != "granite" else 1e-2)
+        torch.testing.assert_close(
+            ours.after_attention, theirs[rows], rtol=0, atol=0 if family != "granite" else 1e-2
+        )
 
 
 class Reason(HandWritten):

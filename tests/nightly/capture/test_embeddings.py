@@ -76,7 +76,9 @@ def test_the_table_that_is_given_the_tokens(name, small_probe):
 
 class Functional(HandWritten):
     def forward(self, tokens):
-        x = nn.functional.embedding(tokens, self.token.weight) + self.position(torch.arange(tokens.shape[1]))
+        x = nn.functional.embedding(tokens, self.token.weight) + self.position(
+            torch.arange(tokens.shape[1])
+        )
         for block in self.blocks:
             x = block(x)
         return x

@@ -14,20 +14,33 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.models import build_model
 
 RAGGED_IDS = random_tokens(10, 9)
-RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
+RAGGED_MASK = (
+    torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]
+).long()
 
 
 def tiny(family: str, **changes):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "n_layers": 3,
+        "n_heads": 2,
+        "context_length": 16,
+        "dropout": 0.1,
+    }
     return build_model(family, **sizes | changes, pad_token_id=1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_batch_size_and_padding_side_do_not_matter(family):
     model = tiny(family)
-    left = torch.stack([ids.roll(int(9 - n)) for ids, n in zip(RAGGED_IDS, RAGGED_MASK.sum(1), strict=True)])
-    left_mask = torch.stack([m.roll(int(9 - n)) for m, n in zip(RAGGED_MASK, RAGGED_MASK.sum(1), strict=True)])
+    left = torch.stack(
+        [ids.roll(int(9 - n)) for ids, n in zip(RAGGED_IDS, RAGGED_MASK.sum(1), strict=True)]
+    )
+    left_mask = torch.stack(
+        [m.roll(int(9 - n)) for m, n in zip(RAGGED_MASK, RAGGED_MASK.sum(1), strict=True)]
+    )
     probes = [
         Probe.from_tokens(ids, mask, max_vectors=56, pad_id=1)
         for ids, mask in [(RAGGED_IDS, RAGGED_MASK), (left, left_mask)]
@@ -57,17 +70,29 @@ def test_causality_that_cannot_be_told(hand_written, small_probe):
 
 def test_head_is_not_run_unless_it_is_asked_for(small_probe):
     model = tiny("gpt2")
-    model.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+    model.lm_head.register_forward_pre_hook(
+        lambda *_: pytest.fail("the head's logits are not needed")
+    )
     capture(prepare(model), small_probe, ["all"])
     capture(
-        prepare(AutoModelForCausalLM.from_config(model.config), ["transformer.h.*", "lm_head"]), small_probe, ["all"]
+        prepare(AutoModelForCausalLM.from_config(model.config), ["transformer.h.*", "lm_head"]),
+        small_probe,
+        ["all"],
     )
 
 
 def tiny_t5():
     torch.manual_seed(0)
     return T5Model(
-        T5Config(vocab_size=50, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+        T5Config(
+            vocab_size=50,
+            d_model=16,
+            d_ff=32,
+            d_kv=8,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=2,
+        )
     )
 
 

@@ -13,7 +13,12 @@ from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
 
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+}
 RAGGED_MASK = torch.arange(9)[None] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]
 
 
@@ -37,7 +42,9 @@ class FixedLength(HandWritten):
 @pytest.mark.parametrize("length", [64, 80])
 def test_a_model_of_one_length_is_tried_at_that_length(length):
     probe = Probe.from_tokens(random_tokens(4, length), max_vectors=96)
-    assert {row.causal for row in measure(FixedLength(length), probe, ["anisotropy"]).rows} == {True}
+    assert {row.causal for row in measure(FixedLength(length), probe, ["anisotropy"]).rows} == {
+        True
+    }
 
 
 class Masked(nn.Module):
@@ -47,7 +54,9 @@ class Masked(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
-        return x + scaled_dot_product_attention(q, k, v, attn_mask=self.mask(torch.arange(x.shape[1])))
+        return x + scaled_dot_product_attention(
+            q, k, v, attn_mask=self.mask(torch.arange(x.shape[1]))
+        )
 
 
 def masked(mask):
@@ -62,13 +71,17 @@ def masked(mask):
 @pytest.mark.parametrize("size", [4, 16])
 def test_attention_in_blocks_is_not_causal(size, length):
     model = masked(lambda i: i[:, None] // size >= i[None] // size)
-    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)) == {None: False}
+    assert causality(
+        prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)
+    ) == {None: False}
 
 
 @pytest.mark.parametrize(("prefix", "causal"), [(16, True), (40, False)])
 def test_a_prefix_is_seen_where_it_is_long(prefix, causal):
     model = masked(lambda i: (i[:, None] >= i[None]) | (i[None] < prefix))
-    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {None: causal}
+    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {
+        None: causal
+    }
 
 
 @pytest.mark.parametrize("length", [16, 64])
@@ -85,7 +98,9 @@ class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.token = nn.Embedding(50, 16)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2
+        )
 
 
 class Unheeding(Encoder):
@@ -115,5 +130,9 @@ def test_states_that_depend_on_the_padding_are_refused(model_class, ragged):
 def test_padding_that_is_heeded_or_left_to_the_user_is_not_refused(ragged):
     torch.manual_seed(0)
     assert capture(prepare(Heeding()), ragged, ["all"]).layers
-    assert capture(prepare(Unheeding(), forward=lambda model, batch: model(batch.input_ids)), ragged, ["all"]).layers
-    assert capture(prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES))), ragged, ["all"]).layers
+    assert capture(
+        prepare(Unheeding(), forward=lambda model, batch: model(batch.input_ids)), ragged, ["all"]
+    ).layers
+    assert capture(
+        prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES))), ragged, ["all"]
+    ).layers

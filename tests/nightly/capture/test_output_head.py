@@ -1,4 +1,6 @@
-"""The output head: what it computes is the model's own prediction, and where there is none, the reason is given."""
+"""The output head: what it computes is the model's own prediction, and where there is none, the
+reason is given.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from repdyn.capture.output_head import OutputHead, find_output_head
 from repdyn.capture.prepared_model import prepare
 from repdyn.models import build_model
 
-SIZES = {"vocab_size": 70, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
+SIZES = {
+    "vocab_size": 70,
+    "hidden_size": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "context_length": 32,
+    "pad_token_id": 0,
+}
 IDS = torch.arange(1, 15).reshape(2, 7)
 
 
@@ -56,7 +65,9 @@ def head_and_logits(model):
     return head, head(states.flatten(0, 1)), logits.flatten(0, 1)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bloom", "llama", "bert", "roberta", "modernbert"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gpt_neox", "bloom", "llama", "bert", "roberta", "modernbert"]
+)
 def test_the_head_gives_the_model_s_own_logits(family):
     _, found, logits = head_and_logits(of_family(family))
     assert torch.allclose(found, logits, atol=1e-5)
@@ -92,7 +103,13 @@ class CumulativeNorm(nn.Module):
 
 
 def test_reasons():
-    config = BertConfig(vocab_size=70, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+    config = BertConfig(
+        vocab_size=70,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
     assert find_output_head(prepare(BertModel(config)), IDS) == output_head.NO_LOGITS
     assert find_output_head(prepare(Mixing(config)), IDS) == output_head.NOT_A_CHAIN
     decoder = of_family("gpt2")
@@ -101,8 +118,18 @@ def test_reasons():
     broken = of_family("gpt2")
     nn.init.constant_(broken.transformer.ln_f.weight, torch.nan)
     assert find_output_head(prepare(broken), IDS) == output_head.NOT_FINITE
-    t5 = T5Config(vocab_size=70, d_model=16, d_kv=8, d_ff=16, num_heads=2, num_layers=2, decoder_start_token_id=0)
-    assert find_output_head(prepare(T5ForConditionalGeneration(t5)), IDS) == output_head.SEVERAL_STACKS
+    t5 = T5Config(
+        vocab_size=70,
+        d_model=16,
+        d_kv=8,
+        d_ff=16,
+        num_heads=2,
+        num_layers=2,
+        decoder_start_token_id=0,
+    )
+    assert (
+        find_output_head(prepare(T5ForConditionalGeneration(t5)), IDS) == output_head.SEVERAL_STACKS
+    )
 
 
 class WithLoss(HandWritten):
@@ -122,7 +149,9 @@ def test_logits_without_a_name(kind):
 
 @pytest.mark.parametrize("dim", [16, 50])
 def test_states_are_no_logits(dim):
-    """A model without a head puts out states, of as many coordinates as it has tokens in the second case."""
+    """A model without a head puts out states, of as many coordinates as it has tokens in the second
+    case.
+    """
     body = HandWritten(dim=dim, vocabulary=50)
     body.head = nn.Identity()
     assert find_output_head(prepare(body), IDS) == output_head.NO_LOGITS

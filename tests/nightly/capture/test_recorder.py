@@ -41,7 +41,9 @@ def assert_layers_are_the_stream(model, probe):
         model.eval()(next(probe.batches(1000)).input_ids)
     assert len(states) == len(model.stream)
     for layer, expected in zip(states, model.stream, strict=True):
-        torch.testing.assert_close(layer.states, expected.flatten(0, 1)[rows].detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            layer.states, expected.flatten(0, 1)[rows].detach(), rtol=1e-5, atol=1e-5
+        )
     in_batches = capture(prepare(model), probe, ["all"], tokens_per_forward=36).layers
     for layer, whole in zip(in_batches, states, strict=True):
         torch.testing.assert_close(layer.states, whole.states, rtol=1e-5, atol=1e-5)
@@ -93,7 +95,12 @@ class ByName(Streams):
 
 @pytest.mark.parametrize(
     ("model_class", "block_class"),
-    [(PairPassedOn, BranchFirst), (PairPassedOn, WeightsFirst), (Remembering, MemoryFirst), (ByName, Named)],
+    [
+        (PairPassedOn, BranchFirst),
+        (PairPassedOn, WeightsFirst),
+        (Remembering, MemoryFirst),
+        (ByName, Named),
+    ],
     ids=["branch put out first", "weights put out first", "memory taken in first", "all by name"],
 )
 def test_states_are_what_runs_from_block_to_block(model_class, block_class, small_probe):
@@ -105,7 +112,9 @@ class BranchesInPairs(HandWritten):
 
     def __init__(self):
         super().__init__()
-        parts = nn.ModuleList([self.blocks[0].feed_forward, copy.deepcopy(self.blocks[0].feed_forward)])
+        parts = nn.ModuleList(
+            [self.blocks[0].feed_forward, copy.deepcopy(self.blocks[0].feed_forward)]
+        )
         self.blocks = nn.ModuleList(copy.deepcopy(parts) for _ in range(3))
 
     def forward(self, tokens):
@@ -130,5 +139,7 @@ class RunsTwice(HandWritten):
     ids=["branches", "run twice"],
 )
 def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_probe):
-    with pytest.raises(RuntimeError, match=f"'{after}' does not take the output of '{before}'.*layers="):
+    with pytest.raises(
+        RuntimeError, match=f"'{after}' does not take the output of '{before}'.*layers="
+    ):
         capture(prepare(make()), small_probe, ["all"])

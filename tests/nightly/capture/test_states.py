@@ -1,4 +1,6 @@
-"""States of layers: each token in its row, in memory up to a limit, in files without a name beyond it."""
+"""States of layers: each token in its row, in memory up to a limit, in files without a name beyond
+it.
+"""
 
 import errno
 import os
@@ -28,7 +30,9 @@ def test_too_small_a_disk_is_told_before_anything_is_written(folder, monkeypatch
         monkeypatch.setattr(os, "posix_fallocate", full)
     else:
         monkeypatch.delattr(os, "posix_fallocate")
-    monkeypatch.setattr(layer_states.shutil, "disk_usage", lambda _: SimpleNamespace(free=3_000_000_000))
+    monkeypatch.setattr(
+        layer_states.shutil, "disk_usage", lambda _: SimpleNamespace(free=3_000_000_000)
+    )
     buffers = Buffers(4_000_000_000)
     like = torch.empty(1, 1, device="meta").expand(1, 1000)
     buffers.new(1_000_000, like)

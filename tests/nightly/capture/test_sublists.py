@@ -30,7 +30,9 @@ class Residual(nn.Module):
 
 
 class OfParts(nn.Module):
-    """A model whose list holds a list for each half of a block: a norm, what it is about, and the sum."""
+    """A model whose list holds a list for each half of a block: a norm, what it is about, and the
+    sum.
+    """
 
     def __init__(self, depth: int = 3, dim: int = 16) -> None:
         super().__init__()
@@ -39,7 +41,9 @@ class OfParts(nn.Module):
         for _ in range(depth):
             feed_forward = nn.Sequential(nn.Linear(dim, 32), nn.GELU(), nn.Linear(32, dim))
             for part in (Attention(dim), feed_forward):
-                self.layers.append(nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), part, Residual()]))
+                self.layers.append(
+                    nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), part, Residual()])
+                )
 
     def forward(self, tokens):
         stream = self.embedding(tokens)
@@ -54,7 +58,11 @@ def test_parts_of_blocks_are_no_layers(small_probe):
     assert "(LayerNorm, Attention, Residual, Sequential)" in str(caught.value)
     layers = eval(re.search(r"layers=(\[.*?\])", str(caught.value))[1])
     found = measure(OfParts(), small_probe, layers=layers).rows
-    assert {row.layer: row.module for row in found if row.layer} == {1: "layers.1.2", 2: "layers.3.2", 3: "layers.5.2"}
+    assert {row.layer: row.module for row in found if row.layer} == {
+        1: "layers.1.2",
+        2: "layers.3.2",
+        3: "layers.5.2",
+    }
 
 
 def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
@@ -72,13 +80,17 @@ def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
     sampled = torch.from_numpy(np.flatnonzero(states.rows >= 0))
     for layer, stream in zip(states.layers, streams, strict=True):
         expected = stream.flatten(0, 1)[sampled]
-        torch.testing.assert_close(layer.states[states.rows[sampled]], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            layer.states[states.rows[sampled]], expected, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_stages_of_whole_blocks_are_flattened():
     model = nn.Module()
     model.stages = nn.ModuleList(nn.ModuleList(Block(16, True) for _ in range(2)) for _ in range(3))
-    assert [block.name for block in find_blocks(model)] == [f"stages.{i}.{j}" for i in range(3) for j in range(2)]
+    assert [block.name for block in find_blocks(model)] == [
+        f"stages.{i}.{j}" for i in range(3) for j in range(2)
+    ]
 
 
 class Around(nn.Module):
@@ -102,7 +114,9 @@ class InPairs(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(50, 16)
         pairs = [[wrap(Attention(16)), wrap(feed_forward())] for _ in range(3)]
-        self.layers = nn.ModuleList(chain.from_iterable(pairs) if flat else map(nn.ModuleList, pairs))
+        self.layers = nn.ModuleList(
+            chain.from_iterable(pairs) if flat else map(nn.ModuleList, pairs)
+        )
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -117,7 +131,11 @@ def test_parts_of_blocks_in_turn_are_no_layers(small_probe):
         measure(InPairs(flat=True), small_probe)
     layers = eval(re.search(r"layers=(\[.*?\])", str(caught.value))[1])
     found = measure(InPairs(flat=True), small_probe, layers=layers).rows
-    assert {row.layer: row.module for row in found if row.layer} == {1: "layers.1", 2: "layers.3", 3: "layers.5"}
+    assert {row.layer: row.module for row in found if row.layer} == {
+        1: "layers.1",
+        2: "layers.3",
+        3: "layers.5",
+    }
 
 
 class Whole(nn.Module):
@@ -133,5 +151,7 @@ class Whole(nn.Module):
 def test_whole_blocks_whose_attention_takes_turns_are_layers():
     model = nn.Module()
     linear = lambda: nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))  # noqa: E731
-    model.layers = nn.ModuleList(Whole(kind()) for _ in range(3) for kind in (lambda: Attention(16), linear))
+    model.layers = nn.ModuleList(
+        Whole(kind()) for _ in range(3) for kind in (lambda: Attention(16), linear)
+    )
     assert len(find_blocks(model)) == 6

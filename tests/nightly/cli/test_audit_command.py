@@ -52,7 +52,12 @@ def run(tmp_path, monkeypatch, capsys) -> Run:
 
 
 def test_a_faulty_history(hub, publish, run, tmp_path):
-    for revision, weights in {"step0": "end", "step8": "end", "step16": "own", "step32": "end"}.items():
+    for revision, weights in {
+        "step0": "end",
+        "step8": "end",
+        "step16": "own",
+        "step32": "end",
+    }.items():
         publish(revision, weights)
     suite = tmp_path / "mine.yaml"
     suite.write_text(SUITE)

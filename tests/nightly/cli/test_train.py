@@ -42,14 +42,21 @@ TINY = [
 
 def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    # W&B leaves the address of this process's own service in the environment, and a child would write there.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=280, check=False)
+    # W&B leaves the address of this process's own service in the environment, and a child would
+    # write there.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")
+    }
+    return subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=280, check=False
+    )
 
 
 @pytest.fixture
 def train_here(monkeypatch, capsys):
-    """As :func:`train`, in this process: importing takes longer than most of what is asked for here."""
+    """As :func:`train`, in this process: importing takes longer than most of what is asked for
+    here.
+    """
     environment = dict(os.environ)
 
     def train_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
@@ -103,18 +110,23 @@ def test_no_argument_is_the_quickstart(monkeypatch):
 )
 def test_a_mistyped_key_says_what_was_meant(train_here, tmp_path, typed, meant):
     (tmp_path / "typo.yaml").write_text("data:\n  batchsize: 3\n")
-    result = train_here("fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *typed, cwd=tmp_path)
+    result = train_here(
+        "fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *typed, cwd=tmp_path
+    )
     assert result.returncode == 2
     assert meant in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
-def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train_here, caplog, monkeypatch, request):
+def test_a_small_run_from_start_to_figures_and_its_sweep(
+    tmp_path, family, train_here, caplog, monkeypatch, request
+):
     if family == "bert":  # whose figures are drawn by the same code, slowly
         request.getfixturevalue("without_figures")
     quickstart = str(ROOT / "configs" / "quickstart.yaml")
-    # W&B's service takes a relative folder as one below where it was started, by another test in this process perhaps
+    # W&B's service takes a relative folder as one below where it was started, by another test in
+    # this process perhaps
     given = ["--model.family", family, "--run.folder", str(tmp_path / "runs")]
     result = train_here("fit", "--config", quickstart, *TINY, *given, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -137,7 +149,9 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
     wandb.finish()  # where the run was of this process, W&B may still be at writing it
     assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
     logged = pd.read_csv(folder / "metrics.csv")
-    assert {"train/loss", "anisotropy/layer_02", "anisotropy_no_sink/mean", "two_nn/mean"} <= set(logged.columns)
+    assert {"train/loss", "anisotropy/layer_02", "anisotropy_no_sink/mean", "two_nn/mean"} <= set(
+        logged.columns
+    )
     figures = str(folder.relative_to(tmp_path) / "repdyn" / "figures")
     assert family == "bert" or figures in result.stdout.replace("\n", "")
 
@@ -148,14 +162,22 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
         analyze_checkpoints([str(folder)])
     again = open_store(folder / "sweep").to_pandas()
     again, live = (
-        rows[rows.layer.notna()].set_index(["step", "metric", "subset", "layer"])["value"] for rows in (again, frame)
+        rows[rows.layer.notna()].set_index(["step", "metric", "subset", "layer"])["value"]
+        for rows in (again, frame)
     )
     pd.testing.assert_series_equal(again, live, check_exact=True)
 
 
 @pytest.mark.process
 def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
-    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
+    quickstart = [
+        "fit",
+        "--config",
+        str(ROOT / "configs" / "quickstart.yaml"),
+        *TINY,
+        "--run.loggers",
+        "[]",
+    ]
     assert train_here(*quickstart, cwd=tmp_path).returncode == 0
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
     last = folder / "checkpoints" / "last.ckpt"
@@ -165,7 +187,13 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     store = open_store(folder / "repdyn")
     assert store.steps(store.runs()[0]) == [0, 4, 6, 8, 9]
-    assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6", "step8", "step9"}
+    assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {
+        "step0",
+        "step4",
+        "step6",
+        "step8",
+        "step9",
+    }
     assert Probe.load(next((folder / "repdyn" / "probes").iterdir())).batch_vectors == 256
 
 
@@ -179,11 +207,20 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, m
         folders = list(pool.map(lambda _: run.new_folder(), range(8)))
     assert all(folder.is_dir() for folder in folders)
     names = {folder.name for folder in folders}
-    assert names == {"2026-01-02_03-04-05", *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9))}
+    assert names == {
+        "2026-01-02_03-04-05",
+        *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9)),
+    }
 
 
 def test_a_trainer_that_cannot_be_built_leaves_no_folder(tmp_path, train_here):
-    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), "--run.loggers", "[]"]
+    quickstart = [
+        "fit",
+        "--config",
+        str(ROOT / "configs" / "quickstart.yaml"),
+        "--run.loggers",
+        "[]",
+    ]
     with pytest.raises(ValueError, match="nonsense"):
         train_here(*quickstart, "--trainer.accelerator", "nonsense", cwd=tmp_path)
     assert list((tmp_path / "runs" / "quickstart").iterdir()) == []
@@ -191,7 +228,14 @@ def test_a_trainer_that_cannot_be_built_leaves_no_folder(tmp_path, train_here):
 
 @pytest.mark.process
 def test_two_devices_share_one_folder(tmp_path):
-    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
+    quickstart = [
+        "fit",
+        "--config",
+        str(ROOT / "configs" / "quickstart.yaml"),
+        *TINY,
+        "--run.loggers",
+        "[]",
+    ]
     result = train(*quickstart, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()

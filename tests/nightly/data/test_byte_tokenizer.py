@@ -27,8 +27,12 @@ def test_ids_are_the_bytes_and_decode_to_the_text(tokenizer: PreTrainedTokenizer
 
 
 @pytest.mark.parametrize("spelling", SPECIAL_IDS)
-def test_a_special_token_spelled_in_a_text_is_text(tokenizer: PreTrainedTokenizerBase, spelling: str):
-    assert tokenizer(f"a{spelling}b", add_special_tokens=False).input_ids == list(f"a{spelling}b".encode())
+def test_a_special_token_spelled_in_a_text_is_text(
+    tokenizer: PreTrainedTokenizerBase, spelling: str
+):
+    assert tokenizer(f"a{spelling}b", add_special_tokens=False).input_ids == list(
+        f"a{spelling}b".encode()
+    )
 
 
 def test_saving_and_loading_changes_nothing(tokenizer: PreTrainedTokenizerBase, tmp_path: Path):

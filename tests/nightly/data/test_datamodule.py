@@ -39,11 +39,15 @@ def test_the_text_is_split_in_order_90_5_5(source: str):
 
 
 def test_training_windows_are_shuffled_anew_each_epoch_and_alike_in_each_run(source: str):
-    first, second = (TextDataModule(source, sequence_length=50).train_dataloader() for _ in range(2))
+    first, second = (
+        TextDataModule(source, sequence_length=50).train_dataloader() for _ in range(2)
+    )
     epochs = [text_of(first), text_of(first)]
     assert epochs[0] != epochs[1]
     assert epochs == [text_of(second), text_of(second)]
-    assert epochs[0] != text_of(TextDataModule(source, sequence_length=50, seed=1).train_dataloader())
+    assert epochs[0] != text_of(
+        TextDataModule(source, sequence_length=50, seed=1).train_dataloader()
+    )
 
 
 def test_masked_windows_stand_between_cls_and_sep(source: str):
@@ -57,8 +61,14 @@ def test_masked_windows_stand_between_cls_and_sep(source: str):
 def test_validation_is_the_same_every_time_whatever_the_batch_size(source: str):
     def validation(batch_size: int) -> list[torch.Tensor]:
         data = TextDataModule(source, objective="masked", sequence_length=52, batch_size=batch_size)
-        runs = [torch.cat([batch[key] for batch in data.val_dataloader()]) for key in ("input_ids", "labels")]
-        again = [torch.cat([batch[key] for batch in data.val_dataloader()]) for key in ("input_ids", "labels")]
+        runs = [
+            torch.cat([batch[key] for batch in data.val_dataloader()])
+            for key in ("input_ids", "labels")
+        ]
+        again = [
+            torch.cat([batch[key] for batch in data.val_dataloader()])
+            for key in ("input_ids", "labels")
+        ]
         assert all(torch.equal(a, b) for a, b in zip(runs, again, strict=True))
         return runs
 
@@ -79,10 +89,13 @@ def test_any_hugging_face_tokenizer_will_do(source: str, tmp_path: Path, cache: 
 
 
 def test_the_probe_is_spread_over_the_validation_split(source: str):
-    data = TextDataModule(source, sequence_length=50, max_vectors=400, batch_vectors=400, design="dense")
+    data = TextDataModule(
+        source, sequence_length=50, max_vectors=400, batch_vectors=400, design="dense"
+    )
     windows = data.probe_windows()
     starts = [TEXT.index(bytes(row.tolist())) - 36_000 for row in windows]
-    # 40 windows in the split, 1.25 * 400 tokens wanted: ten of them, the first and the last among them
+    # 40 windows in the split, 1.25 * 400 tokens wanted: ten of them, the first and the last among
+    # them
     assert starts == [50 * index for index in (0, 4, 9, 13, 17, 22, 26, 30, 35, 39)]
     assert windows.dtype == np.int64
 
@@ -109,7 +122,9 @@ def test_the_design_decides_the_windows(source: str):
 
 
 def test_the_probe_carries_tokens_and_plan(source: str):
-    data = TextDataModule(source, objective="masked", sequence_length=52, max_vectors=800, batch_vectors=400)
+    data = TextDataModule(
+        source, objective="masked", sequence_length=52, max_vectors=800, batch_vectors=400
+    )
     probe = data.probe()
     assert len(probe.lengths) == len(data.probe_windows())
     assert probe.special_ids == (256, 257, 258, 259)
@@ -120,8 +135,13 @@ def test_the_probe_carries_tokens_and_plan(source: str):
 @pytest.fixture
 def prose(tmp_path: Path) -> Path:
     path = tmp_path / "prose.txt"
-    rare = [f"{one}{other}x" for one in "bcdfgklmnprstvwz" for other in ("ab", "ec", "id", "of", "ug")]
-    lines = [f"The dog, the cat and the {word} of the king don't sleep at {i}." for i, word in enumerate(rare * 12)]
+    rare = [
+        f"{one}{other}x" for one in "bcdfgklmnprstvwz" for other in ("ab", "ec", "id", "of", "ug")
+    ]
+    lines = [
+        f"The dog, the cat and the {word} of the king don't sleep at {i}."
+        for i, word in enumerate(rare * 12)
+    ]
     path.write_text("\n".join(lines))
     return path
 
@@ -133,14 +153,24 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
     if saved:
         name = str(tmp_path / "tokenizer")
         byte_tokenizer(for_encoder=objective == "masked").save_pretrained(name)
-    data = TextDataModule(str(prose), name, objective=objective, sequence_length=52, max_vectors=800, batch_vectors=400)
+    data = TextDataModule(
+        str(prose),
+        name,
+        objective=objective,
+        sequence_length=52,
+        max_vectors=800,
+        batch_vectors=400,
+    )
     plain = data.probe()
     assert plain.subsets == ("all", "no_sink")
     data.classes = CLASSES
     probe = data.probe()
     assert torch.equal(probe.tokens, plain.tokens)
     assert set(probe.subsets) == {"all", "no_sink", *CLASSES}
-    shown = {word: bytes(token for token in probe.tokens[probe.classes[word]].tolist()).decode() for word in CLASSES}
+    shown = {
+        word: bytes(token for token in probe.tokens[probe.classes[word]].tolist()).decode()
+        for word in CLASSES
+    }
     assert set(shown["function"].lower()) == set("theandofdon'tat")
     assert "the" in shown["frequent"]
     assert "x" in shown["rare"]
@@ -151,7 +181,9 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
 def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = tmp_path / "dump.xml"
     path.write_bytes(make_dump({"Fox": "The '''quick''' [[fox]]. " * 200}))
-    cleaned, raw = (TextDataModule(str(path), sequence_length=16, clean=clean) for clean in (True, False))
+    cleaned, raw = (
+        TextDataModule(str(path), sequence_length=16, clean=clean) for clean in (True, False)
+    )
     assert b"'''" in text_of(raw.val_dataloader())
     assert b"'''" not in text_of(cleaned.val_dataloader())
     assert "cleaned" in cleaned.description

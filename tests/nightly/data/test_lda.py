@@ -1,4 +1,6 @@
-"""Documents that a topic model wrote: the distributions they are drawn from, and what becomes of them on the way."""
+"""Documents that a topic model wrote: the distributions they are drawn from, and what becomes of
+them on the way.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_topics_that_share_no_word():
 @pytest.mark.parametrize("alpha", [0.02, 1.0])
 def test_shares_of_topics_have_the_spread_of_their_dirichlet_distribution(alpha):
     n_topics, length = 5, 400
-    _, of_words = draw_documents(2000, length, n_topics=n_topics, n_words=n_topics, alpha=alpha, seed=0)
+    _, of_words = draw_documents(
+        2000, length, n_topics=n_topics, n_words=n_topics, alpha=alpha, seed=0
+    )
     shares = np.stack([np.bincount(topics, minlength=n_topics) for topics in of_words]) / length
     assert np.abs(shares.mean(axis=0) - 1 / n_topics).max() < 0.05
     of_dirichlet = (1 / n_topics) * (1 - 1 / n_topics) / (n_topics * alpha + 1)
@@ -70,7 +74,9 @@ def test_training_documents_are_shuffled_and_validation_is_always_the_same():
     first, second = (torch.cat([batch["input_ids"] for batch in loader]) for _ in range(2))
     assert torch.equal(*epochs)
     assert not torch.equal(first, second)
-    validation = [torch.cat([batch["input_ids"] for batch in data.val_dataloader()]) for _ in range(2)]
+    validation = [
+        torch.cat([batch["input_ids"] for batch in data.val_dataloader()]) for _ in range(2)
+    ]
     assert torch.equal(*validation)
     assert len(validation[0]) == 4
 
@@ -88,7 +94,9 @@ def test_the_probe_knows_the_topic_of_each_word(objective):
 
 def test_the_probe_is_of_documents_that_are_not_trained_on():
     data = TopicDataModule(**SMALL)
-    trained_on = {tuple(ids.tolist()) for batch in data.train_dataloader() for ids in batch["input_ids"]}
+    trained_on = {
+        tuple(ids.tolist()) for batch in data.train_dataloader() for ids in batch["input_ids"]
+    }
     assert not trained_on & {tuple(ids.tolist()) for ids in data.probe().tokens.view(-1, 12)}
 
 

@@ -21,7 +21,11 @@ N_BATCHES = 13
 def loader(objective: str = "masked", num_workers: int = 0) -> ResumableLoader:
     tokenizer = load_tokenizer("bytes", for_encoder=True)
     windows = Windows(np.random.default_rng(0).integers(5, 250, 50 * 8), 8)
-    collate = CollateMasked(tokenizer, 0.5, seed=3, fixed=False) if objective == "masked" else collate_causal
+    collate = (
+        CollateMasked(tokenizer, 0.5, seed=3, fixed=False)
+        if objective == "masked"
+        else collate_causal
+    )
     settings = {
         "batch_size": 4,
         "shuffle": True,
@@ -38,7 +42,9 @@ def read(loader: ResumableLoader, number: int) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize(("objective", "num_workers"), [("causal", 0), ("masked", 0), ("masked", 2)])
+@pytest.mark.parametrize(
+    ("objective", "num_workers"), [("causal", 0), ("masked", 0), ("masked", 2)]
+)
 @pytest.mark.parametrize("n_read", [0, 1, N_BATCHES - 1, N_BATCHES, N_BATCHES + 1, 2 * N_BATCHES])
 def test_a_loader_continues_where_another_was(objective, num_workers, n_read):
     undisturbed = read(loader(objective, num_workers), 3 * N_BATCHES)
@@ -49,7 +55,8 @@ def test_a_loader_continues_where_another_was(objective, num_workers, n_read):
     assert all(torch.equal(a, b) for a, b in zip(before + after, undisturbed, strict=True))
 
 
-# Imports once and forks, since importing takes longer than the training. A training is killed where it stands.
+# Imports once and forks, since importing takes longer than the training. A training is killed where
+# it stands.
 _KILLED_AND_RESUMED = """
 import os, signal, sys, time
 from pathlib import Path

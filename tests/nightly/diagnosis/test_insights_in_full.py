@@ -19,11 +19,17 @@ RUNS = Path(__file__).parents[3] / "docs" / "runs"
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.floats(0.5, 100) | st.just(math.nan), min_size=7, max_size=12), st.integers(0, 2**16))
+@given(
+    st.lists(st.floats(0.5, 100) | st.just(math.nan), min_size=7, max_size=12),
+    st.integers(0, 2**16),
+)
 @example([1.0] * 8, 0)  # a constant correlates with nothing
 def test_any_course_gives_the_same_statements_for_any_order_of_its_rows(values, seed):
     rows = layers_at({10 * place: value for place, value in enumerate(values)}, reason=None)
-    rows = [replace(row, reason="too few vectors") if math.isnan(row.value or 0.0) else row for row in rows]
+    rows = [
+        replace(row, reason="too few vectors") if math.isnan(row.value or 0.0) else row
+        for row in rows
+    ]
     frame = to_frame([*rows, *losses(np.linspace(5, 2, len(values)))])
     shuffled = frame.sample(frac=1.0, random_state=seed)
     first, second = (stacks_of_run(of)[0].insights.as_dict() for of in (frame, shuffled))
@@ -55,5 +61,7 @@ def test_the_runs_of_the_documentation(folder, statuses):
 def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
     (found,) = insights(RUNS / "diverging")
     assert found.headline.startswith("failed: The training loss diverged")
-    peak = next(each for each in found.statements if each.metric == "two_nn" and each.kind == "peak")
+    peak = next(
+        each for each in found.statements if each.metric == "two_nn" and each.kind == "peak"
+    )
     assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)

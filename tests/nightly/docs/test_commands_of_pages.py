@@ -18,7 +18,11 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     page = (ROOT / "docs" / "configuration.md").read_text()
     (complete,) = [code for language, code in FENCE.findall(page) if language == "yaml"]
     (tmp_path / "complete.yaml").write_text(complete)
-    printed = {tuple(shell_words(line)[2:]) for _, line in COMMANDS if line.startswith("python train.py fit --config")}
+    printed = {
+        tuple(shell_words(line)[2:])
+        for _, line in COMMANDS
+        if line.startswith("python train.py fit --config")
+    }
     for words in [("fit", "--config", str(tmp_path / "complete.yaml")), *sorted(printed)]:
         monkeypatch.setattr("sys.argv", ["train.py", *words, "--print_config"])
         with pytest.raises(SystemExit) as stopped:
@@ -28,12 +32,19 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
 
 
 SHORT = ["--version", "metrics", "insights --print-rules", "sweep --list-suites", "study --help"]
-# those of committed stores; the others need the network, a model, a run of one's own or rows that somebody hands in
-COMMITTED = {line for _, line in COMMANDS if line.startswith("repdyn ") and " docs/" in line.split(" -o docs")[0]}
+# those of committed stores; the others need the network, a model, a run of one's own or rows that
+# somebody hands in
+COMMITTED = {
+    line
+    for _, line in COMMANDS
+    if line.startswith("repdyn ") and " docs/" in line.split(" -o docs")[0]
+}
 COMMITTED = {line for line in COMMITTED if "public_models/rows" not in line}
 
 
-@pytest.mark.parametrize("line", [*SHORT, *sorted(shlex.join(shell_words(line)[1:]) for line in COMMITTED)])
+@pytest.mark.parametrize(
+    "line", [*SHORT, *sorted(shlex.join(shell_words(line)[1:]) for line in COMMITTED)]
+)
 def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
     from repdyn.cli.main import main
 
@@ -50,7 +61,9 @@ def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("code", [code for _, code in python_blocks() if "docs/" in code or "import kernels" in code])
+@pytest.mark.parametrize(
+    "code", [code for _, code in python_blocks() if "docs/" in code or "import kernels" in code]
+)
 def test_snippets_on_committed_stores_run(code, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(code, "snippet", "exec"), {})

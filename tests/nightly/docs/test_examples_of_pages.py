@@ -13,14 +13,24 @@ import pytest
 
 from repdyn import open_store
 
-PAGES = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[3] / "docs").rglob("*.md")))
-EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGES, re.DOTALL))
+PAGES = "\n".join(
+    path.read_text() for path in sorted((Path(__file__).parents[3] / "docs").rglob("*.md"))
+)
+EXAMPLES = dict(
+    re.findall(
+        r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGES, re.DOTALL
+    )
+)
 
 STORES = {
     "images.py": ("runs/images", "images", [0, 4, 8]),
     "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
-    "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/0", [0, 10, 20, 30, 40]),
+    "lightning_module.py": (
+        "lightning_logs/version_0/repdyn",
+        "lightning_logs/0",
+        [0, 10, 20, 30, 40],
+    ),
     "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
     "start.py": ("runs/start", "start", [0, 8, 16]),
     "two_ranks.py": ("runs/two_ranks/0/repdyn", "two_ranks/0", [0, 5, 10]),
@@ -39,7 +49,9 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, request, name):
     (tmp_path / name).write_text(EXAMPLES[name])
     monkeypatch.chdir(tmp_path)
     if name == "two_ranks.py":  # which starts another process as it was started itself
-        result = subprocess.run([sys.executable, name], capture_output=True, text=True, check=False, env=os.environ)
+        result = subprocess.run(
+            [sys.executable, name], capture_output=True, text=True, check=False, env=os.environ
+        )
         assert result.returncode == 0, result.stderr[-3000:]
     else:
         runpy.run_path(name, run_name="__main__")
@@ -47,7 +59,8 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, request, name):
     store = open_store(tmp_path / path)
     assert store.steps(run) == steps
     frame = store.to_pandas(run)
-    # the untrained models of the examples have hundreds of tokens, whose vectors lie in as many tight clusters
+    # the untrained models of the examples have hundreds of tokens, whose vectors lie in as many
+    # tight clusters
     too_few = frame["reason"].fillna("").str.contains("are distinct|nearly the same")
     assert frame.loc[frame["layer"].notna() & ~too_few, "value"].notna().all()
     assert set(frame.loc[too_few, "metric"]) <= {"two_nn"}

@@ -24,11 +24,15 @@ def test_committed_with_output_and_small(path):
 @pytest.mark.process
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs(path, tmp_path, monkeypatch):
-    # cells call the command repdyn, which lies beside this interpreter also where its environment is not activated
+    # cells call the command repdyn, which lies beside this interpreter also where its environment
+    # is not activated
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(path, as_version=4)
     ran = NotebookClient(
-        notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook,
+        timeout=250,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     cells = [cell for cell in ran.cells if cell.cell_type == "code"]
     assert cells

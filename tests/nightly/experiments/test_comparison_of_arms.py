@@ -1,4 +1,6 @@
-"""The arms of several experiments side by side, and the plans of those that follow the matched pair."""
+"""The arms of several experiments side by side, and the plans of those that follow the matched
+pair.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def statistics() -> pd.DataFrame:
 
 
 def test_three_seeds_give_no_verdict_and_models_that_learned_nothing_none_either():
-    few, untrained = (analyze(made_up_rows(**made_up), 6.9).tests for made_up in ({"seeds": 3}, {"last_loss": 6.5}))
+    few, untrained = (
+        analyze(made_up_rows(**made_up), 6.9).tests
+        for made_up in ({"seeds": 3}, {"last_loss": 6.5})
+    )
     assert {test.verdict for test in few} == {"undecided"}
     assert {test.verdict for test in untrained} == {"untestable"}
 
@@ -37,7 +42,11 @@ def test_three_seeds_give_no_verdict_and_models_that_learned_nothing_none_either
 def test_the_figure_has_a_panel_for_each_statistic(statistics):
     figure = forest(statistics)
     assert [axes.get_title(loc="left") for axes in figure.axes] == list(COMPARED)
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["long", "wide", "causal"]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
+        "long",
+        "wide",
+        "causal",
+    ]
 
 
 @pytest.mark.parametrize("name", ["ablations", "no_bos", "bytes"])
@@ -54,7 +63,9 @@ def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_
         changed = {
             key
             for ours, theirs in zip(
-                (run.model, run.data, run.training), (causal.model, causal.data, causal.training), strict=True
+                (run.model, run.data, run.training),
+                (causal.model, causal.data, causal.training),
+                strict=True,
             )
             for key in {*ours, *theirs}
             if ours.get(key) != theirs.get(key) and key != "mask_probability"
@@ -78,14 +89,27 @@ def test_the_small_arms_differ_from_their_base_in_what_they_are_named_after():
     base, constant = small.runs[:2]
     assert {**base.model, "cooldown_steps": 300} == constant.model
     assert (without.data, without.model) == ({**small.data, "bos": False}, small.model)
-    assert (without.text, without.training, without.vocab_size) == (small.text, small.training, small.vocab_size)
+    assert (without.text, without.training, without.vocab_size) == (
+        small.text,
+        small.training,
+        small.vocab_size,
+    )
     assert (without.schedule, without.probes) == (small.schedule, small.probes)
 
 
 def test_differences_are_those_of_equal_seeds():
-    rows = [("base", 1, 1.0), ("base", 2, 5.0), ("base", 3, 7.0), ("other", 2, 4.0), ("other", 1, 3.0)]
+    rows = [
+        ("base", 1, 1.0),
+        ("base", 2, 5.0),
+        ("base", 3, 7.0),
+        ("other", 2, 4.0),
+        ("other", 1, 3.0),
+    ]
     found = differences(
-        pd.DataFrame([(*row[:2], *[row[2]] * len(COMPARED)) for row in rows], columns=["arm", "seed", *COMPARED])
+        pd.DataFrame(
+            [(*row[:2], *[row[2]] * len(COMPARED)) for row in rows],
+            columns=["arm", "seed", *COMPARED],
+        )
     )
     assert found.set_index("seed")["sink"].to_dict() == {2: -1.0, 1: 2.0}
     assert set(found["arm"]) == {"other - base"}

@@ -54,16 +54,30 @@ def test_both_objectives_see_the_same_windows_in_the_same_order(materials):
 
 @pytest.mark.once
 @pytest.mark.process
-def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(plan_file, materials, tmp_path, capsys):
+def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(
+    plan_file, materials, tmp_path, capsys
+):
     for planned in materials.plan.runs:
         train(materials, planned)
 
     disturbed = Materials(materials.plan, "builtin", tmp_path / "disturbed")
-    options = [str(plan_file), "--text", "builtin", "--output", str(disturbed.folder), "--workers", "2"]
-    process = subprocess.Popen([sys.executable, "-m", "experiments.run", *options], cwd=ROOT, start_new_session=True)
+    options = [
+        str(plan_file),
+        "--text",
+        "builtin",
+        "--output",
+        str(disturbed.folder),
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.run", *options], cwd=ROOT, start_new_session=True
+    )
     causal = disturbed.run_folder(disturbed.plan.runs[0])
     deadline = time.monotonic() + 200
-    while not (causal / PROGRESS).exists() and time.monotonic() < deadline and process.poll() is None:
+    while (
+        not (causal / PROGRESS).exists() and time.monotonic() < deadline and process.poll() is None
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(200) == 130
@@ -79,8 +93,22 @@ def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(plan_file,
         added = collect(experiment, experiment / "rows")
         assert added == [f"seed1/{arm}.{probe}" for arm in ("causal", "masked") for probe in "ab"]
         assert collect(experiment, experiment / "rows") == []
-    same = ["run", "step", "layer", "metric", "subset", "value", "low", "high", "probe", "tokens_seen"]
-    frames = [open_store(folder / "rows").to_pandas(columns=same) for folder in (materials.folder, disturbed.folder)]
+    same = [
+        "run",
+        "step",
+        "layer",
+        "metric",
+        "subset",
+        "value",
+        "low",
+        "high",
+        "probe",
+        "tokens_seen",
+    ]
+    frames = [
+        open_store(folder / "rows").to_pandas(columns=same)
+        for folder in (materials.folder, disturbed.folder)
+    ]
     assert len(frames[0]) > 500
     pd.testing.assert_frame_equal(*frames, check_exact=True)
     record = json.loads((disturbed.folder / "rows" / "experiment.json").read_text())
@@ -108,7 +136,10 @@ def test_a_plan_runs_on_a_cluster(plan_file, tmp_path, monkeypatch, capfd):
         str(tmp_path / "out"),
     ]
     found = subprocess.run(
-        [*command, "--ray", "--workers", "1", "--only", "*/causal"], cwd=ROOT, check=False, timeout=250
+        [*command, "--ray", "--workers", "1", "--only", "*/causal"],
+        cwd=ROOT,
+        check=False,
+        timeout=250,
     )
     assert found.returncode == 0, capfd.readouterr()
     materials = Materials(Plan.read(plan), "builtin", tmp_path / "out")

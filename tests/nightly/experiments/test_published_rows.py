@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "experiment"
 
 
-@pytest.mark.parametrize(("store", "name"), [("rows", "matched_pair"), ("small", "small"), ("small_no_bos",) * 2])
+@pytest.mark.parametrize(
+    ("store", "name"), [("rows", "matched_pair"), ("small", "small"), ("small_no_bos",) * 2]
+)
 def test_every_run_is_whole_and_of_the_plan(store, name):
     stored, plan = FOLDER / store, Plan.read(ROOT / "experiments" / "plans" / f"{name}.yaml")
     record = json.loads((stored / RECORD).read_text())
@@ -34,7 +36,9 @@ def test_every_run_is_whole_and_of_the_plan(store, name):
     for run, of_run in rows.groupby("run", observed=True):
         assert set(of_run["probe"]) == {record["probes"][probes[str(run)]]["hash"]}
         measured = of_run[of_run["layer"].notna()]
-        keys = list(measured[["step", "layer", "metric", "subset"]].itertuples(index=False, name=None))
+        keys = list(
+            measured[["step", "layer", "metric", "subset"]].itertuples(index=False, name=None)
+        )
         assert sorted(keys) == sorted(
             (step, layer, *metric) for step in steps for layer in layers for metric in metrics
         )

@@ -1,4 +1,6 @@
-"""The explorer in a real browser: it loads without errors and without other hosts, and its controls do what they say."""
+"""The explorer in a real browser: it loads without errors and without other hosts, and its controls
+do what they say.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ pytestmark = pytest.mark.process
 SENTENCE, OTHER = f"The coin {MARKUP[0]}{MARKUP[1]}{MARKUP[2]}.", "The note."
 
 
-TABS = ("Nearest tokens", "Similarity across layers", "Rank across layers", "Paths of two sentences")
+TABS = (
+    "Nearest tokens",
+    "Similarity across layers",
+    "Rank across layers",
+    "Paths of two sentences",
+)
 
 
 PLOTS = {"Similarity across layers": "similarity", "Rank across layers": "rank"}
@@ -41,7 +48,9 @@ def opened(session, watched_page):  # noqa: F811
 def captions(page, token):
     """Wait until both models' nearest tokens are those of one token."""
     for name in ("an encoder", "a decoder"):
-        page.locator("#nearest caption").get_by_text(f"{name}: {token}", exact=True).wait_for(state="attached")
+        page.locator("#nearest caption").get_by_text(f"{name}: {token}", exact=True).wait_for(
+            state="attached"
+        )
 
 
 def plotted(page, name):
@@ -76,8 +85,12 @@ def test_a_choice_updates_every_tab_without_errors_or_other_hosts(opened):
     page.get_by_label("Add the token's position embedding").uncheck()
     captions(page, "c")
     page.get_by_label("after the attention").check()
-    page.locator("#nearest tr:first-child th").get_by_text("0", exact=True).first.wait_for(state="detached")
-    assert [head.split() for head in page.locator("#nearest thead").all_inner_texts()] == [["layer", "1", "2"]] * 2
+    page.locator("#nearest tr:first-child th").get_by_text("0", exact=True).first.wait_for(
+        state="detached"
+    )
+    assert [head.split() for head in page.locator("#nearest thead").all_inner_texts()] == [
+        ["layer", "1", "2"]
+    ] * 2
     assert (opened.errors, opened.strangers) == ([], [])
 
 

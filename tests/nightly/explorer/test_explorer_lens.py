@@ -19,16 +19,26 @@ def test_an_earlier_layer_is_read_through_the_decoder_s_norm_and_unembedding(ses
     model = loaded.with_head
     with torch.no_grad():
         states = model(torch.tensor([found.ids]), output_hidden_states=True).hidden_states[1][0]
-        expected = model.get_output_embeddings()(model.base_model.final_layer_norm(states)).double().softmax(1)
+        expected = (
+            model.get_output_embeddings()(model.base_model.final_layer_norm(states))
+            .double()
+            .softmax(1)
+        )
     assert torch.allclose(found.layers[1].probabilities, expected.topk(LISTED).values, atol=1e-6)
 
 
 def test_an_encoder_predicts_each_token_without_seeing_it(session):
     loaded, found = session.models[ENCODER], session.lens(SENTENCE, ENCODER)
     mask = loaded.tokenizer.mask_token_id
-    ordinary = [place for place, token in enumerate(found.ids) if token not in loaded.tokenizer.all_special_ids]
+    ordinary = [
+        place
+        for place, token in enumerate(found.ids)
+        if token not in loaded.tokenizer.all_special_ids
+    ]
     assert list(found.masked) == ordinary
     for place in range(len(found.ids)):
-        read = [mask if at == place and at in ordinary else token for at, token in enumerate(found.ids)]
+        read = [
+            mask if at == place and at in ordinary else token for at, token in enumerate(found.ids)
+        ]
         expected = logits(loaded, read)[place].softmax(0).topk(LISTED)
         assert torch.allclose(found.layers[-1].probabilities[place], expected.values, atol=1e-6)

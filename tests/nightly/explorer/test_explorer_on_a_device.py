@@ -62,4 +62,6 @@ def test_what_is_shown_is_that_of_the_cpu(session, what, dtype):
         elif isinstance(other, Tensor):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
         else:
-            assert one == (pytest.approx(other, rel=1e-9, nan_ok=True) if isinstance(other, float) else other)
+            assert one == (
+                pytest.approx(other, rel=1e-9, nan_ok=True) if isinstance(other, float) else other
+            )

@@ -24,14 +24,20 @@ def test_each_token_has_the_numbers_of_the_study(session, settings):
     for place in range(len(encode_sentence(subject, SENTENCE))):
         [(_, seen), *_], _ = session.token(SENTENCE, place, **settings)
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
-            expected = theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
-            pd.testing.assert_frame_equal(ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12)
+            expected = (
+                theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
+            )
+            pd.testing.assert_frame_equal(
+                ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12
+            )
 
 
 def test_paths_are_pictures_of_the_study_of_anatomy(session):
     found, remarks = session.paths(SENTENCE, f"The £2 note {MARKUP[0]}")
     assert remarks == []
-    assert [re.findall('alt="(.*):', picture)[0] for picture in found] == [loaded.name for loaded in session.models]
+    assert [re.findall('alt="(.*):', picture)[0] for picture in found] == [
+        loaded.name for loaded in session.models
+    ]
     for picture in found:
         [data] = re.findall('src="data:image/svg.xml;base64,([^"<]*)"', picture)
         assert b"<svg" in b64decode(data)

@@ -30,15 +30,23 @@ def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
 def test_files_and_determinism(several, tmp_path):
     written = save(comparison_figures(measured_runs(several)), tmp_path / "new" / "folder")
     names = ["profiles_anisotropy", "profiles_two_nn", "means_over_layers"]
-    assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    again = save(comparison_figures(measured_runs(several.sample(frac=1, random_state=0))), tmp_path / "again")
+    assert [path.name for path in written] == [
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    ]
+    again = save(
+        comparison_figures(measured_runs(several.sample(frac=1, random_state=0))),
+        tmp_path / "again",
+    )
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
 @pytest.mark.parametrize("n_runs", [2, 10, 24])
 def test_no_text_lies_on_another(published, frame_of, n_runs):
     frame = frame_of(
-        *(published(f"lab/a-model-of-size-{n}", steps=(0, 1, 1000), n_blocks=2, parameters=n) for n in range(n_runs))
+        *(
+            published(f"lab/a-model-of-size-{n}", steps=(0, 1, 1000), n_blocks=2, parameters=n)
+            for n in range(n_runs)
+        )
     )
     for figure in comparison_figures(measured_runs(frame)).values():
         figure.draw_without_rendering()

@@ -18,8 +18,13 @@ def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     profile = over_depth(*measured_runs(frame), ["step_length"], "Step", LARGE).axes[0]
     np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
     assert profile.get_xlabel() == "layer (0 = embedding output, each to the next)"
-    assert heatmap(*measured_runs(frame), "token_rank", "rare").axes[1].get_ylabel() == "input embeddings closer"
-    assert len(mean_over_layers(*measured_runs(frame), ["norm", "two_nn"]).axes) == 3, "two panels and the loss"
+    assert (
+        heatmap(*measured_runs(frame), "token_rank", "rare").axes[1].get_ylabel()
+        == "input embeddings closer"
+    )
+    assert len(mean_over_layers(*measured_runs(frame), ["norm", "two_nn"]).axes) == 3, (
+        "two panels and the loss"
+    )
 
 
 def test_files_and_determinism(run, tmp_path):
@@ -27,10 +32,14 @@ def test_files_and_determinism(run, tmp_path):
     written = save(all_figures(*measured_runs(frame)), tmp_path / "new" / "folder")
     names = ["profile_anisotropy", "profile_two_nn", "mean_over_layers"]
     names += ["heatmap_anisotropy_all", "heatmap_anisotropy_no_sink", "heatmap_two_nn_all"]
-    assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    assert [path.name for path in written] == [
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    ]
     with Image.open(tmp_path / "new" / "folder" / "heatmap_two_nn_all.png") as picture:
         assert picture.size == (1080, 645)  # 7.2 x 4.3 inches at 150 dpi
-    again = save(all_figures(*measured_runs(frame.sample(frac=1, random_state=0))), tmp_path / "again")
+    again = save(
+        all_figures(*measured_runs(frame.sample(frac=1, random_state=0))), tmp_path / "again"
+    )
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 

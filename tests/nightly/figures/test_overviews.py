@@ -20,7 +20,10 @@ def everything(frame_of):
 def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, along, n_blocks):
     metrics = ("token_cosine", "token_rank_attention")
     frame = everything(
-        n_blocks=n_blocks, metrics=metrics, run="a rather long name of a run " * 3, steps=(0, 4, 143_000)
+        n_blocks=n_blocks,
+        metrics=metrics,
+        run="a rather long name of a run " * 3,
+        steps=(0, 4, 143_000),
     )
     figure = all_figures(*measured_runs(frame))[f"{along}_tokens"]
     figure.draw_without_rendering()

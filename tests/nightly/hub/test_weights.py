@@ -10,7 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sweeping import downloads_in, measure_tasks, settings
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from repdyn import Probe, measure, open_store
 from repdyn.checkpoints.errors import CheckpointError
@@ -25,8 +31,22 @@ def with_configuration(folder: Path, **changes: object) -> Path:
     return folder
 
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
-T5 = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "vocab_size": 64}
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 64,
+}
+T5 = {
+    "d_model": 16,
+    "d_ff": 32,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 2,
+    "vocab_size": 64,
+}
 
 
 @pytest.mark.parametrize("with_head", [False, True])
@@ -43,7 +63,9 @@ T5 = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_decoder_layers
 def test_a_configuration_without_any_layer_of_a_stack(tmp_path, make, changes, with_head):
     make().save_pretrained(tmp_path)
     load_model(tmp_path, Loading(), with_head=with_head)
-    with pytest.raises(CheckpointError, match=r"has blocks that its configuration lacks, \d+ weights such as "):
+    with pytest.raises(
+        CheckpointError, match=r"has blocks that its configuration lacks, \d+ weights such as "
+    ):
         load_model(with_configuration(tmp_path, **changes), Loading(), with_head=with_head)
 
 
@@ -52,7 +74,9 @@ def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
     LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     save_file(
-        weights | {"model.layers.1.self_attn.old": torch.ones(2)}, tmp_path / "model.safetensors", {"format": "pt"}
+        weights | {"model.layers.1.self_attn.old": torch.ones(2)},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
     )
     assert load_model(tmp_path, Loading())
 
@@ -67,16 +91,23 @@ def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, plac
     tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
     probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
     loadings = (Loading(), Loading(device_map=places))
-    whole, spread = (measure(load_model(family[8], loading, tmp_path), probe) for loading in loadings)
+    whole, spread = (
+        measure(load_model(family[8], loading, tmp_path), probe) for loading in loadings
+    )
     assert [row.value for row in spread.rows] == [row.value for row in whole.rows]
     assert [row.parameters for row in spread.rows] == [row.parameters for row in whole.rows]
 
 
 def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     folder = family[8]
     config = json.loads((folder / "config.json").read_text())
-    own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    own = {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
+    }
     (folder / "config.json").write_text(json.dumps(config | own))
     (folder / "mine.py").write_text(
         "from transformers import GPTNeoXConfig, GPTNeoXModel\n"
@@ -93,18 +124,28 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
 
 def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
     torch.manual_seed(0)
-    config = T5Config(vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    config = T5Config(
+        vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2
+    )
     model = T5ForConditionalGeneration(config).eval()
     for step in (0, 10):
         model.save_pretrained(tmp_path / "checkpoints" / f"step{step}")
     tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
     probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
-    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5").targets]
+    tasks = [
+        Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5").targets
+    ]
     store = open_store(tmp_path / "store")
     report = measure_tasks(tasks, store, settings(), downloads_in(tmp_path / "downloads"))
     assert [task.target.step for task in report.measured] == [0, 10]
     rows = store.to_pandas("t5").query("layer.notna() and metric == 'two_nn' and step == 10")
     assert rows.groupby("stack")["layer"].max().to_dict() == {"encoder": 2, "decoder": 3}
-    assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {"encoder": [False], "decoder": [True]}
+    assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {
+        "encoder": [False],
+        "decoder": [True],
+    }
     expected = {(row.stack, row.layer): row.value for row in measure(model, probe, ["two_nn"]).rows}
-    assert dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True)) == expected
+    assert (
+        dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True))
+        == expected
+    )

@@ -1,4 +1,6 @@
-"""The candidate search is never wrong about a row that it calls complete, however inaccurate its product may be."""
+"""The candidate search is never wrong about a row that it calls complete, however inaccurate its
+product may be.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ DTYPES = [torch.bfloat16, torch.float32]
 
 def missed(points, k, found, groups=None):
     """How many complete rows lack one of their k nearest outside of their group."""
-    exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    exact = torch.cdist(
+        points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
     exact.fill_diagonal_(torch.inf)
     if groups is not None:
         exact[groups[:, None] == groups] = torch.inf
@@ -41,10 +45,13 @@ def in_order(groups):
 @pytest.mark.parametrize("grouping", [None, "eights", "half_in_one", "doubling"])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-4", "bimodal_1000"]
+    "name",
+    ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-4", "bimodal_1000"],
 )
 def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtype, monkeypatch):
-    """Scores are moved as far as the bound on their rounding allows, in the direction that hides the nearest."""
+    """Scores are moved as far as the bound on their rounding allows, in the direction that hides
+    the nearest.
+    """
     points = HOSTILE[name]()
     groups = None if grouping is None else in_order(GROUPINGS[grouping](len(points)))
     generator = torch.Generator().manual_seed(seed)
@@ -59,7 +66,9 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
         span = (norm[rows, None] + norm[others]).square() * self.rounded.gamma
         hidden = torch.zeros(norm.shape[0], norm.shape[0], dtype=torch.bool)
         hidden[: len(points), : len(points)] = near
-        direction = torch.where(hidden[rows, others], 1.0, torch.rand(span.shape, generator=generator) * -1)
+        direction = torch.where(
+            hidden[rows, others], 1.0, torch.rand(span.shape, generator=generator) * -1
+        )
         moved = span * direction
         scores = scores.double() + (moved if along == 1 else moved.T)
         # rounding to the dtype of the product comes last
@@ -89,12 +98,16 @@ def test_many_neighbours_are_found_too(k, dtype):
 def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
     """Points in the order of their distance: each tile holds nearer ones than those before it."""
     n = 8192
-    points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(n, 2, generator=torch.Generator())
+    points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(
+        n, 2, generator=torch.Generator()
+    )
     kept = []
     update = candidates._CandidateLists.update
     count = lambda self: sum(len(first) for first, _, _ in self.found)  # noqa: E731
     monkeypatch.setattr(
-        candidates._CandidateLists, "update", lambda self, *tile: update(self, *tile) or kept.append(count(self))
+        candidates._CandidateLists,
+        "update",
+        lambda self, *tile: update(self, *tile) or kept.append(count(self)),
     )
     found = listed(points)
     assert max(kept) <= 64 * n
@@ -112,7 +125,9 @@ def test_wide_coordinates_do_not_widen_the_margin(dtype):
 
 def test_points_that_rounding_swallows_are_left_open(dtype):
     """Coordinates below the smallest numbers of the product: its scores are all zero."""
-    points = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-60
+    points = (
+        torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-60
+    )
     points[0] = 1
     found = listed(points)
     assert not found.complete[1:].any()

@@ -1,4 +1,6 @@
-"""Linear CKA: against matrices of similarities written out in float64, and against what is known of unrelated clouds."""
+"""Linear CKA: against matrices of similarities written out in float64, and against what is known of
+unrelated clouds.
+"""
 
 import sys
 
@@ -43,7 +45,9 @@ WAYS = {"features": torch.inf, "similarities": 0.0}
 
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    monkeypatch.setattr(sys.modules["repdyn.kernels.similarity"], "_FEW_FEATURES", WAYS[request.param])
+    monkeypatch.setattr(
+        sys.modules["repdyn.kernels.similarity"], "_FEW_FEATURES", WAYS[request.param]
+    )
 
 
 FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})
@@ -73,4 +77,6 @@ def test_debiased_does_not_depend_on_the_number_of_points():
 
 
 def test_perpendicular_points_have_a_biased_similarity():
-    assert linear_cka(torch.eye(5), torch.eye(5), debiased=False).item() == pytest.approx(1, abs=1e-12)
+    assert linear_cka(torch.eye(5), torch.eye(5), debiased=False).item() == pytest.approx(
+        1, abs=1e-12
+    )

@@ -33,7 +33,8 @@ def naive(points, classes, min_vectors=2):
     )
 
 
-# two clouds are too small for classes of several vectors, in one all means but two are equal up to rounding
+# two clouds are too small for classes of several vectors, in one all means but two are equal up to
+# rounding
 @pytest.mark.parametrize("name", sorted(HOSTILE.keys() - {"n_3", "n_5", "underflowing"}))
 def test_pair_by_pair_in_float64(name):
     points = HOSTILE[name]()
@@ -45,7 +46,9 @@ def test_pair_by_pair_in_float64(name):
 def test_small_classes_are_left_out(min_vectors):
     points, classes = HOSTILE["low_rank"](), classes_of(400, n_classes=40)
     expected = naive(points, classes, min_vectors)
-    assert class_variance(points, classes, min_vectors=min_vectors).item() == pytest.approx(expected, rel=1e-10)
+    assert class_variance(points, classes, min_vectors=min_vectors).item() == pytest.approx(
+        expected, rel=1e-10
+    )
     assert expected != pytest.approx(naive(points, classes, min_vectors + 3), rel=1e-3)
 
 
@@ -57,7 +60,9 @@ def test_invariances(name):
     padded = torch.nn.functional.pad(points, (3, 40))
     for changed in (points * 7, points + 5, points @ rotation(points.shape[1]), padded):
         assert class_variance(changed, classes).item() == pytest.approx(expected, rel=1e-9)
-    assert class_variance(points.flip(0), classes.flip(0)).item() == pytest.approx(expected, rel=1e-10)
+    assert class_variance(points.flip(0), classes.flip(0)).item() == pytest.approx(
+        expected, rel=1e-10
+    )
     renamed = torch.where(classes < 0, -5, 3 * (200 - classes))
     assert class_variance(points, renamed).item() == pytest.approx(expected, rel=1e-10)
     kept = classes >= 0

@@ -15,7 +15,13 @@ REPEATING = torch.tensor([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [-0.0, 5.0], [3.0,
 
 @pytest.mark.parametrize(
     "points",
-    [torch.zeros(5), torch.zeros(2, 3, 4), torch.zeros(5, 0), torch.zeros(4, 2).long(), torch.zeros(4, 2).cfloat()],
+    [
+        torch.zeros(5),
+        torch.zeros(2, 3, 4),
+        torch.zeros(5, 0),
+        torch.zeros(4, 2).long(),
+        torch.zeros(4, 2).cfloat(),
+    ],
     ids=["1 axis", "3 axes", "no coordinates", "integers", "complex"],
 )
 def test_what_is_no_cloud_is_refused(points):
@@ -59,7 +65,9 @@ def test_distinct_rows_in_order_of_first_occurrence(dtype, columns):
     assert torch.equal(Cloud(points).distinct.points, points[[0, 1, 4]])
 
 
-@pytest.mark.parametrize("hashes", [torch.zeros_like, lambda x: x // 3], ids=["all_collide", "some_collide"])
+@pytest.mark.parametrize(
+    "hashes", [torch.zeros_like, lambda x: x // 3], ids=["all_collide", "some_collide"]
+)
 def test_rows_that_share_a_hash_are_told_apart(monkeypatch, hashes):
     generator = torch.Generator().manual_seed(0)
     points = torch.randint(4, (200, 3), generator=generator).float()
@@ -100,7 +108,11 @@ def _settings():
         old = torch.get_float32_matmul_precision()
     except RuntimeError:  # torch refuses to read the old setting once the new one disagrees with it
         old = "disagrees"
-    return old, torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    return (
+        old,
+        torch.backends.cuda.matmul.fp32_precision,
+        torch.backends.mkldnn.matmul.fp32_precision,
+    )
 
 
 def _set_parent():
@@ -169,4 +181,6 @@ def _imported(tree):
 def test_kernels_import_torch_and_the_standard_library_alone(path):
     allowed = {"torch", *sys.stdlib_module_names}
     for name in _imported(ast.parse(path.read_text())):
-        assert name.split(".")[0] in allowed or name.startswith("repdyn.kernels"), f"{path.name} imports {name}"
+        assert name.split(".")[0] in allowed or name.startswith("repdyn.kernels"), (
+            f"{path.name} imports {name}"
+        )

@@ -34,7 +34,9 @@ def naive_radius(points):
     return limit
 
 
-@pytest.mark.parametrize(("name", "grouping"), [case for case in GROUPED if case[0] != "integer_grid"])
+@pytest.mark.parametrize(
+    ("name", "grouping"), [case for case in GROUPED if case[0] != "integer_grid"]
+)
 def test_same_group_share_is_that_of_brute_force(name, grouping):
     points = Cloud(HOSTILE[name]()).distinct.points
     groups = GROUPINGS[grouping](len(points))
@@ -68,7 +70,12 @@ def with_near_copies(n_near, size, sinks=0.0):
     shift = torch.zeros(80, dtype=torch.float64)
     shift[3] = size * radius
     points = torch.cat([points, points[:100], points[200 : 200 + n_near] + shift])
-    return torch.cat([points, sinks * radius * (1 + torch.rand(10, 80, generator=torch.Generator().manual_seed(5)))])
+    return torch.cat(
+        [
+            points,
+            sinks * radius * (1 + torch.rand(10, 80, generator=torch.Generator().manual_seed(5))),
+        ]
+    )
 
 
 @pytest.mark.parametrize("sinks", [1.0, 300.0, 1e6])
@@ -84,4 +91,6 @@ def test_near_duplicates_are_counted_whatever_the_sinks(sinks, size, n_found, dt
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
     points = Cloud(HOSTILE[name]()).distinct.points
-    assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-4)  # from points in float32
+    assert neighbours.radius(Cloud(points)) == pytest.approx(
+        naive_radius(points), rel=1e-4
+    )  # from points in float32

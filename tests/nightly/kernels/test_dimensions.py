@@ -1,4 +1,6 @@
-"""Estimates of dimension by neighbours and trees: against float64 written out, and packages of others."""
+"""Estimates of dimension by neighbours and trees: against float64 written out, and packages of
+others.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ SIX = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0), dtype=tor
 
 
 def naive_levina_bickel(points, k):
-    """The inverse of the mean of the inverse of every distinct point's own estimate; NaN where there are too few."""
+    """The inverse of the mean of the inverse of every distinct point's own estimate; NaN where
+    there are too few.
+    """
     distinct = torch.from_numpy(np.unique(points.double().numpy() + 0.0, axis=0))
     if len(distinct) <= k:
         return np.nan
-    inverses = [np.log(radii[-1] / radii[:-1]).sum() / (k - 1) for radii in naive_nearest(distinct, k)]
+    inverses = [
+        np.log(radii[-1] / radii[:-1]).sum() / (k - 1) for radii in naive_nearest(distinct, k)
+    ]
     return 1 / np.mean(inverses)
 
 
@@ -33,22 +39,30 @@ def naive_levina_bickel(points, k):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_levina_bickel_by_brute_force(name, k):
     expected = naive_levina_bickel(HOSTILE[name](), k)
-    assert levina_bickel(HOSTILE[name](), k=k).item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
+    assert levina_bickel(HOSTILE[name](), k=k).item() == pytest.approx(
+        expected, rel=1e-9, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("k", [5, 20])
 @pytest.mark.parametrize("cloud", ["cube_5_in_64", "curved"])
 def test_installed_scikit_dimension_agrees(cloud, k):
     points = CLOUDS[cloud]()
-    theirs = MLE().fit(points, n_neighbors=k).dimension_  # comb="mle", its default, is the same average
+    theirs = (
+        MLE().fit(points, n_neighbors=k).dimension_
+    )  # comb="mle", its default, is the same average
     # scikit-dimension expands its distances, hence its error
     assert levina_bickel(torch.from_numpy(points), k=k).item() == pytest.approx(theirs, rel=1e-8)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "duplicates_20_percent", "scale_1e-30", "near_duplicates_1e-4"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "duplicates_20_percent", "scale_1e-30", "near_duplicates_1e-4"]
+)
 def test_at_the_smallest_scale_all_are_two_nn_by_maximum_likelihood(name):
     cloud = Cloud(HOSTILE[name]())
-    expected = two_nn(cloud, estimator="maximum_likelihood").item() * cloud.n_unique / (cloud.n_unique - 1)
+    expected = (
+        two_nn(cloud, estimator="maximum_likelihood").item() * cloud.n_unique / (cloud.n_unique - 1)
+    )
     assert levina_bickel(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
     assert gride(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
 
@@ -68,13 +82,16 @@ def naive_gride(points, k):
         step = 1e-5 * dimension
         return likelihood(dimension + step, ratios, k) - likelihood(dimension - step, ratios, k)
 
-    best = minimize_scalar(lambda d: -likelihood(d, ratios, k), bounds=(0.05, 200), method="bounded").x
+    best = minimize_scalar(
+        lambda d: -likelihood(d, ratios, k), bounds=(0.05, 200), method="bounded"
+    ).x
     return brentq(slope, best / 2, best * 2, xtol=1e-9)
 
 
 @pytest.mark.parametrize("k", [4, 32, 128, 256])
 @pytest.mark.parametrize(
-    "name", ["gaussian", "low_rank", "std_500_offset_3000", "bfloat16", "d_1", "sinks", "heavy_tail"]
+    "name",
+    ["gaussian", "low_rank", "std_500_offset_3000", "bfloat16", "d_1", "sinks", "heavy_tail"],
 )
 def test_gride_is_the_likeliest_dimension(name, k):
     points = HOSTILE[name]()
@@ -82,12 +99,21 @@ def test_gride_is_the_likeliest_dimension(name, k):
 
 
 # DADApy 0.3.4, Data(points).return_id_scaling_gride(range_max=256)
-DADAPY = {2: 6.058859423, 4: 5.990588017, 8: 6.102453309, 32: 5.733217339, 128: 5.369069180, 256: 5.021596800}
+DADAPY = {
+    2: 6.058859423,
+    4: 5.990588017,
+    8: 6.102453309,
+    32: 5.733217339,
+    128: 5.369069180,
+    256: 5.021596800,
+}
 
 
 def test_dadapy_agrees():
     """But for a factor that tends to 1 as 1 - 1 / n does: it counts one point less."""
-    assert [gride(SIX, k=k).item() for k in DADAPY] == pytest.approx(list(DADAPY.values()), rel=6e-4)
+    assert [gride(SIX, k=k).item() for k in DADAPY] == pytest.approx(
+        list(DADAPY.values()), rel=6e-4
+    )
 
 
 def naive_slope(ratios):
@@ -110,15 +136,33 @@ def naive_local_dimension(points, k, chosen, groups=None):
         near = np.argsort(far, kind="stable")[:k]
         ratios = []
         for j in near:
-            others = np.sort([np.linalg.norm(x[j] - x[other]) for other in near if of[other] != of[j]])
+            others = np.sort(
+                [np.linalg.norm(x[j] - x[other]) for other in near if of[other] != of[j]]
+            )
             ratios.append(others[1] / others[0])
         dimensions.append(naive_slope(np.array(ratios)))
     return np.mean(dimensions)
 
 
 WITHOUT_TIES = [
-    *("gaussian", "low_rank", "offset_3000", "std_500_offset_3000", "scale_1e-30", "scale_1e30", "d_1", "d_gt_n"),
-    *("duplicates_20_percent", "float64_offset", "transposed", "bimodal_1000", "bfloat16", "near_duplicates_1e-4"),
+    *(
+        "gaussian",
+        "low_rank",
+        "offset_3000",
+        "std_500_offset_3000",
+        "scale_1e-30",
+        "scale_1e30",
+        "d_1",
+        "d_gt_n",
+    ),
+    *(
+        "duplicates_20_percent",
+        "float64_offset",
+        "transposed",
+        "bimodal_1000",
+        "bfloat16",
+        "near_duplicates_1e-4",
+    ),
     "rank_1",
 ]
 
@@ -138,11 +182,13 @@ def test_local_dimension_outside_of_the_group(name, k):
     points = HOSTILE[name]()
     groups = shuffled(torch.arange(len(points)) // (8 if k > 3 else 1))
     expected = naive_local_dimension(points, k, 20, groups)
-    assert local_dimension(Cloud(points, groups=groups), k=k, points=20).item() == pytest.approx(expected, rel=1e-9)
+    assert local_dimension(Cloud(points, groups=groups), k=k, points=20).item() == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
-# scikit-dimension 0.5.0, the mean of TwoNN().fit_pw(points, n_neighbors=64).dimension_pw_: of all 2000 and of every
-# 2000 / 256-th
+# scikit-dimension 0.5.0, the mean of TwoNN().fit_pw(points, n_neighbors=64).dimension_pw_: of all
+# 2000 and of every 2000 / 256-th
 SCIKIT_DIMENSION = {2000: 5.4888963280804965, 256: 5.467844552862858}
 
 
@@ -153,7 +199,10 @@ def test_scikit_dimension_agrees_on_local_dimension(n):
 
 def naive_ph_dimension(points, most=512, alpha=1.0, groups=None):
     """Of scipy's trees on distances in float64."""
-    x, of = points.double().numpy() + 0.0, np.arange(len(points)) if groups is None else groups.numpy()
+    x, of = (
+        points.double().numpy() + 0.0,
+        np.arange(len(points)) if groups is None else groups.numpy(),
+    )
     kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
     kept = kept[: min(most, len(kept)) // 8 * 8]
     x, of = x[kept] - x[0], of[kept]
@@ -204,7 +253,8 @@ def test_no_edge_joins_points_of_one_group():
     assert ph_dimension(points).item() != pytest.approx(expected, rel=1e-2)
 
 
-# ripser 0.6.15, the sum of the finite deaths of degree 0: of all points, and the mean over every eighth
+# ripser 0.6.15, the sum of the finite deaths of degree 0: of all points, and the mean over every
+# eighth
 RIPSER = {1: 559.4842195808887, 8: 98.95590147003531}
 
 
@@ -213,5 +263,7 @@ def test_ripser_s_components_live_as_long(division):
     """In float32, as it computes."""
     points = torch.randn(512, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     module = sys.modules["repdyn.kernels.dimension"]
-    found = module._mean_sum(module._direct_distances(Cloud(points), torch.arange(512)[None])[0], division, 1.0)
+    found = module._mean_sum(
+        module._direct_distances(Cloud(points), torch.arange(512)[None])[0], division, 1.0
+    )
     assert found.item() / unit_scale(points) == pytest.approx(RIPSER[division], rel=1e-6)

@@ -19,7 +19,8 @@ from repdyn import kernels
 from repdyn.kernels import Cloud, Sequences, Vocabulary
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-# clouds that lead kernels into branches of their own: copies, ties beyond the rounding, outliers, dim > n, NaN
+# clouds that lead kernels into branches of their own: copies, ties beyond the rounding, outliers,
+# dim > n, NaN
 BRANCHES = ["duplicates_20_percent", "bimodal_1000", "sinks", "d_gt_n", "nan"]
 
 
@@ -31,7 +32,11 @@ def points(n: int = 300, dtype: torch.dtype = torch.float32, seed: int = 0) -> T
 
 def attention(n: int = 32, dtype: torch.dtype = torch.float32) -> Tensor:
     scores = torch.randn(4, n, n, generator=torch.Generator().manual_seed(1))
-    return scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).softmax(-1).to(dtype)
+    return (
+        scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
+        .softmax(-1)
+        .to(dtype)
+    )
 
 
 def windows(n: int) -> Tensor:
@@ -165,15 +170,30 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
         (20, 24),
     ),
 }
-"""By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on 1100, two tiles of the
-search for neighbours."""
+"""By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on
+1100, two tiles of the search for neighbours."""
 
 
-SEARCHING = {"gride", "levina_bickel", "mutual_knn", "near_duplicate_share", "same_group_share", "two_nn"}
-SEARCHING |= {"two_nn_with_duplicates", "local_dimension", "ph_dimension", "information_imbalance", "token_imbalance"}
+SEARCHING = {
+    "gride",
+    "levina_bickel",
+    "mutual_knn",
+    "near_duplicate_share",
+    "same_group_share",
+    "two_nn",
+}
+SEARCHING |= {
+    "two_nn_with_duplicates",
+    "local_dimension",
+    "ph_dimension",
+    "information_imbalance",
+    "token_imbalance",
+}
 
 
-def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda) -> tuple[Tensor, Any]:
+def on_device(
+    name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda
+) -> tuple[Tensor, Any]:
     with context() as cuda:
         found = CALLS[name][0](*(argument.to("cuda") for argument in arguments))
         assert not isinstance(found, Tensor) or found.is_cuda
@@ -191,7 +211,10 @@ def test_every_kernel_is_here():
         pytest.param(PretendCuda, 1e-9, id="pretended"),
         # a real device rounds otherwise, within what the kernels promise
         pytest.param(
-            nullcontext, 1e-5, id="gpu", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+            nullcontext,
+            1e-5,
+            id="gpu",
+            marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")],
         ),
     ],
 )
@@ -213,7 +236,9 @@ def test_rare_branches_do_not_mix_devices(name, cloud):
     x = torch.full((5, 2), torch.nan) if cloud == "nan" else HOSTILE[cloud]()
     arguments = {one: (x,), two: (x, after_a_block(x)), grouped: (x, windows(len(x)))}[make]
     expected = torch.as_tensor(kernel(*arguments))
-    torch.testing.assert_close(on_device(name, arguments)[0], expected, rtol=1e-7, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(
+        on_device(name, arguments)[0], expected, rtol=1e-7, atol=1e-12, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("name", CALLS)

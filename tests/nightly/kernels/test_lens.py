@@ -33,8 +33,12 @@ def test_against_a_naive_computation():
         p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
         order = sorted(range(VOCABULARY), key=lambda token: -p[token])
         assert found.ids[row].tolist() == order[:3]
-        assert found.probabilities[row].tolist() == pytest.approx([p[token] for token in order[:3]], rel=1e-12)
-        assert float(found.entropy[row]) == pytest.approx(-sum(v * math.log(v) for v in p), rel=1e-12)
+        assert found.probabilities[row].tolist() == pytest.approx(
+            [p[token] for token in order[:3]], rel=1e-12
+        )
+        assert float(found.entropy[row]) == pytest.approx(
+            -sum(v * math.log(v) for v in p), rel=1e-12
+        )
         # from the final prediction to that of the layer, not the other way round
         assert float(found.kl[row]) == pytest.approx(
             sum(b * math.log(b / a) for a, b in zip(p, q, strict=True)), rel=1e-10
@@ -53,7 +57,9 @@ def test_tiles_give_the_same_as_one_pass_and_bound_the_logits(monkeypatch):
     tiled = read_predictions(X, LAST, counted, k=2)
     assert max(sizes) == 2
     for part in PARTS:
-        assert torch.allclose(getattr(tiled, part).double(), getattr(whole, part).double(), rtol=1e-12, atol=1e-15)
+        assert torch.allclose(
+            getattr(tiled, part).double(), getattr(whole, part).double(), rtol=1e-12, atol=1e-15
+        )
 
 
 def test_tokens_that_are_impossible():
@@ -63,7 +69,9 @@ def test_tokens_that_are_impossible():
     found = read_predictions(X, LAST, masked, k=VOCABULARY + 5)
     assert found.ids.shape == (N, VOCABULARY)
     assert bool(found.entropy.isfinite().all() and found.kl.isfinite().all())
-    assert bool((read_predictions(X, LAST, lambda x: masked(x) if x is X else head(x)).kl >= 0).all())
+    assert bool(
+        (read_predictions(X, LAST, lambda x: masked(x) if x is X else head(x)).kl >= 0).all()
+    )
 
 
 def test_on_a_device():

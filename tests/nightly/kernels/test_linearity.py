@@ -1,4 +1,6 @@
-"""Linearity: against least squares by singular values, and on layers whose linearity is known beforehand."""
+"""Linearity: against least squares by singular values, and on layers whose linearity is known
+beforehand.
+"""
 
 import sys
 
@@ -17,14 +19,20 @@ MODULE = sys.modules["repdyn.kernels.similarity"]
 
 
 def naive_unexplained(x, y):
-    """By the singular value decomposition of columns of one length, without directions of which float32 is unsure."""
+    """By the singular value decomposition of columns of one length, without directions of which
+    float32 is unsure.
+    """
     x, y = (points.double().numpy() for points in (x, y))
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     x, y = x - x.mean(0), y - y.mean(0)
     lengths = np.linalg.norm(x, axis=0)
-    vectors, values, _ = np.linalg.svd(x[:, lengths > 0] / lengths[lengths > 0], full_matrices=False)
+    vectors, values, _ = np.linalg.svd(
+        x[:, lengths > 0] / lengths[lengths > 0], full_matrices=False
+    )
     vectors = vectors[:, values > 1e-11**0.5]
-    return (np.linalg.norm(y - vectors @ (vectors.T @ y)) / np.linalg.norm(y)) ** 2, vectors.shape[1]
+    return (np.linalg.norm(y - vectors @ (vectors.T @ y)) / np.linalg.norm(y)) ** 2, vectors.shape[
+        1
+    ]
 
 
 def fits(name):
@@ -53,7 +61,9 @@ def test_against_scipy_and_scikit_learn(dims):
     expected = 1 - residues.sum() / (target**2).sum()
     assert linearity(x, y).item() == pytest.approx(expected, abs=1e-13)
     predicted = LinearRegression().fit(x.numpy(), y.numpy()).predict(x.numpy())
-    assert expected == pytest.approx(r2_score(y.numpy(), predicted, multioutput="variance_weighted"), abs=1e-12)
+    assert expected == pytest.approx(
+        r2_score(y.numpy(), predicted, multioutput="variance_weighted"), abs=1e-12
+    )
 
 
 def test_of_the_step_alone():
@@ -72,7 +82,9 @@ def test_of_the_step_alone():
 def test_near_one_what_is_missing_keeps_its_digits(share):
     """By Pythagoras: what is added is perpendicular to the layer, and to a constant."""
     x = normal(500, 30)
-    basis = torch.linalg.qr(torch.cat([torch.ones(500, 1).double(), x, normal(500, 30, seed=1)], 1)).Q
+    basis = torch.linalg.qr(
+        torch.cat([torch.ones(500, 1).double(), x, normal(500, 30, seed=1)], 1)
+    ).Q
     linear, rest = x @ normal(30, 30, seed=2), basis[:, 31:]
     linear = linear - linear.mean(0)
     factor = (share / (1 - share) * linear.square().sum() / rest.square().sum()).sqrt()
@@ -97,7 +109,9 @@ def test_all_ways_to_compute_it_agree(apart, monkeypatch):
 
 
 def test_states_after_a_layer_norm_lack_a_direction():
-    """It holds rounding alone; taken for a direction it would explain a share of anything, here of what is random."""
+    """It holds rounding alone; taken for a direction it would explain a share of anything, here of
+    what is random.
+    """
     x = torch.nn.functional.layer_norm(normal(400, 40).float(), (40,))
     y = normal(400, 40, seed=1).float()
     full, rank = naive_unexplained(x, y)

@@ -22,14 +22,18 @@ def naive_neighbours(points, k, groups=None):
 
 
 def naive_overlap(neighbours, others, k):
-    return sum(len(own & other) for own, other in zip(neighbours, others, strict=True)) / (k * len(neighbours))
+    return sum(len(own & other) for own, other in zip(neighbours, others, strict=True)) / (
+        k * len(neighbours)
+    )
 
 
 def naive(a, b, k, groups=None):
     """The overlap, and the overlap above chance."""
     overlap = naive_overlap(naive_neighbours(a, k, groups), naive_neighbours(b, k, groups), k)
     n = len(a)
-    possible = [n - 1] * n if groups is None else [n - (groups == own).sum().item() for own in groups]
+    possible = (
+        [n - 1] * n if groups is None else [n - (groups == own).sum().item() for own in groups]
+    )
     chance = sum(k / each for each in possible) / n
     return overlap, (overlap - chance) / (1 - chance)
 
@@ -40,7 +44,16 @@ def compared(a, b, groups=None, **settings):
 
 # without ties, where which point counts as a neighbour is arbitrary, and without repeated points
 CLOUDS = [
-    *("gaussian", "low_rank", "offset_3000", "std_500_offset_3000", "scale_1e-30", "scale_1e30", "d_1", "d_gt_n"),
+    *(
+        "gaussian",
+        "low_rank",
+        "offset_3000",
+        "std_500_offset_3000",
+        "scale_1e-30",
+        "scale_1e30",
+        "d_1",
+        "d_gt_n",
+    ),
     *("float64_offset", "transposed", "bimodal_1000", "heavy_tail", "sinks", "rank_1"),
 ]
 
@@ -92,7 +105,9 @@ def test_a_token_repeated_in_either_cloud_is_left_out_of_both():
 
 
 def test_tokens_whose_last_neighbour_is_tied_are_left_out():
-    """On a line of pairs each token has one nearest neighbour, but the one in the middle of two pairs has two."""
+    """On a line of pairs each token has one nearest neighbour, but the one in the middle of two
+    pairs has two.
+    """
     pairs = torch.arange(40.0)[:, None] + 0.2 * (torch.arange(40)[:, None] % 2)
     tied = torch.cat([pairs, pairs[19:21].mean(0, keepdim=True)])
     other = torch.cat([pairs + 0.01 * normal(40, 1).float(), tied[-1:] + 100])

@@ -1,4 +1,6 @@
-"""Entropy and cosine within sequences: against matrices written out, and what they do not depend on."""
+"""Entropy and cosine within sequences: against matrices written out, and what they do not depend
+on.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,12 @@ from repdyn.kernels import (
 
 KERNELS = [sequence_entropy, sequence_cosine]
 # equal and unequal lengths, of more and of fewer tokens than the 80 coordinates
-SPLITS = {"equal": (40,) * 10, "unequal": (2, 150, 3, 100, 79, 66), "one": (400,), "pairs": (2,) * 200}
+SPLITS = {
+    "equal": (40,) * 10,
+    "unequal": (2, 150, 3, 100, 79, 66),
+    "one": (400,),
+    "pairs": (2,) * 200,
+}
 CLOUDS = ["gaussian", "low_rank", "offset_3000", "sinks", "bfloat16"]
 
 
@@ -76,7 +83,9 @@ def naive_prompt_entropy(of_sequences, order):
 def test_prompt_entropy_and_curvature_written_out(name, split):
     given = of(name, split)
     for order in (1, 2):
-        assert prompt_entropy(given, order=order).item() == pytest.approx(naive_prompt_entropy(given, order), rel=1e-9)
+        assert prompt_entropy(given, order=order).item() == pytest.approx(
+            naive_prompt_entropy(given, order), rel=1e-9
+        )
     steps = [np.diff(z, axis=0) for z in in_numpy(given)]
     units = [step / np.linalg.norm(step, axis=1, keepdims=True) for step in steps]
     angles = [np.arccos((unit[1:] * unit[:-1]).sum(1)).mean() for unit in units]
@@ -110,7 +119,9 @@ def test_invariances(name, kernel):
     shuffled = torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts])
     scaled = torch.cat([part * 3.0**number for number, part in enumerate(parts)])
     for changed in (points @ rotation, points * 7, -points, shuffled, scaled):
-        assert kernel(Sequences(changed, lengths)).item() == pytest.approx(expected, rel=1e-9, abs=1e-13)
+        assert kernel(Sequences(changed, lengths)).item() == pytest.approx(
+            expected, rel=1e-9, abs=1e-13
+        )
     backwards = Sequences(torch.cat(parts[::-1]), lengths[::-1])
     assert kernel(backwards).item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
@@ -120,4 +131,6 @@ def test_invariances(name, kernel):
 def test_vectors_of_any_size(exponent, kernel):
     points, lengths = HOSTILE["gaussian"]().double(), SPLITS["unequal"]
     expected = kernel(Sequences(points, lengths)).item()
-    assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(expected, rel=1e-9)
+    assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(
+        expected, rel=1e-9
+    )

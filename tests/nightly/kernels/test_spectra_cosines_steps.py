@@ -1,4 +1,6 @@
-"""Kernels without neighbours on every hostile cloud, against float64 written out and the packages of their authors."""
+"""Kernels without neighbours on every hostile cloud, against float64 written out and the packages
+of their authors.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def outlier_kurtosis(points: Tensor) -> float:
 
 
 def isoscore(points: Tensor) -> float:
-    """By algorithm 1 of the paper, step by step; NaN in one dimension, where there is nothing to compare."""
+    """By algorithm 1 of the paper, step by step; NaN in one dimension, where there is nothing to
+    compare.
+    """
     dim = points.shape[1]
     if dim == 1:
         return np.nan
@@ -59,11 +63,15 @@ def massive_activation_share(points: Tensor, magnitude: float = 100, ratio: floa
     """Of two medians the lower one counts."""
     sizes = np.abs(wide(points)).flatten()
     median = np.sort(sizes)[(len(sizes) - 1) // 2]
-    return math.fsum(sizes[(sizes > magnitude) & (sizes >= ratio * median)] ** 2) / math.fsum(sizes**2)
+    return math.fsum(sizes[(sizes > magnitude) & (sizes >= ratio * median)] ** 2) / math.fsum(
+        sizes**2
+    )
 
 
 def top_norm_variance_share(points: Tensor, share: float = 0.01) -> float:
-    """NaN where the first direction is not told from the second; points of equal length count in part."""
+    """NaN where the first direction is not told from the second; points of equal length count in
+    part.
+    """
     centred = wide(points) / np.abs(wide(points)).max()
     left, values, _ = np.linalg.svd(centred - centred.mean(0), full_matrices=False)
     if len(values) > 1 and values[1] ** 2 >= values[0] ** 2 * (1 - 1e-6):
@@ -114,9 +122,20 @@ NAIVE: dict[str, tuple[Callable[..., float], float, float, list[dict[str, float]
     "mean_cosine": (mean_cosine, 1e-12, 1e-14, [{}]),
     "outlier_kurtosis": (outlier_kurtosis, 1e-12, 0, [{}]),
     "isoscore": (isoscore, 1e-6, 1e-9, [{}]),
-    "massive_activation_share": (massive_activation_share, 1e-12, 0, [{}, {"magnitude": 0, "ratio": 2}]),
-    "top_norm_variance_share": (top_norm_variance_share, 1e-6, 1e-12, [{"share": 0.01}, {"share": 0.5}]),
-    # from rank 9 on the eigenvalues of offset_3000 are what float32 rounded off 3000: 1e-10 of the largest
+    "massive_activation_share": (
+        massive_activation_share,
+        1e-12,
+        0,
+        [{}, {"magnitude": 0, "ratio": 2}],
+    ),
+    "top_norm_variance_share": (
+        top_norm_variance_share,
+        1e-6,
+        1e-12,
+        [{"share": 0.01}, {"share": 0.5}],
+    ),
+    # from rank 9 on the eigenvalues of offset_3000 are what float32 rounded off 3000: 1e-10 of the
+    # largest
     "alpha_req": (alpha_req, 1e-6, 1e-7, [{}, {"first": 1, "last": 30}]),
     "norm": (norm, 1e-13, 0, [{}]),
     "step_length": (step_length, 1e-13, 0, [{}]),
@@ -136,20 +155,26 @@ def test_written_out_in_float64(name: str, cloud: str, device: str):
     for settings in every_settings:
         found = getattr(kernels, name)(*(x.to(device) for x in clouds), **settings)
         assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
-        assert found.item() == pytest.approx(naive(*clouds, **settings), rel=relative, abs=absolute, nan_ok=True)
+        assert found.item() == pytest.approx(
+            naive(*clouds, **settings), rel=relative, abs=absolute, nan_ok=True
+        )
 
 
 def test_alignment_gradient_is_the_difference_of_alignments():
     x, following, last = (normal(300, 20, seed=seed).float() for seed in range(3))
     expected = alignment(following, last) - alignment(x, last)
-    assert kernels.alignment_gradient(x, following, last).item() == pytest.approx(expected, abs=1e-15)
+    assert kernels.alignment_gradient(x, following, last).item() == pytest.approx(
+        expected, abs=1e-15
+    )
 
 
 def test_vectors_of_very_different_lengths_count_alike():
     """As those of attention sinks and of all other tokens do."""
     x, last = normal(90, 20), normal(90, 20, seed=1)
     factors = 10.0 ** torch.arange(-45, 45).double()[:, None]
-    assert kernels.alignment(x * factors, last).item() == pytest.approx(kernels.alignment(x, last).item(), abs=1e-14)
+    assert kernels.alignment(x * factors, last).item() == pytest.approx(
+        kernels.alignment(x, last).item(), abs=1e-14
+    )
 
 
 def test_a_small_step_of_long_vectors_keeps_its_digits():
@@ -213,9 +238,16 @@ def test_the_fit_ends_where_rounding_begins():
         assert kernels.alpha_req(points).item() == pytest.approx(1, abs=1e-5)
 
 
-# IsoScore 2.0.1, IsoScore.IsoScore.IsoScore(points); it takes square roots of the dimension in float32
-ISOSCORE = {"square": 0.9958980471, "cube_20": 0.9734702306, "cube_5_in_64": 0.05749699704, "curved": 0.10305335}
-# reptrix 0.1.0, alpha.get_alpha(points)[0] and with fit_range=np.arange(3, 100): ranks from 0, weights in float32
+# IsoScore 2.0.1, IsoScore.IsoScore.IsoScore(points); it takes square roots of the dimension in
+# float32
+ISOSCORE = {
+    "square": 0.9958980471,
+    "cube_20": 0.9734702306,
+    "cube_5_in_64": 0.05749699704,
+    "curved": 0.10305335,
+}
+# reptrix 0.1.0, alpha.get_alpha(points)[0] and with fit_range=np.arange(3, 100): ranks from 0,
+# weights in float32
 DECAYING = (uniform(1000, 128, 9) - 0.5) * np.arange(1, 129) ** -0.75
 REPTRIX = [
     (DECAYING, 1.5408585925758074, 1.525445314356429),
@@ -225,22 +257,35 @@ REPTRIX = [
 
 def test_the_packages_of_their_authors_agree():
     for cloud, expected in ISOSCORE.items():
-        assert kernels.isoscore(torch.from_numpy(CLOUDS[cloud]())).item() == pytest.approx(expected, rel=1e-6)
+        assert kernels.isoscore(torch.from_numpy(CLOUDS[cloud]())).item() == pytest.approx(
+            expected, rel=1e-6
+        )
     for points, from_11, from_4 in REPTRIX:
-        assert kernels.alpha_req(torch.from_numpy(points)).item() == pytest.approx(from_11, rel=1e-8)
-        assert kernels.alpha_req(torch.from_numpy(points), first=4).item() == pytest.approx(from_4, rel=1e-8)
+        assert kernels.alpha_req(torch.from_numpy(points)).item() == pytest.approx(
+            from_11, rel=1e-8
+        )
+        assert kernels.alpha_req(torch.from_numpy(points), first=4).item() == pytest.approx(
+            from_4, rel=1e-8
+        )
     for cloud in ("gaussian", "sinks", "d_gt_n"):
         a, b = pair(cloud)
-        # scipy also scales the second cloud by 1 - distance / 2, and so has 1 - (1 - distance / 2)**2
+        # scipy also scales the second cloud by 1 - distance / 2, and so has 1 - (1 - distance /
+        # 2)**2
         distance = kernels.procrustes_distance(a, b).item()
-        assert 1 - (1 - distance / 2) ** 2 == pytest.approx(scipy.spatial.procrustes(wide(a), wide(b))[2], abs=1e-12)
+        assert 1 - (1 - distance / 2) ** 2 == pytest.approx(
+            scipy.spatial.procrustes(wide(a), wide(b))[2], abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("dim", [1, 8, 200])
 def test_widths_may_differ(dim: int):
     a, b = HOSTILE["low_rank"](), normal(400, dim)
-    assert kernels.procrustes_distance(a, b).item() == pytest.approx(procrustes_distance(a, b), abs=1e-12)
-    assert kernels.procrustes_distance(b, a).item() == pytest.approx(procrustes_distance(a, b), abs=1e-12)
+    assert kernels.procrustes_distance(a, b).item() == pytest.approx(
+        procrustes_distance(a, b), abs=1e-12
+    )
+    assert kernels.procrustes_distance(b, a).item() == pytest.approx(
+        procrustes_distance(a, b), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("change", INVARIANCES)
@@ -250,7 +295,11 @@ def test_invariances_of_two_clouds(name: str, cloud: str, change: str):
     of_itself = 0 if name == "procrustes_distance" else 1
 
     def kernel(x: Tensor, y: Tensor) -> float:
-        return (kernels.linear_cka(x, y, debiased=False) if name == "biased" else getattr(kernels, name)(x, y)).item()
+        return (
+            kernels.linear_cka(x, y, debiased=False)
+            if name == "biased"
+            else getattr(kernels, name)(x, y)
+        ).item()
 
     a = HOSTILE[cloud]().double()
     b, changed = after_a_block(a), INVARIANCES[change](a)

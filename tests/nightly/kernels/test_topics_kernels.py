@@ -9,7 +9,10 @@ import torch
 from repdyn.kernels import sink_rate
 from repdyn.kernels.groups import attention_topic_gap, topic_gap, topic_gap_dot
 
-KERNELS = {"cosine": (topic_gap, topic_gap.or_raise), "dot": (topic_gap_dot, topic_gap_dot.or_raise)}
+KERNELS = {
+    "cosine": (topic_gap, topic_gap.or_raise),
+    "dot": (topic_gap_dot, topic_gap_dot.or_raise),
+}
 
 
 def generator(seed=0):
@@ -28,7 +31,9 @@ def naive(x, ids, topics, product):
     same, other = [], []
     for i, j in itertools.combinations(range(len(x)), 2):
         if topics[i] >= 0 and topics[j] >= 0 and ids[i] != ids[j]:
-            (same if topics[i] == topics[j] else other).append(product(x[i].double(), x[j].double()))
+            (same if topics[i] == topics[j] else other).append(
+                product(x[i].double(), x[j].double())
+            )
     return math.fsum(same) / len(same) - math.fsum(other) / len(other)
 
 
@@ -47,14 +52,18 @@ NAIVE = {"cosine": cosine, "dot": dot}
 @pytest.mark.parametrize("seed", [0, 10, 20])
 def test_against_a_loop_over_pairs(kind, seed):
     x, ids, topics = labelled(seed=seed)
-    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(naive(x, ids, topics, NAIVE[kind]), rel=1e-12)
+    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(
+        naive(x, ids, topics, NAIVE[kind]), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_other_precisions_are_summed_in_float64(kind, dtype):
     x, ids, topics = labelled(dtype=dtype)
-    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(naive(x, ids, topics, NAIVE[kind]), rel=1e-12)
+    assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(
+        naive(x, ids, topics, NAIVE[kind]), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KERNELS)
@@ -66,7 +75,9 @@ def test_invariances(kind):
     names = torch.randperm(100, generator=generator(5))
     assert kernel(x[order], ids[order], topics[order]).item() == pytest.approx(gap, rel=1e-10)
     assert kernel(x @ rotation, ids, topics).item() == pytest.approx(gap, rel=1e-10)
-    assert kernel(x, names[ids], torch.where(topics < 0, -3, 7 * topics)).item() == pytest.approx(gap, rel=1e-10)
+    assert kernel(x, names[ids], torch.where(topics < 0, -3, 7 * topics)).item() == pytest.approx(
+        gap, rel=1e-10
+    )
 
 
 # attention
@@ -74,7 +85,9 @@ def test_invariances(kind):
 
 def attention(n=14, heads=3, seed=0, *, causal=False, window=None):
     """Weights from a softmax in which a position likes itself, and the words and topics there."""
-    scores = torch.randn(heads, n, n, generator=generator(seed), dtype=torch.float64) + 3 * torch.eye(n)
+    scores = torch.randn(
+        heads, n, n, generator=generator(seed), dtype=torch.float64
+    ) + 3 * torch.eye(n)
     position = torch.arange(n)
     unseen = (position > position[:, None]) if causal else torch.zeros(n, n, dtype=torch.bool)
     if window:
@@ -92,7 +105,9 @@ def naive_attention(weights, ids, topics, seen):
     return math.fsum(same) / len(same) - math.fsum(other) / len(other)
 
 
-@pytest.mark.parametrize("mask", [{}, {"causal": True}, {"window": 4}, {"causal": True, "window": 4}], ids=str)
+@pytest.mark.parametrize(
+    "mask", [{}, {"causal": True}, {"window": 4}, {"causal": True, "window": 4}], ids=str
+)
 @pytest.mark.parametrize("seed", [0, 10])
 def test_attention_against_a_loop_over_pairs(mask, seed):
     weights, ids, topics, seen = attention(seed=seed, **mask)
@@ -123,6 +138,9 @@ def test_sink_rate_is_that_of_the_sums_without_the_first_position(dtype, causal,
     weights = attention(n=20, heads=6, causal=causal)[0]
     weights[..., 0] += torch.linspace(0, 0.5, 6)[:, None]
     weights = weights.to(dtype)
-    expected = [float(sum(row[0] for row in head[1:]) / 19 > threshold) for head in weights.double().tolist()]
+    expected = [
+        float(sum(row[0] for row in head[1:]) / 19 > threshold)
+        for head in weights.double().tolist()
+    ]
     assert 0 < sum(expected) < 6
     assert sink_rate(weights, threshold=threshold).tolist() == expected

@@ -1,4 +1,6 @@
-"""Duplicates that count: against the published package's outputs, and its procedure written out in float64."""
+"""Duplicates that count: against the published package's outputs, and its procedure written out in
+float64.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,10 @@ from repdyn.kernels import Cloud, two_nn
 
 REFERENCE = [
     line.split()
-    for line in (Path(__file__).parents[2] / "reference").joinpath("llm_microscope.txt").read_text().splitlines()
+    for line in (Path(__file__).parents[2] / "reference")
+    .joinpath("llm_microscope.txt")
+    .read_text()
+    .splitlines()
     if not line.startswith("#")
 ]
 
@@ -22,7 +27,9 @@ def published(x, groups=None):
 
 
 def naive(points, reduction_factor=5, groups=None):
-    """As llm_microscope 0.0.7 does it, but for its loop over distances and for neighbours of the same group."""
+    """As llm_microscope 0.0.7 does it, but for its loop over distances and for neighbours of the
+    same group.
+    """
     x = points.double()
     x = x - x.mean(0)
     x = x / x.norm(dim=1).mean()
@@ -42,7 +49,9 @@ def naive(points, reduction_factor=5, groups=None):
 
 
 @pytest.mark.parametrize(
-    ("package", "version", "cloud", "dimension"), REFERENCE, ids=["-".join(line[:3]) for line in REFERENCE]
+    ("package", "version", "cloud", "dimension"),
+    REFERENCE,
+    ids=["-".join(line[:3]) for line in REFERENCE],
 )
 def test_committed_outputs_of_the_package(package, version, cloud, dimension):
     assert (package, version) == ("llm_microscope", "0.0.7")
@@ -52,12 +61,21 @@ def test_committed_outputs_of_the_package(package, version, cloud, dimension):
         assert naive(points) == pytest.approx(float(dimension), rel=1e-9)
 
 
-# huge or tiny points: squares leave float64's range in the naive form; near ties and clusters: its rounding decides
-WITHOUT = {"n_3", "underflowing", "tight_cluster", "float64_offset", "integer_grid", "duplicates_95_percent"}
+# huge or tiny points: squares leave float64's range in the naive form; near ties and clusters: its
+# rounding decides
+WITHOUT = {
+    "n_3",
+    "underflowing",
+    "tight_cluster",
+    "float64_offset",
+    "integer_grid",
+    "duplicates_95_percent",
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "grouping"), [pair for pair in [*((name, None) for name in HOSTILE), *GROUPED] if pair[0] not in WITHOUT]
+    ("name", "grouping"),
+    [pair for pair in [*((name, None) for name in HOSTILE), *GROUPED] if pair[0] not in WITHOUT],
 )
 def test_against_the_procedure_written_out(name, grouping):
     points = HOSTILE[name]()
@@ -78,7 +96,9 @@ def test_copies_within_groups_and_across(cloud, grouping):
 def test_copies_of_a_points_own_group_are_no_neighbours():
     points = torch.from_numpy(REPEATING["no_copies"]()).repeat_interleave(2, 0)
     groups = torch.arange(700).repeat_interleave(2)
-    assert published(points, groups=groups) == pytest.approx(naive(points, groups=groups), rel=1e-9, nan_ok=True)
+    assert published(points, groups=groups) == pytest.approx(
+        naive(points, groups=groups), rel=1e-9, nan_ok=True
+    )
     some = torch.cat([points[::2], points[:100:2]])
     groups = torch.cat([torch.arange(700), torch.arange(50)])
     assert published(some, groups=groups) == pytest.approx(naive(some, groups=groups), rel=1e-9)
@@ -90,4 +110,6 @@ def test_a_fifth_is_a_fifth(n):
     points = torch.from_numpy(REPEATING["n_4096"]()[:n])
     assert published(points) == pytest.approx(naive(points), rel=1e-9)
     collapsed = two_nn(points, discard=0.8)
-    assert collapsed.isnan() if n < 10 else collapsed.item() == pytest.approx(naive(points), rel=1e-4)
+    assert (
+        collapsed.isnan() if n < 10 else collapsed.item() == pytest.approx(naive(points), rel=1e-4)
+    )

@@ -1,4 +1,6 @@
-"""Tokens against the vocabulary: a naive float64 reference on tables made to mislead, and what is undefined."""
+"""Tokens against the vocabulary: a naive float64 reference on tables made to mislead, and what is
+undefined.
+"""
 
 import importlib
 
@@ -97,7 +99,9 @@ def test_ranks_are_a_float64_references(name, noise):
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in {"mixed magnitudes", "beyond float32"}])
+@pytest.mark.parametrize(
+    "name", [name for name in TABLES if name not in {"mixed magnitudes", "beyond float32"}]
+)
 def test_ranks_and_nearest_rows_by_distance(name):
     table = TABLES[name]()
     x, ids = tokens_of(table)
@@ -106,9 +110,13 @@ def test_ranks_and_nearest_rows_by_distance(name):
     own = distances[torch.arange(len(x)), ids]
     vocabulary = Vocabulary(table, by_distance=True)
     # distances that float64 cannot tell apart from the expanded ones are ties
-    assert ((distances < own[:, None] * (1 - 1e-12)).sum(1) - token_ranks(x, ids, vocabulary)).abs().sum() == 0
+    assert (
+        (distances < own[:, None] * (1 - 1e-12)).sum(1) - token_ranks(x, ids, vocabulary)
+    ).abs().sum() == 0
     found, rows = nearest_rows(x, vocabulary, min(5, len(table)))
-    torch.testing.assert_close(found, distances.topk(min(5, len(table)), largest=False).values, rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        found, distances.topk(min(5, len(table)), largest=False).values, rtol=1e-9, atol=0
+    )
     torch.testing.assert_close(distances.gather(1, rows), found, rtol=1e-12, atol=0)
 
 

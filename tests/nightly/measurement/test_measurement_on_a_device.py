@@ -1,4 +1,6 @@
-"""A measurement of a model on a device other than the CPU: the same rows, and the host rarely waits."""
+"""A measurement of a model on a device other than the CPU: the same rows, and the host rarely
+waits.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from repdyn.metrics import METRICS
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
 
-SMALL = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 MODELS = {
     "gpt_neox": GPTNeoXConfig(**SMALL),
     "bert": BertConfig(**SMALL),
@@ -37,7 +45,9 @@ def small_model(family: str = "gpt_neox", dtype: torch.dtype = torch.float32) ->
 @pytest.fixture(scope="module")
 def probe() -> Probe:
     tokens = random_tokens(8, 12)
-    marked = Probe.from_tokens(tokens, max_vectors=48, batch_vectors=48).with_topics(tokens.flatten() % 4)
+    marked = Probe.from_tokens(tokens, max_vectors=48, batch_vectors=48).with_topics(
+        tokens.flatten() % 4
+    )
     return marked.with_classes({"even": tokens.flatten() % 2 == 0})
 
 
@@ -48,7 +58,9 @@ def measured(model: nn.Module, probe: Probe, folder: Path, **options: int) -> pd
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    profile = measure(model, probe, "all", state_cache=cache, checkpoint=Checkpoint(step=5), **options)
+    profile = measure(
+        model, probe, "all", state_cache=cache, checkpoint=Checkpoint(step=5), **options
+    )
     return profile.to_pandas().drop(columns=TIMES)
 
 
@@ -65,12 +77,16 @@ def test_all_metrics_are_those_of_the_cpu(family, dtype, device, probe, tmp_path
     expected = measured(small_model(family, dtype), probe, tmp_path / "cpu")
     with PretendCuda(device):
         found = measured(small_model(family, dtype).to(device), probe, tmp_path / device)
-    assert set(found["metric"]) == {name for name, metric in METRICS.items() if metric.family != "weights"}
+    assert set(found["metric"]) == {
+        name for name, metric in METRICS.items() if metric.family != "weights"
+    }
     assert set(found.pop("device")) == {"pretended" if device == "cuda" else "mps"}
     assert set(expected.pop("device")) == {"cpu"}
     pd.testing.assert_frame_equal(found.drop(columns=VALUES), expected.drop(columns=VALUES))
     for column in VALUES:
-        assert found[column].tolist() == pytest.approx(expected[column].tolist(), rel=1e-9, abs=1e-12, nan_ok=True)
+        assert found[column].tolist() == pytest.approx(
+            expected[column].tolist(), rel=1e-9, abs=1e-12, nan_ok=True
+        )
     assert found["value"].notna().mean() > 0.8
 
 
@@ -79,7 +95,9 @@ def test_states_in_files_are_measured_on_the_device(probe):
     expected = measure(small_model(), probe, metrics).to_pandas()
     with PretendCuda():
         found = measure(small_model().to("cuda"), probe, metrics, states_bytes=0).to_pandas()
-    assert found["value"].tolist() == pytest.approx(expected["value"].tolist(), rel=1e-9, nan_ok=True)
+    assert found["value"].tolist() == pytest.approx(
+        expected["value"].tolist(), rel=1e-9, nan_ok=True
+    )
 
 
 def test_the_host_waits_no_more_often_than_recorded(probe):

@@ -1,4 +1,6 @@
-"""Models of images, waveforms and pairs, measured on probes of inputs: the states that they report, live and offline."""
+"""Models of images, waveforms and pairs, measured on probes of inputs: the states that they report,
+live and offline.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +46,24 @@ def naive_vectors(family: Family, states: Tensor, stack: str | None, probe: Prob
     vectors = []
     for each, (count, drawn) in enumerate(zip(counts.tolist(), draws.tolist(), strict=True)):
         edges = [math.floor(part * count / OF_EACH) for part in range(OF_EACH + 1)]
-        chosen = [start + int(u * (end - start)) for start, end, u in zip(edges, edges[1:], drawn, strict=False)]
+        chosen = [
+            start + int(u * (end - start))
+            for start, end, u in zip(edges, edges[1:], drawn, strict=False)
+        ]
         vectors += [states[each, first + position] for position in chosen]
     return [torch.stack([vectors[index] for index in batch]) for batch in probe.sample("all")]
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("ViT", "image"), ("CLIP", "input"), ("Whisper", "recording"), ("wav2vec2", "recording")]
+    ("name", "what"),
+    [("ViT", "image"), ("CLIP", "input"), ("Whisper", "recording"), ("wav2vec2", "recording")],
 )
 def test_inputs_are_called_by_their_names(name: str, what: str) -> None:
     """Images had as many positions as were sampled of them."""
     family = FAMILIES[name]
-    frame = measure(model_of(family), probe_of(family), ("anisotropy",), layers=family.layers).to_pandas()
+    frame = measure(
+        model_of(family), probe_of(family), ("anisotropy",), layers=family.layers
+    ).to_pandas()
     assert sampling(frame).endswith(f"{OF_EACH} of each of {N_INPUTS // 2} {what}s")
 
 
@@ -70,7 +78,10 @@ def test_values_are_those_of_the_states_that_the_model_reports(family: Family) -
         reported = [family.reported[stack](output) for output in outputs]
         for layer in range(n_blocks):  # the last reported one may be behind a final norm
             states = torch.cat([of_batch[layer] for of_batch in reported])
-            expected = [float(kernels.anisotropy(x.double())) for x in naive_vectors(family, states, stack, probe)]
+            expected = [
+                float(kernels.anisotropy(x.double()))
+                for x in naive_vectors(family, states, stack, probe)
+            ]
             assert rows[stack, layer].value == pytest.approx(np.mean(expected), rel=1e-5)
 
 
@@ -79,7 +90,9 @@ def train(family: Family, folder, probe: Probe | None, steps: int = 2) -> PreTra
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tracker = None
     if probe is not None:
-        tracker = Tracker(model, probe, schedule=1, layers=family.layers, store=folder, report=False).start()
+        tracker = Tracker(
+            model, probe, schedule=1, layers=family.layers, store=folder, report=False
+        ).start()
     for number in range(steps):
         loss = step(model, batches_of(family)[number], optimizer)
         if tracker is not None:
@@ -89,10 +102,14 @@ def train(family: Family, folder, probe: Probe | None, steps: int = 2) -> PreTra
     return model
 
 
-def test_live_equals_offline_and_leaves_the_training_as_it_is(family: Family, tmp_path, without_figures) -> None:
+def test_live_equals_offline_and_leaves_the_training_as_it_is(
+    family: Family, tmp_path, without_figures
+) -> None:
     tracked = train(family, tmp_path / "store", probe_of(family))
     alone = train(family, tmp_path, None)
-    for (name, one), other in zip(tracked.state_dict().items(), alone.state_dict().values(), strict=True):
+    for (name, one), other in zip(
+        tracked.state_dict().items(), alone.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other), name
     tracked.save_pretrained(tmp_path / "step2")
     store = open_store(tmp_path / "store")
@@ -103,7 +120,9 @@ def test_live_equals_offline_and_leaves_the_training_as_it_is(family: Family, tm
     live = store.to_pandas()
     live = live[live["step"] == 2]
     pd.testing.assert_frame_equal(
-        values(live).drop(columns="step"), values(offline.assign(step=2)).drop(columns="step"), check_exact=True
+        values(live).drop(columns="step"),
+        values(offline.assign(step=2)).drop(columns="step"),
+        check_exact=True,
     )
 
 
@@ -111,14 +130,17 @@ def test_live_equals_offline_and_leaves_the_training_as_it_is(family: Family, tm
 
 
 class PositionsFirst(nn.Module):
-    """Blocks of (n_positions, n_inputs, dim), as in open_clip and fairseq; as many positions as a batch has inputs."""
+    """Blocks of (n_positions, n_inputs, dim), as in open_clip and fairseq; as many positions as a
+    batch has inputs.
+    """
 
     def __init__(self, first: bool) -> None:
         super().__init__()
         self.first = first
         self.embed = nn.Linear(4, 16)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=not first) for _ in range(2)
+            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=not first)
+            for _ in range(2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,7 +166,8 @@ class Maps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Sequential(nn.Linear(8, 8))) for _ in range(2)
+            nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Sequential(nn.Linear(8, 8)))
+            for _ in range(2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -159,7 +182,9 @@ def test_maps_of_patches_are_read_row_by_row() -> None:
     probe = Probe.from_inputs(maps.split(16), max_vectors=384, batch_vectors=192)
     flat = Probe.from_inputs(maps.flatten(1, 2).split(16), max_vectors=384, batch_vectors=192)
     on_maps, on_rows = (measure(model, each, layers="layers.*") for each in (probe, flat))
-    assert [row.value for row in on_maps.rows] == pytest.approx([row.value for row in on_rows.rows], rel=1e-6)
+    assert [row.value for row in on_maps.rows] == pytest.approx(
+        [row.value for row in on_rows.rows], rel=1e-6
+    )
 
 
 def patches(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -169,8 +194,13 @@ def patches(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
 def test_a_function_chooses_positions_as_a_slice_does() -> None:
     family = FAMILIES["ViT"]
     model = model_of(family)
-    by_function = Probe.from_inputs(batches_of(family), positions=patches, max_vectors=384, batch_vectors=192)
-    values = [[row.value for row in measure(model, probe).rows] for probe in (by_function, probe_of(family))]
+    by_function = Probe.from_inputs(
+        batches_of(family), positions=patches, max_vectors=384, batch_vectors=192
+    )
+    values = [
+        [row.value for row in measure(model, probe).rows]
+        for probe in (by_function, probe_of(family))
+    ]
     assert values[0] == values[1]
 
 
@@ -187,7 +217,9 @@ def wrong(states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     ],
     ids=["no mask", "no boolean", "few positions"],
 )
-def test_positions_that_cannot_be_are_refused_before_a_training(settings: dict, word: str, tmp_path) -> None:
+def test_positions_that_cannot_be_are_refused_before_a_training(
+    settings: dict, word: str, tmp_path
+) -> None:
     family = FAMILIES["ViT"]
     probe = Probe.from_inputs(batches_of(family), max_vectors=384, batch_vectors=192, **settings)
     with pytest.raises((ValueError, RuntimeError), match=word):
@@ -195,7 +227,9 @@ def test_positions_that_cannot_be_are_refused_before_a_training(settings: dict, 
 
 
 def test_inputs_that_the_forward_does_not_take_are_refused_before_a_training(tmp_path) -> None:
-    probe = Probe.from_inputs([{"images": random(48, 3, 32, 32)}], max_vectors=384, batch_vectors=192)
+    probe = Probe.from_inputs(
+        [{"images": random(48, 3, 32, 32)}], max_vectors=384, batch_vectors=192
+    )
     with pytest.raises(ValueError, match="name the inputs as the forward does"):
         Tracker(vit(), probe, store=tmp_path).start()
 
@@ -213,7 +247,9 @@ def test_all_metrics_are_those_without_tokens() -> None:
         "imbalance_previous",
     }
     assert {"anisotropy", "two_nn", "cka_following", "linearity"} & set(frame["metric"])
-    assert not {"sink_rate", "lens_kl", "sequence_entropy", "next_token_variance"} & set(frame["metric"])
+    assert not {"sink_rate", "lens_kl", "sequence_entropy", "next_token_variance"} & set(
+        frame["metric"]
+    )
 
 
 def test_inputs_are_given_in_the_precision_of_the_weights() -> None:

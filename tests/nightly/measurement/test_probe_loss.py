@@ -17,16 +17,33 @@ from repdyn import Probe, measure
 from repdyn.capture.output_head import NO_LOGITS
 from repdyn.measurement.probe_loss import MASKED_SHARE, NO_MASK, masked_tokens
 from repdyn.models import build_model
-from repdyn.store.schema import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
+from repdyn.store.schema import (
+    PROBE_ACCURACY,
+    PROBE_BITS_PER_BYTE,
+    PROBE_CALIBRATION_ERROR,
+    PROBE_LOSS,
+)
 
-SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "context_length": 32,
+    "pad_token_id": 0,
+}
 MASK, SPECIAL = 1, 2
 
 
 def a_probe(**changes):
     tokens = random_tokens(24, 12)
     tokens[:, -1] = SPECIAL
-    given = {"max_vectors": 192, "batch_vectors": 96, "special_ids": (MASK, SPECIAL), "mask_id": MASK}
+    given = {
+        "max_vectors": 192,
+        "batch_vectors": 96,
+        "special_ids": (MASK, SPECIAL),
+        "mask_id": MASK,
+    }
     return Probe.from_tokens(tokens, **given | {"bytes_per_token": 3.5} | changes)
 
 
@@ -40,7 +57,9 @@ def values(rows):
 
 
 def naive(logits, probe, batches):
-    """Loss, accuracy and calibration of the next token after each sampled one, one by one in float64."""
+    """Loss, accuracy and calibration of the next token after each sampled one, one by one in
+    float64.
+    """
     width = int(probe.lengths[0])
     found = []
     for batch in batches:
@@ -117,7 +136,9 @@ def test_a_model_of_one_s_own():
     with torch.no_grad():
         logits = model(probe.tokens.view(24, 12))
     found = values(measure(model, probe, probe_loss=True).scalars)
-    assert found[PROBE_LOSS] == pytest.approx(naive(logits, probe, probe.sample("all"))[0], rel=1e-6)
+    assert found[PROBE_LOSS] == pytest.approx(
+        naive(logits, probe, probe.sample("all"))[0], rel=1e-6
+    )
     assert PROBE_BITS_PER_BYTE not in found
 
 

@@ -1,4 +1,6 @@
-"""A metric of another package, as docs/own_metric.md writes it: measured, swept, drawn, listed and reported."""
+"""A metric of another package, as docs/own_metric.md writes it: measured, swept, drawn, listed and
+reported.
+"""
 
 import os
 import re
@@ -55,7 +57,9 @@ def live(tmp_path_factory, quick_images):
     torch.manual_seed(0)
     model = HandWritten()
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-    with Tracker(model, probe, metrics=NAMES, schedule=1, store=folder / "mine", on_error="raise") as tracker:
+    with Tracker(
+        model, probe, metrics=NAMES, schedule=1, store=folder / "mine", on_error="raise"
+    ) as tracker:
         tracker.step(loss=1.0)
     return open_store(folder / "mine")
 

@@ -8,9 +8,13 @@ from hypothesis import strategies as st
 from repdyn.metrics.metric import base_name, file_stem, parsed, spelled
 
 WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
-NUMBERS = st.one_of(st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False))
+NUMBERS = st.one_of(
+    st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False)
+)
 SETTINGS = st.dictionaries(
-    WORDS, st.one_of(st.booleans(), NUMBERS, WORDS.filter(lambda word: word not in {"true", "false"})), max_size=4
+    WORDS,
+    st.one_of(st.booleans(), NUMBERS, WORDS.filter(lambda word: word not in {"true", "false"})),
+    max_size=4,
 )
 BASES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
 

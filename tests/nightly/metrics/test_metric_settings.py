@@ -40,35 +40,55 @@ def test_the_table_lists_every_setting_of_a_kernel(name):
 def test_python_and_strings_spell_alike():
     spelled = "two_nn[discard=0.8,duplicates=count]"
     assert METRICS["two_nn"].with_settings(duplicates="count", discard=0.8).name == spelled
-    assert METRICS["two_nn"].with_settings(duplicates="count").with_settings(discard=0.8).name == spelled
+    assert (
+        METRICS["two_nn"].with_settings(duplicates="count").with_settings(discard=0.8).name
+        == spelled
+    )
     assert METRICS["two_nn"].with_settings(discard=0.8).with_settings(discard=0.1).name == "two_nn"
     assert names_of(["two_nn[duplicates=count, discard=0.80]"]) == [spelled]
-    # a Metric whose settings were put in otherwise is no other than one that was asked for with them
+    # a Metric whose settings were put in otherwise is no other than one that was asked for with
+    # them
     replaced = replace(METRICS["two_nn"], settings={**METRICS["two_nn"].settings, "discard": 0.8})
     assert names_of([replaced, "two_nn[discard=0.8]"]) == ["two_nn[discard=0.8]"]
 
 
 def test_a_design_says_what_a_plain_name_means(probe, paper):
     ((plain, _),) = resolve(["two_nn"], paper)
-    assert (plain.name, plain.settings["discard"], plain.settings["duplicates"]) == ("two_nn", 0.8, "count")
+    assert (plain.name, plain.settings["discard"], plain.settings["duplicates"]) == (
+        "two_nn",
+        0.8,
+        "count",
+    )
     assert names_of(["two_nn[discard=0.1]"], paper) == ["two_nn[discard=0.1]"]
-    assert names_of([METRICS["two_nn"].with_settings(discard=0.1)], paper) == ["two_nn[discard=0.1]"]
-    assert names_of(["two_nn[discard=0.1,duplicates=collapse]"], paper) == ["two_nn[discard=0.1,duplicates=collapse]"]
+    assert names_of([METRICS["two_nn"].with_settings(discard=0.1)], paper) == [
+        "two_nn[discard=0.1]"
+    ]
+    assert names_of(["two_nn[discard=0.1,duplicates=collapse]"], paper) == [
+        "two_nn[discard=0.1,duplicates=collapse]"
+    ]
     # in this design these are the same
-    assert names_of(["two_nn", "two_nn[discard=0.8]", "two_nn[discard=0.8,duplicates=count]"], paper) == ["two_nn"]
+    assert names_of(
+        ["two_nn", "two_nn[discard=0.8]", "two_nn[discard=0.8,duplicates=count]"], paper
+    ) == ["two_nn"]
     assert names_of(["two_nn", "two_nn[discard=0.8]"], probe) == ["two_nn", "two_nn[discard=0.8]"]
     assert names_of("all", paper) == names_of("all", probe)
-    assert {metric.settings["discard"] for metric, _ in resolve("all", paper) if metric.name == "two_nn"} == {0.8}
+    assert {
+        metric.settings["discard"] for metric, _ in resolve("all", paper) if metric.name == "two_nn"
+    } == {0.8}
 
 
 def test_where_duplicates_count_few_distinct_vectors_are_no_smaller_sample(probe):
     few = Probe.from_tokens(random_tokens(40, 16, vocabulary=30), max_vectors=192, batch_vectors=96)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)])[0])
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(30, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)])[0]
+    )
     assert not METRICS["two_nn"].with_settings(duplicates="count").collapses_duplicates
     assert METRICS["two_nn"].collapses_duplicates
     frame = measure(model, few, ["two_nn", "two_nn[duplicates=count]"], ["1"]).to_pandas()
-    plain, counted = (frame.loc[frame["metric"] == name] for name in ("two_nn", "two_nn[duplicates=count]"))
+    plain, counted = (
+        frame.loc[frame["metric"] == name] for name in ("two_nn", "two_nn[duplicates=count]")
+    )
     assert plain["on_distinct"].all()
     assert plain["reason"].str.startswith("fewer than half").all()
     assert not counted["on_distinct"].any()

@@ -1,4 +1,6 @@
-"""Lens, shared neighbours, next-token classes and attention sinks through measure, against naive computations."""
+"""Lens, shared neighbours, next-token classes and attention sinks through measure, against naive
+computations.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
 
 LENS_METRICS = ("lens_kl", "lens_agreement")
-SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "n_layers": 3,
+    "n_heads": 2,
+    "context_length": 32,
+    "pad_token_id": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +56,28 @@ def values(profile, metric, subset="all"):
 def test_against_the_model_s_own_norm_and_unembedding(lens_model, lens_probe):
     found = measure(lens_model, lens_probe, LENS_METRICS)
     with torch.no_grad():
-        hidden = lens_model(lens_probe.tokens.reshape(-1, 20), output_hidden_states=True).hidden_states
+        hidden = lens_model(
+            lens_probe.tokens.reshape(-1, 20), output_hidden_states=True
+        ).hidden_states
         final = lens_model.lm_head(hidden[-1]).flatten(0, 1).log_softmax(1)
         for layer in range(3):
-            here = lens_model.lm_head(lens_model.transformer.ln_f(hidden[layer])).flatten(0, 1).log_softmax(1)
-            kl = [(final[t].exp() * (final[t] - here[t])).sum(1).mean() for t in lens_probe.sample("all")]
-            same = [(final[t].argmax(1) == here[t].argmax(1)).double().mean() for t in lens_probe.sample("all")]
+            here = (
+                lens_model.lm_head(lens_model.transformer.ln_f(hidden[layer]))
+                .flatten(0, 1)
+                .log_softmax(1)
+            )
+            kl = [
+                (final[t].exp() * (final[t] - here[t])).sum(1).mean()
+                for t in lens_probe.sample("all")
+            ]
+            same = [
+                (final[t].argmax(1) == here[t].argmax(1)).double().mean()
+                for t in lens_probe.sample("all")
+            ]
             assert values(found, "lens_kl")[layer] == pytest.approx(float(sum(kl)) / 2, rel=1e-9)
-            assert values(found, "lens_agreement")[layer] == pytest.approx(float(sum(same)) / 2, rel=1e-12)
+            assert values(found, "lens_agreement")[layer] == pytest.approx(
+                float(sum(same)) / 2, rel=1e-12
+            )
 
 
 K = 10
@@ -80,7 +103,9 @@ def states_of(small_model, probe) -> list[list[np.ndarray]]:
 
 
 def naive_overlap(a: np.ndarray, b: np.ndarray, windows: np.ndarray) -> float:
-    """Shared neighbours above chance, outside of each token's window, among vectors that are new in both clouds."""
+    """Shared neighbours above chance, outside of each token's window, among vectors that are new in
+    both clouds.
+    """
     first = [set(np.unique(x, axis=0, return_index=True)[1]) for x in (a, b)]
     kept = sorted(first[0] & first[1])
     a, b, windows = a[kept], b[kept], windows[kept]
@@ -98,7 +123,8 @@ def test_a_layer_shares_neighbours_with_the_last(probe):
     layers = states_of(small_model(0), probe)
     windows = [probe.window_of_token[tokens] for tokens in probe.sample("all")]
     expected = [
-        np.mean([naive_overlap(*batch) for batch in zip(of, layers[-1], windows, strict=True)]) for of in layers
+        np.mean([naive_overlap(*batch) for batch in zip(of, layers[-1], windows, strict=True)])
+        for of in layers
     ]
     found = measure(small_model(0), probe, ["mutual_knn"]).to_pandas()
     assert found["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
@@ -108,7 +134,9 @@ def test_a_layer_shares_neighbours_with_the_last(probe):
 
 def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
     state_cache = StateCache(tmp_path, run="r", probe=probe.hash)
-    first = measure(small_model(0), probe, ["mutual_knn_previous"], state_cache=state_cache).to_pandas()
+    first = measure(
+        small_model(0), probe, ["mutual_knn_previous"], state_cache=state_cache
+    ).to_pandas()
     assert (first["value"].isna() & (first["n_batches"] == 1)).all()  # of the first batch alone
     later = Checkpoint(step=5)
     found = measure(
@@ -116,7 +144,9 @@ def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
     ).to_pandas()
     windows = probe.window_of_token[probe.sample("all")[0]]
     before, after = states_of(small_model(0), probe), states_of(small_model(1), probe)
-    expected = [naive_overlap(own[0], other[0], windows) for own, other in zip(after, before, strict=True)]
+    expected = [
+        naive_overlap(own[0], other[0], windows) for own, other in zip(after, before, strict=True)
+    ]
     assert found["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
     assert set(found["compared_to"]) == {0}
 
@@ -126,7 +156,9 @@ def test_classes_are_the_tokens_that_follow_in_the_window():
     probe = Probe.from_tokens(ids, max_vectors=192, batch_vectors=96)
     torch.manual_seed(0)
     model = HandWritten()
-    found = measure(model, probe, ["next_token_variance", "next_token_variance@no_sink"]).to_pandas()
+    found = measure(
+        model, probe, ["next_token_variance", "next_token_variance@no_sink"]
+    ).to_pandas()
     states = capture(prepare(model), probe, ["all", "no_sink"])
     assert set(found["layer"]) == {1, 2, 3}  # not at the embedding output
     for row in found.to_dict("records"):
@@ -134,7 +166,10 @@ def test_classes_are_the_tokens_that_follow_in_the_window():
         for tokens in probe.sample(row["subset"]):
             points = states.layers[row["layer"]].states[states.rows_of(tokens)]
             windows, positions = np.divmod(tokens, 12)
-            following = [ids[w, p + 1].item() if p < 11 else -1 for w, p in zip(windows, positions, strict=True)]
+            following = [
+                ids[w, p + 1].item() if p < 11 else -1
+                for w, p in zip(windows, positions, strict=True)
+            ]
             assert -1 in following
             values.append(class_variance(points, torch.tensor(following)).item())
         assert row["value"] == pytest.approx(np.mean(values), rel=1e-10)
@@ -149,7 +184,9 @@ def sink_probe() -> Probe:
 
 
 class Attention(nn.Module):
-    """Three heads: all attention to the first position, to each position alike, to the position itself."""
+    """Three heads: all attention to the first position, to each position alike, to the position
+    itself.
+    """
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         n = x.shape[1]
@@ -187,7 +224,9 @@ def test_heads_made_by_hand_are_told_apart(sink_probe):
     # to attend to all positions alike is to attend to the first of 16 by the mean of 1/2 ... 1/16
     alike = np.mean([1 / i for i in range(2, LENGTH + 1)])
     assert 0.1 < alike < 0.3
-    frame = measure(ByHand(), sink_probe, ["sink_rate", "sink_rate[threshold=0.1]"], "blocks.*").to_pandas()
+    frame = measure(
+        ByHand(), sink_probe, ["sink_rate", "sink_rate[threshold=0.1]"], "blocks.*"
+    ).to_pandas()
     of_heads = frame[frame["head"].notna()].pivot_table("value", ["metric", "layer"], "head")
     assert of_heads.loc["sink_rate"].to_numpy().tolist() == [[1, 0, 0]] * 2
     assert of_heads.loc["sink_rate[threshold=0.1]"].to_numpy().tolist() == [[1, 1, 0]] * 2
@@ -201,7 +240,9 @@ def test_heads_made_by_hand_are_told_apart(sink_probe):
 
 def test_the_rate_of_gpt2_is_that_of_its_eager_attention(sink_probe):
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=50, n_embd=32, n_layer=3, n_head=4, n_positions=32, initializer_range=0.6)
+    config = GPT2Config(
+        vocab_size=50, n_embd=32, n_layer=3, n_head=4, n_positions=32, initializer_range=0.6
+    )
     model = GPT2Model(config).eval()
     frame = measure(model, sink_probe, ["sink_rate"]).to_pandas()
     heads = frame[frame["head"].notna()].pivot_table("value", "layer", "head")
@@ -210,5 +251,7 @@ def test_the_rate_of_gpt2_is_that_of_its_eager_attention(sink_probe):
         weights = model(sink_probe.tokens.view(20, LENGTH), output_attentions=True).attentions
     for layer, of_layer in enumerate(weights, start=1):
         to_first = of_layer.double()[:, :, 1:, 0].mean(-1)
-        assert heads.loc[layer].to_numpy() == pytest.approx((to_first > 0.3).double().mean(0).numpy(), abs=1e-12)
+        assert heads.loc[layer].to_numpy() == pytest.approx(
+            (to_first > 0.3).double().mean(0).numpy(), abs=1e-12
+        )
     assert 0 < heads.to_numpy().mean() < 1

@@ -70,7 +70,9 @@ def frame(model, probe) -> pd.DataFrame:
 
 def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, frame):
     states = capture(prepare(model, "blocks.*"), probe, ["all"])
-    layers = [of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers]
+    layers = [
+        of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers
+    ]
     windows = torch.from_numpy(probe.window_of_token[probe.sample("all").ravel()])
     rows = frame.loc[frame["subset"] == "no_massive"].set_index(["metric", "layer"])
     n_left = []
@@ -81,7 +83,9 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
         n_left.append(int(kept.sum()))
 
         def of_batches(compute, kept=kept):
-            return np.mean([float(compute(rows[kept[rows]])) for rows in torch.arange(192).split(96)])
+            return np.mean(
+                [float(compute(rows[kept[rows]])) for rows in torch.arange(192).split(96)]
+            )
 
         expected = {
             "norm": of_batches(lambda rows, x=x: norm(x[rows])),
@@ -91,7 +95,9 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
         }
         if layer + 1 < len(layers):
             following = layers[layer + 1]
-            expected["step_length"] = of_batches(lambda rows, x=x, y=following: step_length(x[rows], y[rows]))
+            expected["step_length"] = of_batches(
+                lambda rows, x=x, y=following: step_length(x[rows], y[rows])
+            )
         for name, value in expected.items():
             row = rows.loc[name, layer]
             assert row["value"] == pytest.approx(value, rel=1e-5), (name, layer)
@@ -110,7 +116,10 @@ def test_the_median_is_that_of_all_batches():
     assert [of.tolist() for of in are_massive([small, large])] == [[False] * 6, [True] * 2]
     assert not torch.cat(are_massive([small, large / 1.02])).any()
     # half precision: sums of squares would leave its range
-    assert [of.any().item() for of in are_massive([small.half() * 300, large.half() * 300])] == [False, True]
+    assert [of.any().item() for of in are_massive([small.half() * 300, large.half() * 300])] == [
+        False,
+        True,
+    ]
 
 
 def test_a_batch_of_massive_vectors_alone_has_no_value():

@@ -14,8 +14,18 @@ from transformers import AutoModel, BertConfig, GPT2Config, PreTrainedModel
 
 from repdyn import Probe, measure
 
-NAMES = ["sequence_entropy", "sequence_entropy[normalised=false]", "sequence_cosine", "largest_activation"]
-SMALL = {"vocab_size": 50, "max_position_embeddings": 320, "hidden_size": 16, "num_attention_heads": 2}
+NAMES = [
+    "sequence_entropy",
+    "sequence_entropy[normalised=false]",
+    "sequence_cosine",
+    "largest_activation",
+]
+SMALL = {
+    "vocab_size": 50,
+    "max_position_embeddings": 320,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+}
 CONFIGS = {
     "gpt2": lambda: GPT2Config(**SMALL, num_hidden_layers=2),
     "bert": lambda: BertConfig(**SMALL, num_hidden_layers=2, intermediate_size=32),
@@ -54,7 +64,12 @@ def naive(states: np.ndarray) -> list[float]:
     entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     units = states / np.linalg.norm(states, axis=1, keepdims=True)
     pairs = ~np.eye(len(states), dtype=bool)
-    return [entropy / np.log(min(states.shape)), entropy, (units @ units.T)[pairs].mean(), np.abs(states).max()]
+    return [
+        entropy / np.log(min(states.shape)),
+        entropy,
+        (units @ units.T)[pairs].mean(),
+        np.abs(states).max(),
+    ]
 
 
 @pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
@@ -70,13 +85,17 @@ def test_the_values_are_those_of_the_windows_run_alone(family: str, make: Callab
             # an encoder's states depend on the tokens after the cut as well
             whole = probe.tokens[torch.from_numpy(probe.window_of_token == window)]
             states = blocks_of(model, whole[None])
-            of_windows.append([naive(of_layer[0, : len(tokens)].double().numpy()) for of_layer in states])
+            of_windows.append(
+                [naive(of_layer[0, : len(tokens)].double().numpy()) for of_layer in states]
+            )
         by_batch.append(np.mean(of_windows, axis=0))
     for number, name in enumerate(NAMES):
         rows = frame[frame["metric"] == name]
         expected = np.array(by_batch)[:, :, number]
         assert rows["value"].to_numpy() == pytest.approx(expected.mean(0), rel=1e-5)
-        assert rows["std_error"].to_numpy() == pytest.approx(expected.std(0, ddof=1) / np.sqrt(2), rel=1e-3, abs=1e-8)
+        assert rows["std_error"].to_numpy() == pytest.approx(
+            expected.std(0, ddof=1) / np.sqrt(2), rel=1e-3, abs=1e-8
+        )
 
 
 def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
@@ -85,7 +104,9 @@ def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
     found: list[Tensor] = []
     hooks = [blocks[0].register_forward_pre_hook(lambda _, args: found.append(args[0]))]
     hooks += [
-        block.register_forward_hook(lambda _, __, out: found.append(out if isinstance(out, Tensor) else out[0]))
+        block.register_forward_hook(
+            lambda _, __, out: found.append(out if isinstance(out, Tensor) else out[0])
+        )
         for block in blocks
     ]
     with torch.no_grad():
@@ -97,7 +118,9 @@ def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_padding_may_be_on_either_side(family):
-    left, right = (measure(model_of(family), ragged(left=side), NAMES).to_pandas() for side in (True, False))
+    left, right = (
+        measure(model_of(family), ragged(left=side), NAMES).to_pandas() for side in (True, False)
+    )
     assert left["value"].tolist() == right["value"].tolist()
 
 
@@ -105,7 +128,10 @@ def test_padding_may_be_on_either_side(family):
 @pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
 def test_other_metrics_do_not_notice(make, family):
     others = ["anisotropy", "two_nn", "mean_cosine", "alignment", "cka_next"]
-    alone, beside = (measure(model_of(family), make(), names).to_pandas() for names in (others, [*NAMES, *others]))
+    alone, beside = (
+        measure(model_of(family), make(), names).to_pandas()
+        for names in (others, [*NAMES, *others])
+    )
     beside = beside[beside["metric"].isin(alone["metric"])].reset_index(drop=True)
     timed = ["seconds", "measured_at"]
     # a window that is read to its end may be padded in another batch

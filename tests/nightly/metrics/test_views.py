@@ -1,4 +1,6 @@
-"""Views of a cloud: the vectors are those of a naive forward pass, in every model and on every path."""
+"""Views of a cloud: the vectors are those of a naive forward pass, in every model and on every
+path.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.models import build_model
 from repdyn.probe.design import VIEWS
 
-SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 32, "pad_token_id": 0}
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "context_length": 32,
+    "pad_token_id": 0,
+}
 SPECIAL, METRIC = 2, "rank_me"
 N_WINDOWS = 48
 
@@ -34,7 +43,9 @@ def a_model(family):
 
 
 def naive_states(model, tokens, mask):
-    """By layer each window's states (length, dim), and those after the final norm, window by window."""
+    """By layer each window's states (length, dim), and those after the final norm, window by
+    window.
+    """
     layers, normed, blocks = [], [], prepare(model).blocks
     for ids, kept in zip(tokens, mask, strict=True):
         seen: list[torch.Tensor] = []
@@ -71,7 +82,11 @@ def test_the_vectors_are_those_of_a_naive_forward_pass(family, view):
     probe, tokens, mask = a_probe()
     model = a_model(family)
     layers, _ = naive_states(model, tokens, mask)
-    frame = measure(model, probe, ["anisotropy@" + view, "two_nn"]).to_pandas().query("metric == 'anisotropy'")
+    frame = (
+        measure(model, probe, ["anisotropy@" + view, "two_nn"])
+        .to_pandas()
+        .query("metric == 'anisotropy'")
+    )
     assert set(frame["subset"]) == {view}
     sample = probe.sample(view)
     for row in frame.itertuples():
@@ -84,7 +99,12 @@ def test_the_vectors_are_those_of_a_naive_forward_pass(family, view):
                 windows = probe.window_of(batch)
                 assert len(set(windows)) == len(windows)
                 batches.append(
-                    torch.cat([naive_vectors(view, layers[row.layer][w], tokens[w][mask[w]]) for w in windows])
+                    torch.cat(
+                        [
+                            naive_vectors(view, layers[row.layer][w], tokens[w][mask[w]])
+                            for w in windows
+                        ]
+                    )
                 )
         expected = [kernels.anisotropy(batch).item() for batch in batches]
         assert row.value == pytest.approx(np.mean(expected), rel=1e-4)
@@ -131,7 +151,11 @@ def test_memory_and_other_values_do_not_change():
     probe, model = a_probe()[0], a_model("bert")
     alone = measure(model, probe).to_pandas().set_index(["metric", "subset", "layer"])["value"]
     everything = ["anisotropy", "two_nn", *(f"two_nn@{view}" for view in VIEWS)]
-    beside = measure(model, probe, everything).to_pandas().set_index(["metric", "subset", "layer"])["value"]
+    beside = (
+        measure(model, probe, everything)
+        .to_pandas()
+        .set_index(["metric", "subset", "layer"])["value"]
+    )
     assert beside[alone.index].equals(alone)
     small = measure(model, probe, everything, states_bytes=100).to_pandas()["value"]
     assert small.to_numpy() == pytest.approx(beside.to_numpy(), nan_ok=True)

@@ -17,7 +17,14 @@ FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes(family):
     model = build_model(
-        family, vocab_size=61, hidden_size=24, n_layers=3, n_heads=4, context_length=20, dropout=0.25, pad_token_id=1
+        family,
+        vocab_size=61,
+        hidden_size=24,
+        n_layers=3,
+        n_heads=4,
+        context_length=20,
+        dropout=0.25,
+        pad_token_id=1,
     )
     config = model.config
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (24, 3, 4)
@@ -44,7 +51,9 @@ def test_every_family_learns(family, tmp_path):
     assert module.model(input_ids=tokens, labels=tokens).loss.item() < 0.5 * before
 
 
-@pytest.mark.parametrize(("family", "name"), [("gpt2", "bits_per_byte"), ("bert", "masked_bits_per_byte")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("gpt2", "bits_per_byte"), ("bert", "masked_bits_per_byte")]
+)
 def test_bits_per_byte(family, name, tmp_path):
     class Data(pl.LightningDataModule):
         bytes_per_token = 2.5
@@ -59,7 +68,9 @@ def test_bits_per_byte(family, name, tmp_path):
     fitting.fit(tiny_language_model(family), datamodule=Data())
     logged = {key: float(value) for key, value in fitting.callback_metrics.items()}
     for split in ("train", "val"):
-        assert logged[f"{split}/{name}"] == pytest.approx(logged[f"{split}/loss"] / math.log(2) / 2.5, rel=1e-6)
+        assert logged[f"{split}/{name}"] == pytest.approx(
+            logged[f"{split}/loss"] / math.log(2) / 2.5, rel=1e-6
+        )
 
 
 class Rates(pl.Callback):
@@ -79,5 +90,8 @@ def test_constant_learning_rate_with_a_cooldown(tmp_path):
     assert rates.seen[2:10] == pytest.approx([1.0] * 8)
     assert rates.seen[10:] == pytest.approx([0.7, 0.4])
     fitting = trainer(tmp_path, max_steps=4, logger=False)
-    with pytest.raises(ValueError, match="expected warmup_steps and cooldown_steps within the 4 steps of the training"):
+    with pytest.raises(
+        ValueError,
+        match="expected warmup_steps and cooldown_steps within the 4 steps of the training",
+    ):
         fitting.fit(tiny_language_model(warmup_steps=2, cooldown_steps=3), batches())

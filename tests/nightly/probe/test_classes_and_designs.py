@@ -1,4 +1,6 @@
-"""Classes and topics of tokens, sampling designs, the shuffled one, and windows that are measured as a whole."""
+"""Classes and topics of tokens, sampling designs, the shuffled one, and windows that are measured
+as a whole.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_one_vector_of_each_window_if_there_are_enough_windows():
     for batch in probe.sample("all"):
         assert window_counts(probe, batch).tolist() == [1] * 300
     offsets = probe.sample("all").ravel() % 8
-    assert np.bincount(offsets, minlength=8).min() > 50  # 75 expected: all positions are equally likely
+    assert (
+        np.bincount(offsets, minlength=8).min() > 50
+    )  # 75 expected: all positions are equally likely
 
 
 def test_a_class_in_too_few_windows_does_not_change_other_subsets():
@@ -98,7 +102,9 @@ def test_from_texts_uses_as_many_windows_as_the_design_requires(tokenizer):
     probe = Probe.from_texts([text], tokenizer, max_vectors=400, batch_vectors=200)
     assert probe.lengths.unique().tolist() == [INDEPENDENT.window_tokens]
     assert len(probe.lengths) == 2 * -(-200 // INDEPENDENT.vectors_per_window)
-    two = Probe.from_texts([text], tokenizer, max_vectors=400, sequence_length=32, vectors_per_window=2)
+    two = Probe.from_texts(
+        [text], tokenizer, max_vectors=400, sequence_length=32, vectors_per_window=2
+    )
     assert (len(two.lengths), two.lengths[0]) == (200, 32)
     assert max(window_counts(two, batch).max() for batch in two.sample("all")) == 2
     # a shorter text has fewer windows
@@ -124,7 +130,9 @@ def test_the_published_protocol(tokenizer):
 def test_designs_are_saved_and_loaded(tmp_path):
     own = Design("mine", exclude_own_window=False, metric_settings={"two_nn": {"discard": 0.5}})
     for design in ("independent", "dense", "paper", "shuffled", own):
-        probe = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300, design=design)
+        probe = Probe.from_tokens(
+            random_tokens(40, 30), max_vectors=900, batch_vectors=300, design=design
+        )
         probe.save(tmp_path / "probe.safetensors")
         loaded = Probe.load(tmp_path / "probe.safetensors")
         assert loaded.hash == probe.hash
@@ -140,7 +148,10 @@ def test_a_file_that_is_mapped_read_only(tmp_path, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probe = Probe.from_tokens(mapped, max_vectors=64, batch_vectors=16)
-    assert probe.hash == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64, batch_vectors=16).hash
+    assert (
+        probe.hash
+        == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64, batch_vectors=16).hash
+    )
 
 
 def in_windows(probe: Probe) -> list[list[int]]:
@@ -170,16 +181,26 @@ def test_special_tokens_and_padding_stay_where_they_are(special):
     tokens[:, 0], tokens[:, 7] = 0, 9
     mask = torch.arange(30) < torch.arange(12, 62)[:, None]
     given = {"special_ids": special, "max_vectors": 600, "batch_vectors": 200}
-    sane, shuffled = (Probe.from_tokens(tokens, mask, design=name, **given) for name in ("independent", "shuffled"))
+    sane, shuffled = (
+        Probe.from_tokens(tokens, mask, design=name, **given)
+        for name in ("independent", "shuffled")
+    )
     is_special = torch.isin(sane.tokens, torch.tensor(special, dtype=torch.long))
     assert shuffled.tokens[is_special].equal(sane.tokens[is_special])
-    assert [sorted(window) for window in in_windows(shuffled)] == [sorted(window) for window in in_windows(sane)]
+    assert [sorted(window) for window in in_windows(shuffled)] == [
+        sorted(window) for window in in_windows(sane)
+    ]
     assert shuffled.is_sink.equal(sane.is_sink) or not special
 
 
 def test_words_stay_with_their_tokens():
     texts = ["the dog sees it and 3 birds do not. a cat of the house saw them too; " * 80]
-    given = {"sequence_length": 40, "max_vectors": 300, "batch_vectors": 100, "classes": ["function", "content"]}
+    given = {
+        "sequence_length": 40,
+        "max_vectors": 300,
+        "batch_vectors": 100,
+        "classes": ["function", "content"],
+    }
     sane, shuffled = (
         Probe.from_texts(texts, byte_tokenizer(for_encoder=True), design=name, **given)
         for name in ("independent", "shuffled")
@@ -191,7 +212,11 @@ def test_words_stay_with_their_tokens():
             sane.window_of_token[sane.classes[name].numpy()].tolist(),
             strict=True,
         )
-        found = zip(shuffled.tokens[members].tolist(), shuffled.window_of_token[members.numpy()].tolist(), strict=True)
+        found = zip(
+            shuffled.tokens[members].tolist(),
+            shuffled.window_of_token[members.numpy()].tolist(),
+            strict=True,
+        )
         assert sorted(own) == sorted(found)
 
 
@@ -200,8 +225,12 @@ def windows_of(probe):
     starts = np.cumsum(probe.lengths.numpy()) - probe.lengths.numpy()
     for tokens in (tokens for batch in probe.whole_windows for tokens in batch):
         window = probe.window_of_token[tokens[0]]
-        assert np.array_equal(tokens, starts[window] + np.arange(min(256, int(probe.lengths[window]))))
-    return [[int(probe.window_of_token[tokens[0]]) for tokens in batch] for batch in probe.whole_windows]
+        assert np.array_equal(
+            tokens, starts[window] + np.arange(min(256, int(probe.lengths[window])))
+        )
+    return [
+        [int(probe.window_of_token[tokens[0]]) for tokens in batch] for batch in probe.whole_windows
+    ]
 
 
 @pytest.mark.parametrize("design", ["independent", "dense", "paper"])
@@ -213,7 +242,10 @@ def test_sixteen_windows_of_each_batch_evenly_spaced(design):
     chosen = sorted(chain.from_iterable(batches))
     assert len(set(chosen)) == 48
     assert set(np.diff([*chosen, 200]).tolist()) == {4, 5}
-    assert windows_of(Probe.from_tokens(ids, max_vectors=600, batch_vectors=200, design=design)) == batches
+    assert (
+        windows_of(Probe.from_tokens(ids, max_vectors=600, batch_vectors=200, design=design))
+        == batches
+    )
 
 
 def test_fewer_windows_are_shared_out_equally():
@@ -225,6 +257,15 @@ def test_fewer_windows_are_shared_out_equally():
 def test_long_windows_are_cut_and_those_of_one_token_left_out():
     lengths = torch.tensor([300, 1, 40, 2, 1, 257, 256, 1, 9])
     mask = torch.arange(300) < lengths[:, None]
-    probe = Probe.from_tokens(torch.ones(mask.shape, dtype=torch.long), mask, max_vectors=200, batch_vectors=100)
+    probe = Probe.from_tokens(
+        torch.ones(mask.shape, dtype=torch.long), mask, max_vectors=200, batch_vectors=100
+    )
     assert windows_of(probe) == [[0, 3, 6], [2, 5, 8]]
-    assert [len(tokens) for batch in probe.whole_windows for tokens in batch] == [256, 2, 256, 40, 256, 9]
+    assert [len(tokens) for batch in probe.whole_windows for tokens in batch] == [
+        256,
+        2,
+        256,
+        40,
+        256,
+        9,
+    ]

@@ -12,7 +12,9 @@ from repdyn.probe.inputs import as_batch
 
 def images(n_batches: int = 4, size: int = 8, seed: int = 0) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    return [{"pixel_values": torch.randn(size, 3, 4, 4, generator=generator)} for _ in range(n_batches)]
+    return [
+        {"pixel_values": torch.randn(size, 3, 4, 4, generator=generator)} for _ in range(n_batches)
+    ]
 
 
 def probe_of(batches, **settings) -> Probe:
@@ -60,7 +62,9 @@ def test_later_changes_of_the_inputs_do_not_reach_the_probe() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param({"positions": {"encoder": None, "decoder": slice(1, None)}}, id="positions of stacks"),
+        pytest.param(
+            {"positions": {"encoder": None, "decoder": slice(1, None)}}, id="positions of stacks"
+        ),
         pytest.param({"seed": 1}, id="seed"),
         pytest.param({"vectors_per_input": 9}, id="vectors per input"),
         pytest.param({"max_vectors": 32}, id="number of vectors"),
@@ -71,10 +75,14 @@ def test_the_hash_depends_on_all_that_values_depend_on(other: dict) -> None:
     assert probe_of(images(), **other).hash != probe_of(images()).hash
 
 
-@pytest.mark.parametrize("positions", [None, slice(1, -1), "mask", {"a": slice(2, None), "b": "mask"}])
+@pytest.mark.parametrize(
+    "positions", [None, slice(1, -1), "mask", {"a": slice(2, None), "b": "mask"}]
+)
 @pytest.mark.parametrize("named", [True, False])
 def test_a_saved_probe_is_read_as_it_was(tmp_path, positions, named: bool) -> None:
-    batches = [{**batch, "mask": torch.ones(8, 4, dtype=torch.bool), "flag": True} for batch in images()]
+    batches = [
+        {**batch, "mask": torch.ones(8, 4, dtype=torch.bool), "flag": True} for batch in images()
+    ]
     batches = batches if named else [tuple(batch.values()) for batch in batches]
     causal = {"a": True, "b": None}
     probe = probe_of(batches, positions=positions, causal=causal, name="images")
@@ -94,7 +102,9 @@ def frames(states, inputs):
 def test_a_function_is_hashed_by_its_name_and_not_written(tmp_path) -> None:
     probe = probe_of(images(), positions=frames)
     assert probe.hash != probe_of(images()).hash
-    with pytest.raises(ValueError, match="got the function frames; make the probe with Probe.from_inputs"):
+    with pytest.raises(
+        ValueError, match="got the function frames; make the probe with Probe.from_inputs"
+    ):
         probe.save(tmp_path / "probe.safetensors")
 
 

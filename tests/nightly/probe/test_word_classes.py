@@ -23,12 +23,17 @@ def test_frequency_cuts(counts, expected):
     assert frequency_cuts(counts) == expected
 
 
-TEXT = "The dog of the king sees the birds, and the king of the birds sees 12 dogs. " * 40 + "Sparrows don't sing. " * 6
+TEXT = (
+    "The dog of the king sees the birds, and the king of the birds sees 12 dogs. " * 40
+    + "Sparrows don't sing. " * 6
+)
 
 
 def make_probe(tokenizer: PreTrainedTokenizerBase, **settings) -> Probe:
     return Probe.from_texts(
-        [TEXT], tokenizer, **{"sequence_length": 64, "max_vectors": 300, "classes": CLASSES} | settings
+        [TEXT],
+        tokenizer,
+        **{"sequence_length": 64, "max_vectors": 300, "classes": CLASSES} | settings,
     )
 
 
@@ -53,13 +58,20 @@ def test_all_letters_of_a_word_are_in_its_classes():
     probe = make_probe(byte_tokenizer(), max_vectors=2400)
     text = bytes(probe.tokens.tolist()).decode()
     # all letters of a word are in the same class, except for the first letter of a sequence
-    for word, name in (("king", "content"), ("the", "function"), ("sparrows", "rare"), ("the", "frequent")):
+    for word, name in (
+        ("king", "content"),
+        ("the", "function"),
+        ("sparrows", "rare"),
+        ("the", "frequent"),
+    ):
         places = [match.start() for match in re.finditer(rf"(?i)\b{word}\b", text)]
         assert places
         for place in places:
             inside = torch.arange(place, place + len(word))
             assert bool((probe.classes[name][inside] | probe.is_sink[inside]).all())
-    assert not bool(probe.classes["content"][[m.start() for m in re.finditer(r"[ .,12]", text)]].any())
+    assert not bool(
+        probe.classes["content"][[m.start() for m in re.finditer(r"[ .,12]", text)]].any()
+    )
 
 
 def tokenizer_folder(name: str) -> Path:

@@ -16,7 +16,9 @@ from repdyn.probe.windows import tokenize_windows
 from repdyn.probe.word_classes import Lexicon, words_of_bytes, words_of_tokens
 
 
-def tokens_with_words(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[str, str | None]]:
+def tokens_with_words(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> list[tuple[str, str | None]]:
     """Return each token of a text and its word."""
     lexicon = Lexicon()
     ids, numbers = words_of_tokens(text, tokenizer, lexicon)
@@ -58,7 +60,9 @@ def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
     ]
     assert len(words_found) == len(WORDS)
     expected = [
-        next((WORDS[i] for i, (a, b) in enumerate(words_found) if max(a, start) < min(b, end)), None)
+        next(
+            (WORDS[i] for i, (a, b) in enumerate(words_found) if max(a, start) < min(b, end)), None
+        )
         for start, end in encoded["offset_mapping"]
     ]
     words = [word for _, word in tokens_with_words(tokenizer, SAMPLE)]
@@ -67,7 +71,12 @@ def test_every_token_belongs_to_the_first_word_it_overlaps(tokenizer):
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)
-@given(st.text(st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])), max_size=40))
+@given(
+    st.text(
+        st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])),
+        max_size=40,
+    )
+)
 def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
     ids, numbers = words_of_tokens(text, byte_tokenizer(), Lexicon())
     assert np.array_equal(words_of_bytes(text.encode(), Lexicon()), numbers)
@@ -77,10 +86,17 @@ def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
 def test_windows_do_not_depend_on_words(tokenizer):
     texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
     characters = {"n_tokens": 0, "n_windows": 9, "window_characters": 20}
-    for sizes in (*({"n_tokens": n_tokens, "n_windows": 0} for n_tokens in (10**6, 200, 50)), characters):
-        design = Design("test", window_tokens=12, window_characters=sizes.pop("window_characters", None))
+    for sizes in (
+        *({"n_tokens": n_tokens, "n_windows": 0} for n_tokens in (10**6, 200, 50)),
+        characters,
+    ):
+        design = Design(
+            "test", window_tokens=12, window_characters=sizes.pop("window_characters", None)
+        )
         tokens, lengths, found, n_bytes = tokenize_windows(texts, tokenizer, design, True, **sizes)
-        plain, same_lengths, none, same_bytes = tokenize_windows(texts, tokenizer, design, False, **sizes)
+        plain, same_lengths, none, same_bytes = tokenize_windows(
+            texts, tokenizer, design, False, **sizes
+        )
         assert none is None
         assert found is not None
         assert n_bytes == same_bytes
@@ -94,7 +110,12 @@ def test_windows_do_not_depend_on_words(tokenizer):
 
 def test_each_token_of_a_window_has_its_own_word():
     tokens, _, found, bytes_per_token = tokenize_windows(
-        [SAMPLE] * 3, byte_tokenizer(for_encoder=True), Design("test", window_tokens=10), True, n_tokens=80, n_windows=0
+        [SAMPLE] * 3,
+        byte_tokenizer(for_encoder=True),
+        Design("test", window_tokens=10),
+        True,
+        n_tokens=80,
+        n_windows=0,
     )
     assert found is not None
     assert bytes_per_token == 1.0

@@ -20,12 +20,16 @@ NAN = math.nan
 
 @pytest.fixture
 def store(published, failures, filled, tmp_path):
-    """One model swept at three steps, the second without a value in the embedding output, and a failed step."""
+    """One model swept at three steps, the second without a value in the embedding output, and a
+    failed step.
+    """
 
     def dimension(step, depth):
         return NAN if (step, depth) == (1, 0) else 10 + step + depth
 
-    rows = published("lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123")
+    rows = published(
+        "lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123"
+    )
     return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
 
 
@@ -43,8 +47,11 @@ def two_figures(monkeypatch) -> None:
 def records(run: Path) -> list[dict]:
     """What W&B's own reader prints of an offline run."""
     (log,) = run.glob("*.wandb")
-    # W&B leaves the address of this process's own service in the environment, and a child would ask there.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")}
+    # W&B leaves the address of this process's own service in the environment, and a child would ask
+    # there.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")
+    }
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -52,7 +59,11 @@ def records(run: Path) -> list[dict]:
 
 @pytest.mark.process
 def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
-    lines = [line for _ in range(2) for line in export_store(store, folder=tmp_path / "logs", project="mine")]
+    lines = [
+        line
+        for _ in range(2)
+        for line in export_store(store, folder=tmp_path / "logs", project="mine")
+    ]
     runs = [Path(line.partition(" in ")[2]) for line in lines]
     assert len(set(runs)) == 2
     assert wandb.run is None
@@ -60,7 +71,11 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         assert path.parent == tmp_path / "logs" / "wandb"
         found = records(path)
         (run,) = [record["run"] for record in found if record["type"] == "run"]
-        assert (run["display_name"], run["run_group"], run["project"]) == ("lab/model-70m", "lab", "mine")
+        assert (run["display_name"], run["run_group"], run["project"]) == (
+            "lab/model-70m",
+            "lab",
+            "mine",
+        )
         config = {
             name: value
             for record in found
@@ -75,7 +90,9 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         assert [item["repdyn/tokens"] for item in steps] == [0, 1000, 8000]
         assert [item["two_nn/mean"] for item in steps] == [10.5, 11.75, 18.5]
         assert [item["seconds/kernels"] for item in steps] == [1.4] * 3
-        assert [item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item] == [8]
+        assert [
+            item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item
+        ] == [8]
         axes = {
             record["metric"]["name"]: record["metric"].get("step_metric")
             for record in found

@@ -43,11 +43,19 @@ def test_the_layers_with_a_curve(row, case):
     sections = ("anisotropy", "anisotropy_no_sink", "two_nn", "two_nn[discard=0.8]")
     assert [layers(values, section) for section in sections] == expected
     for section in sections:
-        assert [values[f"{section}/{statistic}"] for statistic in ("mean", "min", "max")] == [3.0, 0.0, 6.0]
+        assert [values[f"{section}/{statistic}"] for statistic in ("mean", "min", "max")] == [
+            3.0,
+            0.0,
+            6.0,
+        ]
 
 
 def test_heads_are_logged_with_every_layer(row):
-    rows = [row(metric="sink_rate", layer=layer, head=head) for layer in range(5) for head in (None, 0, 1)]
+    rows = [
+        row(metric="sink_rate", layer=layer, head=head)
+        for layer in range(5)
+        for head in (None, 0, 1)
+    ]
     assert layers(logged_values(rows), "sink_rate") == [0, 2, 4]
     assert not any("_heads/" in key for key in logged_values(rows))
     assert sum("_heads/" in key for key in logged_values(rows, ["sink_rate"])) == 10
@@ -56,7 +64,9 @@ def test_heads_are_logged_with_every_layer(row):
 def test_a_pattern_must_match_what_is_measured():
     measured = [("two_nn", "all"), ("two_nn", "no_sink")]
     validate_log_layers(["two_*", "*@no_sink"], measured)
-    with pytest.raises(ValueError, match="got 'two_nn@content'; measured are two_nn@all, two_nn@no_sink$"):
+    with pytest.raises(
+        ValueError, match="got 'two_nn@content'; measured are two_nn@all, two_nn@no_sink$"
+    ):
         validate_log_layers(["two_nn", "two_nn@content"], measured)
 
 

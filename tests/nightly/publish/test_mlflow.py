@@ -28,7 +28,10 @@ def logger(tracking):
 
 
 def history(logger, name):
-    return [(point.step, point.value) for point in logger.experiment.get_metric_history(logger.run_id, name)]
+    return [
+        (point.step, point.value)
+        for point in logger.experiment.get_metric_history(logger.run_id, name)
+    ]
 
 
 def files(logger, folder=None):
@@ -38,19 +41,32 @@ def files(logger, folder=None):
 
 def test_values_are_those_of_every_step(row, logger):
     for step in (0, 4):
-        rows = [row(step=step, layer=layer, value=math.nan if layer == 1 else step + layer) for layer in range(3)]
-        values = logged_values([*rows, row(step=step, layer=0, metric="two_nn[discard=0.8]", value=9.0)])
-        target_of(logger).log_values({f"teacher_{name}": value for name, value in values.items()}, step)
+        rows = [
+            row(step=step, layer=layer, value=math.nan if layer == 1 else step + layer)
+            for layer in range(3)
+        ]
+        values = logged_values(
+            [*rows, row(step=step, layer=0, metric="two_nn[discard=0.8]", value=9.0)]
+        )
+        target_of(logger).log_values(
+            {f"teacher_{name}": value for name, value in values.items()}, step
+        )
     assert history(logger, "teacher_anisotropy/layer_02") == [(0, 2.0), (4, 6.0)]
     assert history(logger, "teacher_anisotropy/mean") == [(0, 1.0), (4, 5.0)]
-    assert [math.isnan(value) for _, value in history(logger, "teacher_anisotropy/layer_01")] == [True, True]
+    assert [math.isnan(value) for _, value in history(logger, "teacher_anisotropy/layer_01")] == [
+        True,
+        True,
+    ]
     assert history(logger, "teacher_two_nn-discard-0.8-/mean") == [(0, 9.0), (4, 9.0)]
 
 
 def test_figures_and_alerts_are_artifacts(logger):
     target_of(logger).log_images(named_figures({"map": Figure((1, 1))}, "decoder"), 4)
     target_of(logger).log_alerts(["step 8, no value: two_nn", "step 8, mine: more"], 8)
-    assert set(files(logger)) == {"figures/decoder/map/step_00000004.png", "alerts/step_00000008.txt"}
+    assert set(files(logger)) == {
+        "figures/decoder/map/step_00000004.png",
+        "alerts/step_00000008.txt",
+    }
     path = logger.experiment.download_artifacts(logger.run_id, "alerts/step_00000008.txt")
     assert Path(path).read_text() == "step 8, no value: two_nn\nstep 8, mine: more"
 

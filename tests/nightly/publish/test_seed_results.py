@@ -55,7 +55,10 @@ def test_the_table_has_a_line_for_the_seeds(tmp_path, no_figures):
 def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_figures):
     store = fill(tmp_path / "store", seed(1), seed(2, n_blocks=4))
     text, files = shown(show_store, store)
-    assert "warning: not shown as seeds of one model: expected runs that differ in their seed alone" in text
+    assert (
+        "warning: not shown as seeds of one model: expected runs that differ in their seed alone"
+        in text
+    )
     assert "different layers of" in text
     assert files == []
     assert no_figures == [["m-seed1", "m-seed2"]]
@@ -66,7 +69,9 @@ def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_fig
 def test_the_command_takes_several_stores_and_patterns(tmp_path, no_figures, monkeypatch, capsys):
     monkeypatch.setattr(
         "repdyn.figures.comparison.comparison_figures",
-        lambda runs, attempt: no_figures.append([run.label for run in runs]) or {"means": Figure((1, 1))},
+        lambda runs, attempt: (
+            no_figures.append([run.label for run in runs]) or {"means": Figure((1, 1))}
+        ),
     )
     paths = [str(fill(tmp_path / name, seed(number)).path) for number, name in ((1, "a"), (3, "b"))]
     main(["figures", *paths, "--seeds", "none"])

@@ -1,4 +1,6 @@
-"""Trackio, with its real local database, and trainings without Lightning that log to each kind of run."""
+"""Trackio, with its real local database, and trainings without Lightning that log to each kind of
+run.
+"""
 
 import json
 import os
@@ -54,15 +56,20 @@ print(json.dumps(SQLiteStorage.get_logs("huggingface", run)))
 
 
 @pytest.mark.parametrize(
-    ("job", "steps"), [(WITHOUT_LIGHTNING, [0, 2, 4]), (WITH_LIGHTNING, [0, 2, 4]), (EXPORT, [0, 8])]
+    ("job", "steps"),
+    [(WITHOUT_LIGHTNING, [0, 2, 4]), (WITH_LIGHTNING, [0, 2, 4]), (EXPORT, [0, 8])],
 )
 def test_trackio_has_the_values_of_each_step(job, steps, tmp_path):
-    """It knew no logger of Lightning; and a Hugging Face training without Lightning logged nothing anywhere."""
+    """It knew no logger of Lightning; and a Hugging Face training without Lightning logged nothing
+    anywhere.
+    """
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "db"), "WANDB_MODE": "offline"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     for code in (job, READ):
         command = [sys.executable, "-c", code]
-        run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        run = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
         assert run.returncode == 0, run.stderr
     logs = json.loads(run.stdout.splitlines()[-1])
     values = [log for log in logs if "two_nn/mean" in log]

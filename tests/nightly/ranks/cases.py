@@ -1,4 +1,5 @@
-"""Run by torchrun in two processes: each case is done by both, and the first writes what came out of it.
+"""Run by torchrun in two processes: each case is done by both, and the first writes what came out
+of it.
 
 PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tests/nightly/ranks/cases.py FOLDER
 """
@@ -75,7 +76,9 @@ def all_metrics() -> list[list[Any]]:
         state_cache = StateCache(Path(folder), run="r", probe=with_topics.hash)
         for step, model in enumerate([fresh(), changed()]):
             at, given = Checkpoint(step=step), {"ranks": ranks, "state_cache": state_cache}
-            of_both += measure(model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given).rows
+            of_both += measure(
+                model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given
+            ).rows
     return values(of_both)
 
 
@@ -124,7 +127,10 @@ def one_kernel_fails() -> dict[str, list[str]]:
         said = "nothing"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    return {"rows": [[row.layer, row.value, row.reason] for row in rows], "raised": Ranks.of_job().all_gather(said)}
+    return {
+        "rows": [[row.layer, row.value, row.reason] for row in rows],
+        "raised": Ranks.of_job().all_gather(said),
+    }
 
 
 def wrapped(kind: str) -> nn.Module:
@@ -135,7 +141,9 @@ def wrapped(kind: str) -> nn.Module:
         return torch.compile(DistributedDataParallel(model), backend="eager")
     if kind == "fsdp":
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=ModuleWrapPolicy({type(model.blocks[0])}), device_id=torch.device("cpu")
+            model,
+            auto_wrap_policy=ModuleWrapPolicy({type(model.blocks[0])}),
+            device_id=torch.device("cpu"),
         )
     if kind == "fsdp2":
         for block in model.blocks:
@@ -145,9 +153,14 @@ def wrapped(kind: str) -> nn.Module:
 
 
 def trained(
-    kind: str, folder: Path | None, prepare: Callable[[nn.Module], object] = id, on_error: Any = "raise"
+    kind: str,
+    folder: Path | None,
+    prepare: Callable[[nn.Module], object] = id,
+    on_error: Any = "raise",
 ) -> dict[str, Any]:
-    """Losses and weights' checksums of a short training, tracked where there is a folder for the store."""
+    """Losses and weights' checksums of a short training, tracked where there is a folder for the
+    store.
+    """
     model = wrapped(kind)
     prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -169,12 +182,19 @@ def trained(
             train_step()
     else:
         with Tracker(
-            model, PROBE, schedule=2, store=folder, run=kind, on_error=on_error, tokens_per_forward=60
+            model,
+            PROBE,
+            schedule=2,
+            store=folder,
+            run=kind,
+            on_error=on_error,
+            tokens_per_forward=60,
         ) as tracker:
             for _ in range(4):
                 tracker.step(loss=train_step(), tokens=96)
     norms = [
-        float(p.detach().to_local().norm() if hasattr(p, "to_local") else p.detach().norm()) for p in model.parameters()
+        float(p.detach().to_local().norm() if hasattr(p, "to_local") else p.detach().norm())
+        for p in model.parameters()
     ]
     return {"losses": losses, "norms": norms, "rng": torch.rand(1).item()}
 
@@ -189,7 +209,10 @@ def trainer_of_hugging_face(folder: Path) -> list[Any]:
     data = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
     config = GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=16)
     logged = []
-    for name, callbacks in (("plain", []), ("trainer", [HuggingFaceTracker(PROBE, 2, on_error="raise")])):
+    for name, callbacks in (
+        ("plain", []),
+        ("trainer", [HuggingFaceTracker(PROBE, 2, on_error="raise")]),
+    ):
         set_seed(0)
         settings = {
             "use_cpu": True,
@@ -199,7 +222,9 @@ def trainer_of_hugging_face(folder: Path) -> list[Any]:
             "ddp_backend": "gloo",
         }
         arguments = TrainingArguments(str(folder / name), max_steps=4, logging_steps=2, **settings)
-        trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=callbacks)
+        trainer = Trainer(
+            GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=callbacks
+        )
         trainer.train()
         logged.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     return Ranks.of_job().all_gather(logged)
@@ -252,7 +277,9 @@ def fail_in_evaluation(module: nn.Module, _: Any) -> None:
 
 
 def own_probe() -> Probe:
-    return Probe.from_tokens(random_tokens(24, 12, seed=dist.get_rank()), max_vectors=192, batch_vectors=96)
+    return Probe.from_tokens(
+        random_tokens(24, 12, seed=dist.get_rank()), max_vectors=192, batch_vectors=96
+    )
 
 
 def other_probe(folder: Path) -> list[str]:
@@ -262,9 +289,13 @@ def other_probe(folder: Path) -> list[str]:
 def other_schedule(folder: Path) -> list[Any]:
     """One rank is a step ahead of the other: nothing of two steps is mixed, nobody waits."""
     refused = said(
-        lambda: Tracker(fresh(), PROBE, schedule=[1 + dist.get_rank()], store=folder, ranks="all").__enter__()
+        lambda: Tracker(
+            fresh(), PROBE, schedule=[1 + dist.get_rank()], store=folder, ranks="all"
+        ).__enter__()
     )
-    tracker = Tracker(fresh(), PROBE, schedule=[3], store=folder, run="mixed", ranks="all", on_error="warn")
+    tracker = Tracker(
+        fresh(), PROBE, schedule=[3], store=folder, run="mixed", ranks="all", on_error="warn"
+    )
     with tracker:
         tracker._tracked.measure(tracker._model, Checkpoint(step=1 + dist.get_rank()), {})
     frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
@@ -275,9 +306,14 @@ def other_schedule(folder: Path) -> list[Any]:
 def tensor_parallel(store: Path) -> list[str]:
     model = fresh()
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    plan = {"blocks.*.feed_forward.1": ColwiseParallel(), "blocks.*.feed_forward.3": RowwiseParallel()}
+    plan = {
+        "blocks.*.feed_forward.1": ColwiseParallel(),
+        "blocks.*.feed_forward.3": RowwiseParallel(),
+    }
     parallelize_module(model, mesh, plan)  # type: ignore[arg-type]
-    return said(lambda: Tracker(model, PROBE, store=store).start())  # which tries the model before it measures
+    return said(
+        lambda: Tracker(model, PROBE, store=store).start()
+    )  # which tries the model before it measures
 
 
 def shard_alone() -> list[str]:
@@ -292,7 +328,9 @@ def shard_alone() -> list[str]:
 def unwritable_store(folder: Path) -> list[Any]:
     """The first rank cannot write; under "raise" all ranks stop, none waits."""
     try:
-        tracker = Tracker(fresh(), PROBE, schedule=1, store=folder / "store", on_error="raise", ranks="all")
+        tracker = Tracker(
+            fresh(), PROBE, schedule=1, store=folder / "store", on_error="raise", ranks="all"
+        )
         dist.barrier()
         folder.write_text("a file where a folder should be")
         with tracker:
@@ -304,10 +342,14 @@ def unwritable_store(folder: Path) -> list[Any]:
 
 
 def alert_that_stops(folder: Path) -> list[list[bool]]:
-    """What each rank is told after each of three steps, though the first alone holds the rows against the rule."""
+    """What each rank is told after each of three steps, though the first alone holds the rows
+    against the rule.
+    """
     halt = Rule(name="halt", when="above", bound=2.0, metrics=("train/loss",), stop=True)
     asked = []
-    with Tracker(fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False, ranks="all") as tracker:
+    with Tracker(
+        fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False, ranks="all"
+    ) as tracker:
         for loss in (1.0, 3.0, 1.0):
             tracker.step(loss=loss)
             asked.append(tracker.should_stop)
@@ -318,7 +360,9 @@ def loss_of_two_numbers(folder: Path) -> list[str]:
     """The first rank alone stores the loss; under "raise" all ranks stop, none waits."""
 
     def train() -> None:
-        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise", report=False, ranks="all") as tracker:
+        with Tracker(
+            fresh(), PROBE, schedule=1, store=folder, on_error="raise", report=False, ranks="all"
+        ) as tracker:
             tracker.step(loss=torch.tensor([1.0, 2.0]))
 
     return said(train)
@@ -331,7 +375,10 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "little memory": in_little_memory,
         "one rank fails": one_rank_fails,
         "one kernel fails": one_kernel_fails,
-        **{f"untrained {kind}": lambda kind=kind: untrained(kind) for kind in ("ddp", "fsdp", "fsdp2")},
+        **{
+            f"untrained {kind}": lambda kind=kind: untrained(kind)
+            for kind in ("ddp", "fsdp", "fsdp2")
+        },
         **{
             f"tracked {kind}": lambda kind=kind: tracked(kind, folder / "store")
             for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")
@@ -372,7 +419,7 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    # Under load a thread of gloo may still hold tensors of the last collective when the interpreter ends, and is then
-    # killed with the whole process, all work done: seen in 2 of some 20 runs.
+    # Under load a thread of gloo may still hold tensors of the last collective when the interpreter
+    # ends, and is then killed with the whole process, all work done: seen in 2 of some 20 runs.
     sys.stdout.flush()
     os._exit(0)

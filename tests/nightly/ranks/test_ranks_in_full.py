@@ -1,4 +1,6 @@
-"""Two processes measure together: the numbers of one, nobody waits for ever, and the training is what it was."""
+"""Two processes measure together: the numbers of one, nobody waits for ever, and the training is
+what it was.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,23 @@ pytestmark = [pytest.mark.process]
 def folder(tmp_path_factory) -> Path:
     """Where two processes under torchrun have left what came out of each case."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", cases.__file__, str(folder)]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        cases.__file__,
+        str(folder),
+    ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, env=environment
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return folder
@@ -39,7 +54,9 @@ def outcome(folder: Path, case: str) -> Any:
 
 def alone(**settings: Any) -> list[list[Any]]:
     """The values of one process, through JSON as those of the two have come."""
-    return json.loads(json.dumps(cases.values(measure(cases.fresh(), cases.PROBE, **settings).rows)))
+    return json.loads(
+        json.dumps(cases.values(measure(cases.fresh(), cases.PROBE, **settings).rows))
+    )
 
 
 @pytest.mark.once
@@ -51,10 +68,17 @@ def test_two_ranks_give_the_numbers_of_one_to_the_last_bit(folder, shares):
 def test_all_metrics_are_shared(folder):
     shared = outcome(folder, "all metrics")
     assert shared == json.loads(json.dumps(cases.all_metrics()))
-    assert {row[2] for row in shared} == {name for name, metric in METRICS.items() if metric.family != "weights"}
-    # a width of 16 has too few eigenvalues for a power law, a first checkpoint none before it, the model no output head
+    assert {row[2] for row in shared} == {
+        name for name, metric in METRICS.items() if metric.family != "weights"
+    }
+    # a width of 16 has too few eigenvalues for a power law, a first checkpoint none before it, the
+    # model no output head
     undefined = {(row[2], row[8]) for row in shared if row[5] == "nan"}
-    lacking = {name for name, metric in METRICS.items() if metric.captures & {"previous_checkpoint", "output_head"}}
+    lacking = {
+        name
+        for name, metric in METRICS.items()
+        if metric.captures & {"previous_checkpoint", "output_head"}
+    }
     assert {metric for metric, _ in undefined} <= {"alpha_req", *lacking}, undefined
 
 
@@ -69,7 +93,9 @@ def test_a_wrapped_model_has_the_numbers_and_names_of_the_bare_one(folder, kind)
 
 def test_what_fails_on_one_rank_is_told_to_all(folder):
     first, second = outcome(folder, "one rank fails")
-    assert first.startswith("RuntimeError: expected every rank to measure, but rank 1: ForwardFailed")
+    assert first.startswith(
+        "RuntimeError: expected every rank to measure, but rank 1: ForwardFailed"
+    )
     assert second.startswith("ForwardFailed")
     assert first.endswith("ZeroDivisionError: no such luck")
     assert second.endswith("ZeroDivisionError: no such luck")
@@ -87,7 +113,9 @@ def test_a_rank_without_room_for_its_layers_keeps_nobody_waiting(folder):
 @pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
 def test_a_forward_pass_that_breaks_off_leaves_the_training_as_it_was(folder, kind):
     for plain, tracked in outcome(folder, f"out of memory {kind}"):
-        if kind == "fsdp":  # whose root keeps the gathered weights until the next step, the same ones
+        if (
+            kind == "fsdp"
+        ):  # whose root keeps the gathered weights until the next step, the same ones
             del plain["norms"], tracked["norms"]
         assert tracked == plain
     frame = open_store(folder / "memory").to_pandas(kind)
@@ -96,13 +124,18 @@ def test_a_forward_pass_that_breaks_off_leaves_the_training_as_it_was(folder, ki
 
 def test_ranks_with_probes_of_their_own_are_refused(folder):
     for said in outcome(folder, "other probe"):
-        assert said.startswith("ValueError: expected what a run is tracked by to be the same on every rank, got {")
+        assert said.startswith(
+            "ValueError: expected what a run is tracked by to be the same on every rank, got {"
+        )
         assert said.endswith("on rank 1; give all ranks the same")
 
 
 def test_ranks_at_other_steps_are_not_mixed(folder):
     refused, reasons, waiting = outcome(folder, "other schedule")
-    assert all("schedule" in said and said.endswith("on rank 1; give all ranks the same") for said in refused)
+    assert all(
+        "schedule" in said and said.endswith("on rank 1; give all ranks the same")
+        for said in refused
+    )
     assert reasons == [
         "ValueError: expected the optimizer step to be the same on every rank, got 1 on rank 0 and 2 on rank 1; give all "
         "ranks the same"
@@ -125,7 +158,9 @@ def test_a_kernel_that_fails_on_one_rank_costs_its_layers_alone(folder):
         (2, None),
         (3, "ZeroDivisionError: no such luck"),
     ]
-    assert told["raised"][0].startswith("RuntimeError: expected every rank to measure, but rank 1: ZeroDivision")
+    assert told["raised"][0].startswith(
+        "RuntimeError: expected every rank to measure, but rank 1: ZeroDivision"
+    )
 
 
 @pytest.mark.parametrize("kind", ["ddp", "compiled ddp", "fsdp", "fsdp2"])
@@ -140,7 +175,10 @@ def test_training_is_bit_identical(folder, kind):
 @pytest.mark.once
 def test_every_strategy_tracks_the_same(folder):
     """The same training four times: the weights differ in their last bits, and so may the values."""
-    frames = {kind: open_store(folder / "store").to_pandas(kind) for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")}
+    frames = {
+        kind: open_store(folder / "store").to_pandas(kind)
+        for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")
+    }
     expected = frames["ddp"]
     assert set(expected["step"]) == {0, 2, 4}
     assert set(expected.loc[expected["layer"].notna(), "model"]) == {"HandWritten"}
@@ -168,7 +206,9 @@ def test_a_shard_cannot_be_measured_alone(folder):
 def test_a_store_that_the_first_rank_cannot_write_stops_all(folder):
     first, second = outcome(folder, "unwritable store")
     assert first.startswith("NotADirectoryError")
-    assert second.startswith("RuntimeError: expected every rank to measure, but rank 0: NotADirectoryError")
+    assert second.startswith(
+        "RuntimeError: expected every rank to measure, but rank 0: NotADirectoryError"
+    )
 
 
 def test_an_alert_asks_all_ranks_to_stop(folder):

@@ -29,11 +29,20 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
     recipe = read_recipe(path)
     rows = make_published("lab/a")
     other = {"metric": "alpha_req[first=12]", "subset": "last_token.normed"}
-    rows += [replace(row, **other) for row in rows if row.metric == "anisotropy" and row.subset == "all" and row.layer]
+    rows += [
+        replace(row, **other)
+        for row in rows
+        if row.metric == "anisotropy" and row.subset == "all" and row.layer
+    ]
     figure = draw_recipe(recipe, *evaluate(recipe, fill(tmp_path / "store", rows)))
     figure.draw_without_rendering()
     (axes,) = figure.axes
-    for text in (axes.xaxis.label, axes.yaxis.label, axes._left_title, *figure.legends[0].get_texts()):
+    for text in (
+        axes.xaxis.label,
+        axes.yaxis.label,
+        axes._left_title,
+        *figure.legends[0].get_texts(),
+    ):
         box = text.get_window_extent()
         assert figure.bbox.x0 <= box.x0, text.get_text()
         assert box.x1 <= figure.bbox.x1, text.get_text()

@@ -1,4 +1,6 @@
-"""The command of each figure of The Shape of Learning, as docs/reproduce.md has it, on stand-ins of its families."""
+"""The command of each figure of The Shape of Learning, as docs/reproduce.md has it, on stand-ins of
+its families.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from repdyn.data.tokens import byte_tokenizer
 
 PAGE = Path(__file__).parents[3] / "docs" / "reproduce.md"
 STORE = "docs/public_models/rows"
-COMMANDS = re.findall(r"^    repdyn (sweep --suite .*?) +# figure \d", PAGE.read_text(), re.MULTILINE)
+COMMANDS = re.findall(
+    r"^    repdyn (sweep --suite .*?) +# figure \d", PAGE.read_text(), re.MULTILINE
+)
 FINISHED = {
     "bert": "google-bert/bert-base-uncased",
     "roberta": "FacebookAI/roberta-base",
@@ -33,7 +37,12 @@ HISTORIES = {
     "gpt_neox": ("EleutherAI/pythia-70m", "step{}", (0, 512, 64000, 143000)),
     "bloom": ("bigscience/bloom-560m-intermediate", "global_step{}", (1000, 100000, 600000)),
 }
-SIZES = {"hidden_size": 32, "num_hidden_layers": 5, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 TOKENS = {"vocab_size": 260, "pad_token_id": 256, "bos_token_id": 257, "eos_token_id": 258}
 
 
@@ -42,7 +51,9 @@ def published(hub, tmp_path):
     def publish(family: str, repository: str, revision: str = "main", seed: int = 0) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            config = AutoConfig.for_model(family, **SIZES, **TOKENS, **({"rotary_dim": 4} if family == "gptj" else {}))
+            config = AutoConfig.for_model(
+                family, **SIZES, **TOKENS, **({"rotary_dim": 4} if family == "gptj" else {})
+            )
             auto = AutoModelForMaskedLM if "bert" in family else AutoModelForCausalLM
             auto.from_config(config).save_pretrained(tmp_path / "saved")
         byte_tokenizer().save_pretrained(tmp_path / "saved")
@@ -61,7 +72,16 @@ def test_one_command_each(published, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-    quick = ["--text", "builtin", "--sequence-length", "16", "--max-vectors", "256", "--device", "cpu"]
+    quick = [
+        "--text",
+        "builtin",
+        "--sequence-length",
+        "16",
+        "--max-vectors",
+        "256",
+        "--device",
+        "cpu",
+    ]
     for number, command in enumerate(COMMANDS, start=1):
         given = [*command.split(), *quick, "--downloads", str(tmp_path / "downloads")]
         capsys.readouterr()
@@ -71,11 +91,24 @@ def test_one_command_each(published, tmp_path, monkeypatch, capsys):
         assert all(bool(plan["download_bytes"]) == (number < 3) for plan in plans)
         main(given)
     rows = open_store(STORE).to_pandas().dropna(subset=["layer"])
-    runs = rows.groupby("run", observed=True).agg({"causal": "first", "layer": "nunique", "step": "nunique"})
-    found = {str(run): (bool(causal), layers, steps) for run, causal, layers, steps in runs.itertuples()}
+    runs = rows.groupby("run", observed=True).agg(
+        {"causal": "first", "layer": "nunique", "step": "nunique"}
+    )
+    found = {
+        str(run): (bool(causal), layers, steps) for run, causal, layers, steps in runs.itertuples()
+    }
     expected = {repository: ("bert" not in family, 6, 1) for family, repository in FINISHED.items()}
-    assert found == expected | {name: (True, 6, len(steps)) for name, _, steps in HISTORIES.values()}
-    drawn = {path.relative_to(Path(STORE) / "figures").as_posix() for path in Path(STORE).rglob("*.png")}
-    profiles = {f"{name.replace('/', '_')}/profile_anisotropy.png" for name, *_ in HISTORIES.values()}
-    assert {"comparison/profiles_anisotropy.png", "comparison/means_over_layers.png"} | profiles <= drawn
+    assert found == expected | {
+        name: (True, 6, len(steps)) for name, _, steps in HISTORIES.values()
+    }
+    drawn = {
+        path.relative_to(Path(STORE) / "figures").as_posix() for path in Path(STORE).rglob("*.png")
+    }
+    profiles = {
+        f"{name.replace('/', '_')}/profile_anisotropy.png" for name, *_ in HISTORIES.values()
+    }
+    assert {
+        "comparison/profiles_anisotropy.png",
+        "comparison/means_over_layers.png",
+    } | profiles <= drawn
     assert faults(Path(STORE)) == []

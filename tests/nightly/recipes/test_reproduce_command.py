@@ -1,4 +1,6 @@
-"""The whole command against a hub on this machine: it measures, judges, and writes table, figure and page."""
+"""The whole command against a hub on this machine: it measures, judges, and writes table, figure
+and page.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def recipe(tmp_path) -> Path:
 
 @pytest.fixture
 def published(hub, family) -> dict[int, str]:
-    return {step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()}
+    return {
+        step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()
+    }
 
 
 def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
@@ -57,7 +61,11 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
 
     status, out, err = command(*given)
     assert status == 1
-    assert re.search(r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ", out, re.MULTILINE)
+    assert re.search(
+        r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ",
+        out,
+        re.MULTILINE,
+    )
     assert re.search(r"^2\. .*\n  lab/model +not reproduced +.*step 8", out, re.MULTILINE)
     assert re.search(r"^3\. .*\n  not run +there are no labels", out, re.MULTILINE)
     assert "1 reproduced, 1 not reproduced, 1 not run" in out
@@ -67,7 +75,12 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     assert (folder / "small.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (folder / "small.svg").read_text()
     page = (folder / "small.html").read_text()
-    for text in ("Half of everything is &lt;known&gt;", "there are no labels", "everything is small", "2026-11-23"):
+    for text in (
+        "Half of everything is &lt;known&gt;",
+        "there are no labels",
+        "everything is small",
+        "2026-11-23",
+    ):
         assert text in page
     assert "data:image/png;base64," in page
     assert "in doubt" not in page
@@ -79,10 +92,18 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     assert status == 1
     assert len(hub.requests) == n_requests
     outcomes = json.loads(again)
-    assert [outcome["verdict"] for outcome in outcomes] == ["reproduced", "not reproduced", "not run"]
+    assert [outcome["verdict"] for outcome in outcomes] == [
+        "reproduced",
+        "not reproduced",
+        "not run",
+    ]
     assert outcomes[0]["run"] == "lab/model"
     assert outcomes[2]["ours"] == "there are no labels"
-    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"small.html", "small.png", "small.svg"}
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {
+        "small.html",
+        "small.png",
+        "small.svg",
+    }
 
 
 def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):

@@ -1,4 +1,6 @@
-"""Every shipped recipe, whole, against a hub on this machine that has small untrained models under the real names."""
+"""Every shipped recipe, whole, against a hub on this machine that has small untrained models under
+the real names.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def revisions(model: PublishedModel, steps: Iterable[int]) -> Iterator[tuple[str
 
 
 def save(path: Path, model: PublishedModel, width: int, step: int) -> Path:
-    """Save an untrained stand-in with five blocks and a byte tokenizer, other weights for each step."""
+    """Save an untrained stand-in with five blocks and a byte tokenizer, other weights for each
+    step.
+    """
     is_encoder = model.name.startswith(ENCODERS)
     with torch.random.fork_rng():
         torch.manual_seed(step + width)
@@ -80,27 +84,46 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))  # others are slow
+    monkeypatch.setattr(
+        "repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+    )  # others are slow
     text = tmp_path / "text.txt"
     text.write_bytes(builtin_corpus().data[:100_000])
     sampling = ("--text", str(text), "--sequence-length", "16", "--max-vectors", "512")
     with pytest.raises(SystemExit) as stop:
-        main(["reproduce", name, *sampling, "--device", "cpu", "--downloads", str(tmp_path / "downloads"), "--json"])
+        main(
+            [
+                "reproduce",
+                name,
+                *sampling,
+                "--device",
+                "cpu",
+                "--downloads",
+                str(tmp_path / "downloads"),
+                "--json",
+            ]
+        )
     out, err = capsys.readouterr()
     assert stop.value.code == 1, "the text is another one"
     assert "not measured" not in err
     outcomes = json.loads(out)
     judged = [outcome for outcome in outcomes if outcome["criterion"] is not None]
-    assert {outcome["claim"] for outcome in outcomes} == {published.claim for published in recipe.published}
+    assert {outcome["claim"] for outcome in outcomes} == {
+        published.claim for published in recipe.published
+    }
     for outcome in judged:
         assert outcome["verdict"] != "not run", outcome
         if outcome["metric"] is None:  # in a table of a study
             continue
-        assert any(phrase.startswith("text text.txt (sha256 ") for phrase in outcome["deviations"]), outcome
-        assert any(phrase.startswith("windows of 16 tokens, not ") for phrase in outcome["deviations"]) or (
-            recipe.cloud.design == "paper"
-        )
+        assert any(
+            phrase.startswith("text text.txt (sha256 ") for phrase in outcome["deviations"]
+        ), outcome
+        assert any(
+            phrase.startswith("windows of 16 tokens, not ") for phrase in outcome["deviations"]
+        ) or (recipe.cloud.design == "paper")
     folder = tmp_path / "reproductions" / name
-    assert {path.name for path in folder.glob(f"{name}.*")} == {f"{name}.{kind}" for kind in ("html", "png", "svg")}
+    assert {path.name for path in folder.glob(f"{name}.*")} == {
+        f"{name}.{kind}" for kind in ("html", "png", "svg")
+    }
     page = (folder / f"{name}.html").read_text()
     assert not recipe.metrics or "; text text.txt (sha256 " in page

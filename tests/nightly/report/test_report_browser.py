@@ -1,4 +1,6 @@
-"""The page in a real browser: it loads without an error or a request, and every control does what it says."""
+"""The page in a real browser: it loads without an error or a request, and every control does what
+it says.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ TRAINING_RUNS = "[...new Set(document.getElementById('training').data.map((t) =>
 def store(tmp_path_factory):
     """Two runs that train, of which one has an alert, and a finished model."""
     metrics = ("anisotropy", "two_nn", "token_rank", "attention_topic_gap")
-    counted = [make_rows(run="small", steps=(step,), tokens_seen=1000 * step, n_blocks=4) for step in STEPS]
-    dented = make_everything(run="wide", steps=STEPS, n_blocks=4, metrics=metrics, n_heads=2, tokens_seen=None)
+    counted = [
+        make_rows(run="small", steps=(step,), tokens_seen=1000 * step, n_blocks=4) for step in STEPS
+    ]
+    dented = make_everything(
+        run="wide", steps=STEPS, n_blocks=4, metrics=metrics, n_heads=2, tokens_seen=None
+    )
     sudden = make_rows(
         run="dented",
         steps=STEPS,
@@ -58,7 +64,9 @@ def opened(browser: Watched, loaded: Watched, path: Path) -> Iterator[Callable[[
             loaded.page.goto(path.as_uri())
             ready(loaded)
         loaded.page.evaluate("delete document.documentElement.dataset.ready")
-        loaded.page.evaluate("chosen => { location.hash = chosen; }", f"{chosen}&call={next(calls)}")
+        loaded.page.evaluate(
+            "chosen => { location.hash = chosen; }", f"{chosen}&call={next(calls)}"
+        )
         ready(loaded)
         return loaded
 
@@ -94,7 +102,9 @@ def test_the_page_draws_its_charts_without_network(opened):
     assert page.title() == "Three runs"
     assert page.locator("#error").is_hidden()
     buttons = page.locator(".modebar-btn")
-    assert {button.get_attribute("data-title") for button in buttons.all()} == {"Download plot as a PNG"}
+    assert {button.get_attribute("data-title") for button in buttons.all()} == {
+        "Download plot as a PNG"
+    }
     assert {button.get_attribute("tabindex") for button in buttons.all()} == {"-1"}
 
 
@@ -109,11 +119,14 @@ def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
     for _ in range(2):
         watched.page.keyboard.press("ArrowLeft")
     np.testing.assert_allclose(trace(watched, "profile", "value"), values[4], rtol=1e-6)
-    # the interval of 8 batches with a standard deviation of 1%: t of 7 degrees of freedom times sqrt(2 / 8)
+    # the interval of 8 batches with a standard deviation of 1%: t of 7 degrees of freedom times
+    # sqrt(2 / 8)
     upper = trace(watched, "profile", "band")[: len(values)]
     np.testing.assert_allclose(upper, values[4] * (1 + 0.01 * 2.364624 / 2), rtol=1e-6)
     assert slider.get_attribute("aria-valuetext") == "step 4, 4K tokens (3 of 5)"
-    assert watched.page.locator("#step-text").text_content().startswith("step 4, 4K tokens: lowest ")
+    assert (
+        watched.page.locator("#step-text").text_content().startswith("step 4, 4K tokens: lowest ")
+    )
     assert state(watched)["step"] == "4"
     watched.page.wait_for_timeout(300)
     assert watched.page.evaluate("document.getElementById('heatmap').layout.shapes[0].x0") == 1.5
@@ -126,15 +139,23 @@ def test_metric_and_tokens_can_be_chosen(opened, store):
     choose(watched, "subset", "without first positions and special tokens")
     values = profiles(store, "wide", "anisotropy", "no_sink")
     np.testing.assert_allclose(trace(watched, "profile", "value"), values[64], rtol=1e-6)
-    assert watched.page.locator("#profile-caption").inner_text().startswith("wide: Anisotropy, no sinks")
-    assert watched.page.locator("#announcement").text_content() == "Showing wide: Anisotropy, no sinks"
+    assert (
+        watched.page.locator("#profile-caption")
+        .inner_text()
+        .startswith("wide: Anisotropy, no sinks")
+    )
+    assert (
+        watched.page.locator("#announcement").text_content() == "Showing wide: Anisotropy, no sinks"
+    )
     # one that was not measured without sinks
     choose(watched, "metric", "Topic gap of the attention")
     assert state(watched)["subset"] == "all"
     assert watched.page.locator("#heads svg.main-svg").first.is_visible()
     watched.page.locator("#step").focus()
     watched.page.keyboard.press("Home")
-    assert "by attention head. step 0: values from " in watched.page.locator("#heads").get_attribute("aria-label")
+    assert "by attention head. step 0: values from " in watched.page.locator(
+        "#heads"
+    ).get_attribute("aria-label")
 
 
 def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
@@ -150,7 +171,10 @@ def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
     assert watched.page.evaluate("document.getElementById('course').layout.xaxis.type") == "linear"
     # side by side: those that know theirs
     assert watched.page.evaluate(TRAINING_RUNS) == [1]
-    assert "left out, their tokens are not known: " in watched.page.locator("#training-caption").inner_text()
+    assert (
+        "left out, their tokens are not known: "
+        in watched.page.locator("#training-caption").inner_text()
+    )
     run_of(watched, "dented")
     assert watched.page.locator("#axis-tokens").is_disabled()
     assert watched.page.locator("#axis-steps").is_checked()

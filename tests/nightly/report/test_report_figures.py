@@ -19,7 +19,9 @@ STEPS = (0, 1, 8, 64)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return fill(tmp_path_factory.mktemp("store"), make_everything(n_blocks=3, steps=STEPS, n_heads=2))
+    return fill(
+        tmp_path_factory.mktemp("store"), make_everything(n_blocks=3, steps=STEPS, n_heads=2)
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -22,9 +22,13 @@ def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_
         "document.getElementById('scale-linear').focus(); document.getElementById('as-table').open = true;"
         "scrollTo({ top: 700, behavior: 'instant' })"
     )
-    assert re.fullmatch(r"Live, written \d\d:\d\d:\d\d UTC\.", browser.page.locator("#live").inner_text())
+    assert re.fullmatch(
+        r"Live, written \d\d:\d\d:\d\d UTC\.", browser.page.locator("#live").inner_text()
+    )
     whole = write_report(
-        fill(tmp_path, make_rows(run="live", steps=(128,), n_blocks=2)), tmp_path / "next.html", refresh_seconds=1.0
+        fill(tmp_path, make_rows(run="live", steps=(128,), n_blocks=2)),
+        tmp_path / "next.html",
+        refresh_seconds=1.0,
     )
     # met half copied
     path.write_bytes(whole.read_bytes()[:-2000])

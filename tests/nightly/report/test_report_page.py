@@ -1,4 +1,6 @@
-"""What a report holds: every number of the store, the words around them, and nothing that others could make it do."""
+"""What a report holds: every number of the store, the words around them, and nothing that others
+could make it do.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def test_many_runs_make_one_page(tmp_path):
     made = [make_rows(run=name, n_blocks=2, steps=(0, 8), loss=False) for name in names]
     store = fill(tmp_path, *([row for row in rows if row.metric == "two_nn"] for rows in made))
     page = read_page(write_report(store, tmp_path / "page.html"))
-    assert [run["label"] for run in page.tree["runs"]] == [name.removeprefix("lab/") for name in names]
+    assert [run["label"] for run in page.tree["runs"]] == [
+        name.removeprefix("lab/") for name in names
+    ]
     compared = page.tree["comparisons"]["two_nn"]["all"]
     assert {trace["meta"]["run"] for trace in compared["profiles"]["data"]} == set(range(26))
     assert len(compared["heatmaps"]["data"]) == 24

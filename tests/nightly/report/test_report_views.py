@@ -1,4 +1,6 @@
-"""What the reader can do with the charts: subtract a step or a run, put steps to scale, pick out a layer, take data."""
+"""What the reader can do with the charts: subtract a step or a run, put steps to scale, pick out a
+layer, take data.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ METRICS = ("anisotropy", "two_nn", "token_rank")
 def store(tmp_path_factory):
     """A deep run of three metrics, and a shallow one of other steps."""
     deep = make_everything(run="deep", steps=STEPS, n_blocks=4, metrics=METRICS)
-    shallow = make_rows(run="shallow", steps=(1, 16, 64, 128), n_blocks=2, dimension=lambda step, depth: 20 + depth)
+    shallow = make_rows(
+        run="shallow", steps=(1, 16, 64, 128), n_blocks=2, dimension=lambda step, depth: 20 + depth
+    )
     return fill(tmp_path_factory.mktemp("views"), deep, shallow)
 
 
@@ -68,7 +72,10 @@ def test_a_pinned_step_is_drawn_and_can_be_subtracted(opened, store):
     changes = drawn(watched, "heatmap", "data[0].z")
     np.testing.assert_allclose(changes, wanted - wanted[:, [3]], atol=1e-5)
     np.testing.assert_allclose(drawn(watched, "lines", "data.map((t) => t.y)"), changes)
-    assert {key: state(watched)[key] for key in ("pin", "subtract")} == {"pin": "16", "subtract": "yes"}
+    assert {key: state(watched)[key] for key in ("pin", "subtract")} == {
+        "pin": "16",
+        "subtract": "yes",
+    }
     watched.page.locator("#pin").click()
     np.testing.assert_allclose(drawn(watched, "profile"), wanted[:, 4], rtol=1e-6)
     assert watched.page.locator("#subtract").is_hidden()
@@ -78,12 +85,19 @@ def test_a_pinned_step_is_drawn_and_can_be_subtracted(opened, store):
 def test_a_difference_of_two_runs_has_the_interval_of_both(opened, store):
     watched = opened("metric=two_nn&subset=all")
     watched.page.locator("#baseline").select_option("shallow")
-    series = {run: metric_series(measurements(store.to_pandas(run)))["two_nn", "all"] for run in ("deep", "shallow")}
+    series = {
+        run: metric_series(measurements(store.to_pandas(run)))["two_nn", "all"]
+        for run in ("deep", "shallow")
+    }
     means = [one.layer_mean for one in series.values()]
     shared = [1, 16, 64]
     of_deep = "data.find((t) => t.meta?.role === 'value' && t.name === 'deep')"
-    np.testing.assert_allclose(drawn(watched, "training", f"{of_deep}.y"), (means[0].mean - means[1].mean)[shared])
+    np.testing.assert_allclose(
+        drawn(watched, "training", f"{of_deep}.y"), (means[0].mean - means[1].mean)[shared]
+    )
     margins = np.hypot(*(mean.margin[shared] for mean in means))
-    np.testing.assert_allclose(drawn(watched, "training", f"{of_deep}.meta.margin"), margins, rtol=1e-5)
+    np.testing.assert_allclose(
+        drawn(watched, "training", f"{of_deep}.meta.margin"), margins, rtol=1e-5
+    )
     assert drawn(watched, "training", "data.filter((t) => t.meta?.role === 'band').length") == 1
     assert watched.errors == []

@@ -13,7 +13,10 @@ from sweeping import attempt
 from repdyn import open_store
 
 FUZZ = settings(
-    deadline=None, max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=120,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 ROWS = [row(layer=layer, value=1.5 * layer) for layer in range(4)]
 
@@ -44,7 +47,11 @@ def assert_refused_or_right(folder: Path) -> None:
 
 
 @FUZZ
-@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3
+    )
+)
 def test_a_store_with_flipped_bits_never_gives_other_numbers(whole, tmp_path, flips):
     damaged = bytearray(whole)
     for where, mask in flips:

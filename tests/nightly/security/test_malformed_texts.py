@@ -1,4 +1,6 @@
-"""Texts, archives and tokenizers of any content: bytes as they are, or an error that names the file."""
+"""Texts, archives and tokenizers of any content: bytes as they are, or an error that names the
+file.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,10 @@ def test_entities_of_a_dump_are_not_written_out(tmp_path):
     laughs = b"".join(b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 20) for n in range(1, 12))
     outside = f"<!ENTITY x SYSTEM 'file://{tmp_path}/secret'>".encode()
     start = (
-        b"<!DOCTYPE m [<!ENTITY a0 'ha'>" + laughs + outside + b"]><mediawiki><page><title>t</title><revision><text>"
+        b"<!DOCTYPE m [<!ENTITY a0 'ha'>"
+        + laughs
+        + outside
+        + b"]><mediawiki><page><title>t</title><revision><text>"
     )
     end = b"</text></revision></page></mediawiki>"
     _, refusal = attempt(lambda: list(articles(start + b"&a11;" + end)))
@@ -103,7 +108,8 @@ def test_a_tokenizer_that_is_malformed(tmp_path, files):
     for name, content in files.items():
         (folder / name).write_bytes(content)
     with pytest.raises(
-        ValueError, match=f"the folder or hub name of a tokenizer that runs no code of its own, got '{folder}'"
+        ValueError,
+        match=f"the folder or hub name of a tokenizer that runs no code of its own, got '{folder}'",
     ):
         load_tokenizer(str(folder), for_encoder=False)
     with pytest.raises(ValueError, match="which does not load"):

@@ -34,7 +34,12 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
     store = open_store(outside / "store")
     name = name if part == "run" else name[:20]  # the others are digests
-    key = MeasurementKey(**({"run": "run", "step": 8, "probe": "p", "metrics": "m", "checkpoint": "c"} | {part: name}))
+    key = MeasurementKey(
+        **(
+            {"run": "run", "step": 8, "probe": "p", "metrics": "m", "checkpoint": "c"}
+            | {part: name}
+        )
+    )
     written = store.write(key, [row(run=key.run)])
     assert written.resolve().parent.parent == (outside / "store").resolve()
     assert store.read(key) == [row(run=key.run, measured_at=store.read(key)[0].measured_at)]

@@ -11,7 +11,12 @@ from repdyn.utils.redaction import redacted
 TOKEN = "hf_" + "aB3" * 11 + "x"
 WANDB = "0123456789abcdef0123456789abcdef01234567"
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
-ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_TOKEN": "no", "PATH": "/usr/bin:/bin"}
+ENVIRONMENT = {
+    "WANDB_API_KEY": WANDB,
+    "HF_TOKEN": "opaque-of-a-proxy",
+    "SHORT_TOKEN": "no",
+    "PATH": "/usr/bin:/bin",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +60,15 @@ def test_what_is_no_secret_stays(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["://" * 30_000, "a" * 100_000, "A_" * 50_000, "token=" * 20_000, "x-amz-" * 20_000, "=" * 100_000]
+    "text",
+    [
+        "://" * 30_000,
+        "a" * 100_000,
+        "A_" * 50_000,
+        "token=" * 20_000,
+        "x-amz-" * 20_000,
+        "=" * 100_000,
+    ],
 )
 def test_the_time_grows_with_the_length_alone(text):
     start = time.process_time()

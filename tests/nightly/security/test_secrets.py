@@ -1,4 +1,6 @@
-"""Secrets of the environment and of addresses are in no file that a sweep or a training leaves, and in no line it prints."""
+"""Secrets of the environment and of addresses are in no file that a sweep or a training leaves, and
+in no line it prints.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_no_row_has_a_secret_in_its_reason(make, tmp_path):
 
 
 @pytest.mark.usefixtures("secrets", "hub")
-def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_path, monkeypatch, capsys):
+def test_a_sweep_that_fails_tells_nobody_its_tokens(
+    hub: HubServer, family, tmp_path, monkeypatch, capsys
+):
     (family[0] / "model.safetensors").write_bytes(b"\0" * 40)
     for step, folder in family.items():
         hub.publish("lab/model", f"step{step}", folder)
@@ -88,7 +92,9 @@ def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_
 
 @pytest.mark.usefixtures("secrets")
 @pytest.mark.parametrize(
-    "command", [[f"https://me:{PASSWORD}@hub/{TOKEN}"], ["--suite", f"token={KEY}"]], ids=["source", "suite"]
+    "command",
+    [[f"https://me:{PASSWORD}@hub/{TOKEN}"], ["--suite", f"token={KEY}"]],
+    ids=["source", "suite"],
 )
 def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -128,13 +134,21 @@ def test_config_yaml_has_no_secrets_and_is_still_yaml(tmp_path, monkeypatch):
     parser.add_argument("--logger.token", default=TOKEN)
     parser.add_argument("--steps", type=list[int], default=[1, 2])
     trainer = Trainer(
-        logger=False, default_root_dir=tmp_path, accelerator="cpu", enable_checkpointing=False, barebones=False
+        logger=False,
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        enable_checkpointing=False,
+        barebones=False,
     )
     SaveConfig(parser, parser.parse_args([])).setup(trainer, torch.nn.Identity(), "fit")  # type: ignore[arg-type]
     assert_free_of_secrets(tmp_path)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert content == {
         "run": {"name": "quick"},
-        "logger": {"tracking_uri": "https://mlflow.example/x", "api_key": "REDACTED", "token": "REDACTED"},
+        "logger": {
+            "tracking_uri": "https://mlflow.example/x",
+            "api_key": "REDACTED",
+            "token": "REDACTED",
+        },
         "steps": [1, 2],
     }

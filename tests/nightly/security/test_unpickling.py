@@ -52,14 +52,20 @@ def sweep_of(tmp_path: Path) -> Callable[[Path], Report]:
         probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
         tasks = [Task(target, probe) for target in find_checkpoints(folder, "run").targets]
         chosen = settings(loading=Loading(dtype="auto"))
-        return measure_tasks(tasks, open_store(tmp_path / "store"), chosen, downloads_in(tmp_path / "downloads"))
+        return measure_tasks(
+            tasks, open_store(tmp_path / "store"), chosen, downloads_in(tmp_path / "downloads")
+        )
 
     return run
 
 
 def lightning_file(path: Path, **changes: object) -> Path:
     module = tiny_language_model()
-    content = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "global_step": 8}
+    content = {
+        "state_dict": module.state_dict(),
+        "hyper_parameters": dict(module.hparams),
+        "global_step": 8,
+    }
     torch.save(content | changes, path)
     return path
 
@@ -68,13 +74,16 @@ def test_a_lightning_checkpoint(marker, sweep_of, tmp_path):
     path = lightning_file(tmp_path / "step8.ckpt", extra=_Touch(marker))
     with pytest.raises(CheckpointError, match=CODE):
         load_lightning(path)
-    assert next(reason for _, reason in sweep_of(path).failed).endswith(f"a file is damaged, or {CODE}")
+    assert next(reason for _, reason in sweep_of(path).failed).endswith(
+        f"a file is damaged, or {CODE}"
+    )
 
 
 def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparameters(tmp_path):
     given = dict(tiny_language_model().hparams)
     path = lightning_file(
-        tmp_path / "last.ckpt", hyper_parameters=given | {"_instantiator": "os.system", "_class_path": "antigravity.X"}
+        tmp_path / "last.ckpt",
+        hyper_parameters=given | {"_instantiator": "os.system", "_class_path": "antigravity.X"},
     )
     assert type(load_lightning(path)).__name__ == "GPTNeoXForCausalLM"
 
@@ -114,7 +123,10 @@ def test_a_store(marker, tmp_path):
     """Arrow's extension types of Python were pickles in the file's schema."""
     torch.save(_Touch(marker), tmp_path / "pickled")
     pickled = base64.b64encode((tmp_path / "pickled").read_bytes())
-    metadata = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled}
+    metadata = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": pickled,
+    }
     field = pa.field("run", pa.string(), metadata=metadata)
     path = tmp_path / "store" / "run" / "step000000008-p-m.parquet"
     path.parent.mkdir(parents=True)
@@ -150,7 +162,8 @@ def tokenizer_with_code(tmp_path: Path, marker: Path) -> Path:
 def test_code_of_a_tokenizer_is_not_run_and_not_asked_for(tokenizer_with_code, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     with pytest.raises(
-        ValueError, match=r'expected "bytes", or the folder or hub name of a tokenizer that runs no code'
+        ValueError,
+        match=r'expected "bytes", or the folder or hub name of a tokenizer that runs no code',
     ):
         load_tokenizer(str(tokenizer_with_code), for_encoder=False)
 
@@ -160,14 +173,21 @@ def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, 
 
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     config = AutoConfig.from_pretrained(family[8])
-    with pytest.raises(CheckpointError, match="the tokenizer of m does not load: it needs Python code of its own"):
+    with pytest.raises(
+        CheckpointError, match="the tokenizer of m does not load: it needs Python code of its own"
+    ):
         text_probe("m", tokenizer_with_code, config, SweepOptions(text="builtin"))
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+@pytest.mark.parametrize(
+    "key", ["attn_implementation", "_attn_implementation", "experts_implementation"]
+)
 def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, family, key):
     path = family[8] / "config.json"
     path.write_text(path.read_text().replace("{", f'{{"{key}": "lab/kernels",', 1))
-    with pytest.raises(CheckpointError, match="it requires code of another repository, 'lab/kernels'; read that, then"):
+    with pytest.raises(
+        CheckpointError,
+        match="it requires code of another repository, 'lab/kernels'; read that, then",
+    ):
         load_model(family[8], Loading())
     assert hub.requests == []

@@ -1,6 +1,8 @@
-"""Run by torchrun: trains with DeepSpeed's engine, with and without the tracker, and writes what came out.
+"""Run by torchrun: trains with DeepSpeed's engine, with and without the tracker, and writes what
+came out.
 
-DS_ACCELERATOR=cpu PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tests/stacks/deepspeed_job.py FOLDER
+DS_ACCELERATOR=cpu PYTHONPATH=tests torchrun --standalone --nproc_per_node 2
+tests/stacks/deepspeed_job.py FOLDER
 """
 
 from __future__ import annotations
@@ -35,18 +37,27 @@ def fresh(llama: bool) -> nn.Module:
     torch.manual_seed(0)
     if not llama:
         return HandWritten()
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(LlamaConfig(vocab_size=50, attention_dropout=0.1, **sizes))
 
 
 def train(case: str, store: Path | None) -> dict[str, Any]:
-    """Return losses, weights and random state of a rank after eight batches, and the values of the bare module."""
+    """Return losses, weights and random state of a rank after eight batches, and the values of the
+    bare module.
+    """
     import deepspeed  # the test that starts this program needs the cases alone
 
     stage, llama, changes = CASES[case]
     bare = fresh(llama)
     config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage}} | changes
-    engine, *_ = deepspeed.initialize(model=bare, optimizer=torch.optim.AdamW(bare.parameters(), 1e-2), config=config)
+    engine, *_ = deepspeed.initialize(
+        model=bare, optimizer=torch.optim.AdamW(bare.parameters(), 1e-2), config=config
+    )
     settings: dict[str, Any] = {"schedule": 2, "run": case, "report": False, "on_error": "raise"}
     tracker = Tracker(engine, PROBE, store=store, **settings).start() if store else None
     torch.manual_seed(1 + dist.get_rank())
@@ -68,7 +79,9 @@ def train(case: str, store: Path | None) -> dict[str, Any]:
 def train_with_the_trainer(store: Path | None) -> dict[str, Any]:
     """Return the same of a training by the Trainer of transformers in stage 2."""
     bare = fresh(llama=True)
-    tracker = HuggingFaceTracker(PROBE, schedule=2, run=TRAINER, store=store, report=False, on_error="raise")
+    tracker = HuggingFaceTracker(
+        PROBE, schedule=2, run=TRAINER, store=store, report=False, on_error="raise"
+    )
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -84,14 +97,20 @@ def train_with_the_trainer(store: Path | None) -> dict[str, Any]:
         trainer = Trainer(bare, arguments, train_dataset=data, callbacks=[tracker] if store else [])  # type: ignore[arg-type]
         trainer.train()
     if type(trainer.model_wrapped).__name__ != "DeepSpeedEngine":
-        raise TypeError(f"expected the Trainer to use DeepSpeed's engine, got {type(trainer.model_wrapped)}")
-    return left_behind(bare, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        raise TypeError(
+            f"expected the Trainer to use DeepSpeed's engine, got {type(trainer.model_wrapped)}"
+        )
+    return left_behind(
+        bare, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    )
 
 
 def left_behind(bare: nn.Module, losses: list[float]) -> dict[str, Any]:
     outcome = {"losses": losses, "weights": bare.state_dict(), "random": torch.get_rng_state()}
     rows = measure(bare, PROBE).rows
-    return outcome | {"values": {(row.layer, row.module, row.metric, row.subset): row.value for row in rows}}
+    return outcome | {
+        "values": {(row.layer, row.module, row.metric, row.subset): row.value for row in rows}
+    }
 
 
 def main(folder: Path) -> None:

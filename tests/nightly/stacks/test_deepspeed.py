@@ -1,4 +1,6 @@
-"""DeepSpeed's stages 1 and 2 on CPUs, in a loop of one's own and in the Trainer. Skipped where DeepSpeed is not installed."""
+"""DeepSpeed's stages 1 and 2 on CPUs, in a loop of one's own and in the Trainer. Skipped where
+DeepSpeed is not installed.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,28 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
 def folder(request, tmp_path_factory) -> tuple[Path, int]:
-    """Where the processes under torchrun have left what came out of each case, and how many there were."""
+    """Where the processes under torchrun have left what came out of each case, and how many there
+    were.
+    """
     folder = tmp_path_factory.mktemp("deepspeed")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(request.param)]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(request.param),
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "DS_ACCELERATOR": "cpu",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # where ninja is
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ["PATH"]]
+        ),  # where ninja is
     }
     job = [sys.executable, *command, deepspeed_job.__file__, str(folder)]
-    result = subprocess.run(job, capture_output=True, text=True, timeout=1100, check=False, env=environment)
+    result = subprocess.run(
+        job, capture_output=True, text=True, timeout=1100, check=False, env=environment
+    )
     assert result.returncode == 0, (result.stdout + result.stderr)[-5000:]
     return folder, request.param
 
@@ -56,7 +70,9 @@ def test_the_engine_is_measured_as_its_module_and_trains_as_before(folder, case)
     frame = frame[frame["layer"].notna()]
     assert set(frame["model"]) == {"LlamaForCausalLM" if "llama" in case else "HandWritten"}
     last = frame[frame["step"] == frame["step"].max()]
-    stored = {(row.layer, row.module, row.metric, row.subset): row.value for row in last.itertuples()}
+    stored = {
+        (row.layer, row.module, row.metric, row.subset): row.value for row in last.itertuples()
+    }
     offline = tracked["values"]
     assert stored.keys() == offline.keys()
     for place, value in offline.items():

@@ -1,4 +1,6 @@
-"""A loop as nanoGPT has it, written anew: tracked by the documented lines, and not changed in a bit."""
+"""A loop as nanoGPT has it, written anew: tracked by the documented lines, and not changed in a
+bit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from repdyn import Probe, Tracker, measure, open_store
 
 VOCABULARY, CONTEXT, WIDTH = 50, 16, 32
 TOKENS = torch.randint(0, VOCABULARY, (4000,), generator=torch.Generator().manual_seed(0))
-PROBE = Probe.from_tokens(TOKENS[:2048].unflatten(0, (-1, CONTEXT)), max_vectors=512, batch_vectors=256)
+PROBE = Probe.from_tokens(
+    TOKENS[:2048].unflatten(0, (-1, CONTEXT)), max_vectors=512, batch_vectors=256
+)
 
 
 class SelfAttention(nn.Module):
@@ -24,7 +28,10 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(2, (2, -1)).transpose(1, 2) for part in self.c_attn(x).split(WIDTH, dim=2))
+        q, k, v = (
+            part.unflatten(2, (2, -1)).transpose(1, 2)
+            for part in self.c_attn(x).split(WIDTH, dim=2)
+        )
         attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         return self.dropout(self.c_proj(attended))
 
@@ -33,7 +40,9 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(WIDTH), SelfAttention(), nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
@@ -41,7 +50,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder with tied embeddings, whose forward returns ``(logits, loss)``; without targets, the last logits alone."""
+    """A decoder with tied embeddings, whose forward returns ``(logits, loss)``; without targets,
+    the last logits alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +70,9 @@ class GPT(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         positions = torch.arange(idx.shape[1], device=idx.device)
-        x = self.transformer["drop"](self.transformer["wte"](idx) + self.transformer["wpe"](positions))
+        x = self.transformer["drop"](
+            self.transformer["wte"](idx) + self.transformer["wpe"](positions)
+        )
         for block in self.transformer["h"]:
             x = block(x)
         x = self.transformer["ln_f"](x)
@@ -69,14 +82,22 @@ class GPT(nn.Module):
         return logits, cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
-def run_script(model: GPT, data: Path, on_step: Callable[[Tensor], None], *, max_iters: int = 4) -> list[float]:
-    """Train as a script does at its top level: a memory map, bfloat16 autocast, accumulated and clipped gradients."""
+def run_script(
+    model: GPT, data: Path, on_step: Callable[[Tensor], None], *, max_iters: int = 4
+) -> list[float]:
+    """Train as a script does at its top level: a memory map, bfloat16 autocast, accumulated and
+    clipped gradients.
+    """
 
     def get_batch() -> tuple[Tensor, Tensor]:
         tokens = np.memmap(data, dtype=np.uint16, mode="r")
         starts = torch.randint(len(tokens) - CONTEXT, (4,))
-        x = torch.stack([torch.from_numpy(tokens[i : i + CONTEXT].astype(np.int64)) for i in starts])
-        y = torch.stack([torch.from_numpy(tokens[i + 1 : i + 1 + CONTEXT].astype(np.int64)) for i in starts])
+        x = torch.stack(
+            [torch.from_numpy(tokens[i : i + CONTEXT].astype(np.int64)) for i in starts]
+        )
+        y = torch.stack(
+            [torch.from_numpy(tokens[i + 1 : i + 1 + CONTEXT].astype(np.int64)) for i in starts]
+        )
         return x, y
 
     groups = [
@@ -116,7 +137,9 @@ def test_a_loop_is_tracked_and_not_changed(tmp_path, without_figures):
     tracker.finish()
     assert torch.equal(torch.get_rng_state(), after)
     assert model.training
-    for (name, weight), same in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+    for (name, weight), same in zip(
+        model.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
         assert torch.equal(weight, same), name
 
     frame = open_store(tmp_path / "store").to_pandas()

@@ -1,6 +1,8 @@
-"""Models and trainers of other packages, tracked in the documented way. Skipped where a package is not installed.
+"""Models and trainers of other packages, tracked in the documented way. Skipped where a package is
+not installed.
 
-``nox -s stacks`` installs them into an environment of its own, and runs the tests of Lightning and the Trainer there.
+``nox -s stacks`` installs them into an environment of its own, and runs the tests of Lightning and
+the Trainer there.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ def probe_of_tokens() -> Probe:
 
 
 def probe_of_texts(tokenizer: Any) -> Probe:
-    return Probe.from_texts([" ".join(TEXTS)] * 20, tokenizer, sequence_length=32, max_vectors=512, batch_vectors=128)
+    return Probe.from_texts(
+        [" ".join(TEXTS)] * 20, tokenizer, sequence_length=32, max_vectors=512, batch_vectors=128
+    )
 
 
 def stored(folder: Path, share: float = 1.0) -> Any:
-    """Return the rows of layers, after checking that all steps and a share of the values are there, but for few distinct
-    embeddings."""
+    """Return the rows of layers, after checking that all steps and a share of the values are there,
+    but for few distinct embeddings."""
     frame = open_store(folder).to_pandas()
     frame = frame[frame["layer"].notna()]
     assert sorted(frame["step"].unique()) == [0, 2, 4]
@@ -44,7 +48,9 @@ def stored(folder: Path, share: float = 1.0) -> Any:
 
 
 def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
-    for (name, weight), same in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+    for (name, weight), same in zip(
+        one.state_dict().items(), other.state_dict().values(), strict=True
+    ):
         assert torch.equal(weight, same), name
 
 
@@ -59,7 +65,9 @@ def trained_twice(
     measured: Callable = lambda trained: trained,
     **settings: Any,
 ) -> nn.Module:
-    """Train without and with the tracker, check that the weights are the same, and return the model."""
+    """Train without and with the tracker, check that the weights are the same, and return the
+    model.
+    """
     trained_models = []
     for tracked in (False, True):
         torch.manual_seed(0)
@@ -111,7 +119,10 @@ def test_lightning_demo_transformer(tmp_path, without_figures) -> None:
     tracker = RepresentationDynamics(
         probe,
         schedule=2,
-        layers={"encoder": "model.transformer.encoder.layers.*", "decoder": "model.transformer.decoder.layers.*"},
+        layers={
+            "encoder": "model.transformer.encoder.layers.*",
+            "decoder": "model.transformer.decoder.layers.*",
+        },
         forward=lambda model, batch: model(batch.input_ids, batch.input_ids),
         on_error="raise",
     )
@@ -131,7 +142,9 @@ def test_litgpt_under_lightning_fabric(tmp_path, without_figures) -> None:
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", precision="bf16-mixed", devices=1)
-    config = litgpt.Config(block_size=24, vocab_size=50, padded_vocab_size=50, n_layer=2, n_head=2, n_embd=32)
+    config = litgpt.Config(
+        block_size=24, vocab_size=50, padded_vocab_size=50, n_layer=2, n_head=2, n_embd=32
+    )
     model = trained_twice(
         lambda: litgpt.GPT(config),
         lambda trained, batch: next_token_loss(trained(batch), batch),
@@ -142,9 +155,13 @@ def test_litgpt_under_lightning_fabric(tmp_path, without_figures) -> None:
         store=tmp_path,
     )
     frame = stored(tmp_path)
-    # the weights' own precision, rather than that of Fabric's autocast; and the values of the bare model
+    # the weights' own precision, rather than that of Fabric's autocast; and the values of the bare
+    # model
     assert (set(frame["dtype"]), set(frame["causal"])) == ({"float32"}, {True})
-    offline = {(row.layer, row.metric, row.subset): row.value for row in measure(model, probe_of_tokens()).rows}
+    offline = {
+        (row.layer, row.metric, row.subset): row.value
+        for row in measure(model, probe_of_tokens()).rows
+    }
     last = frame[(frame["step"] == 4) & frame["value"].notna()]
     for row in last.itertuples():
         assert row.value == offline[row.layer, row.metric, row.subset]
@@ -160,7 +177,9 @@ def test_x_transformers(tmp_path, without_figures) -> None:
         return x_transformers.AutoregressiveWrapper(plain)
 
     found = {"measured": lambda trained: trained.net, "layers": pattern, "store": tmp_path}
-    trained = trained_twice(model, lambda trained, batch: trained(batch), BATCHES, probe_of_tokens(), **found)
+    trained = trained_twice(
+        model, lambda trained, batch: trained(batch), BATCHES, probe_of_tokens(), **found
+    )
     assert set(stored(tmp_path)["causal"]) == {True}
     with pytest.raises(ValueError, match=r'layers=\["attn_layers.layers.1.2", '):
         measure(trained.net, probe_of_tokens())
@@ -184,7 +203,11 @@ def test_sentence_transformers(tmp_path, without_figures) -> None:
     tokenizer = byte_tokenizer(for_encoder=True)
     tokenizer.save_pretrained(tmp_path / "bert")
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
     )
     torch.manual_seed(0)
     BertModel(config).save_pretrained(tmp_path / "bert")
@@ -197,7 +220,12 @@ def test_sentence_transformers(tmp_path, without_figures) -> None:
         trainer = SentenceTransformerTrainer(
             model,
             args=SentenceTransformerTrainingArguments(
-                str(tmp_path), max_steps=4, report_to="none", use_cpu=True, per_device_train_batch_size=8, seed=1
+                str(tmp_path),
+                max_steps=4,
+                report_to="none",
+                use_cpu=True,
+                per_device_train_batch_size=8,
+                seed=1,
             ),
             train_dataset=Dataset.from_dict(data),
             loss=CosineSimilarityLoss(model),
@@ -232,7 +260,14 @@ def test_trl_with_lora(tmp_path, without_figures) -> None:
         tracker = HuggingFaceTracker(probe_of_texts(tokenizer), schedule=2, report=False)
         trainer = trl.SFTTrainer(
             LlamaForCausalLM(config),
-            args=trl.SFTConfig(str(tmp_path), max_steps=4, report_to="none", use_cpu=True, bf16=False, max_length=64),
+            args=trl.SFTConfig(
+                str(tmp_path),
+                max_steps=4,
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                max_length=64,
+            ),
             train_dataset=Dataset.from_dict({"text": TEXTS}),
             processing_class=tokenizer,
             peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, lora_dropout=0.1),
@@ -247,9 +282,16 @@ def test_trl_with_lora(tmp_path, without_figures) -> None:
 
 def test_accelerate_under_autocast(tmp_path, without_figures) -> None:
     accelerate = pytest.importorskip("accelerate")
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # a Trainer may have set another
+    accelerate.state.AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # a Trainer may have set another
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     trained_twice(
         lambda: LlamaForCausalLM(LlamaConfig(vocab_size=50, attention_dropout=0.1, **sizes)),
         lambda trained, batch: trained(input_ids=batch, labels=batch).loss,
@@ -273,7 +315,9 @@ def test_timm(name: str, settings: dict, size: int, positions: slice | None, n_l
     timm = pytest.importorskip("timm", exc_type=ImportError)
     model = timm.create_model(name, num_classes=4, **settings)
     images = torch.randn(48, 3, size, size, generator=torch.Generator().manual_seed(0)).split(16)
-    probe = Probe.from_inputs(images, positions=positions, max_vectors=192, batch_vectors=96, vectors_per_input=4)
+    probe = Probe.from_inputs(
+        images, positions=positions, max_vectors=192, batch_vectors=96, vectors_per_input=4
+    )
     rows = measure(model, probe, ("anisotropy",)).rows
     assert [row.layer for row in rows] == list(range(n_layers))
     assert all(row.reason is None for row in rows)
@@ -302,7 +346,9 @@ def test_diffusion_transformer(tmp_path, without_figures) -> None:
     def loss(trained: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return mse_loss(trained(**batch).sample[:, :4], batch["hidden_states"])
 
-    probe = Probe.from_inputs([inputs(16) for _ in range(3)], causal=False, max_vectors=192, batch_vectors=96)
+    probe = Probe.from_inputs(
+        [inputs(16) for _ in range(3)], causal=False, max_vectors=192, batch_vectors=96
+    )
     trained_twice(model, loss, [inputs(8) for _ in range(4)], probe, store=tmp_path)
     assert set(stored(tmp_path, 0.8)["layer"]) == {0, 1, 2}
 
@@ -315,12 +361,16 @@ def test_graph_transformer(tmp_path, without_figures) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv = geometric.GPSConv(32, geometric.GINConv(nn.Linear(32, 32)), heads=2, norm="layer_norm")
+            self.conv = geometric.GPSConv(
+                32, geometric.GINConv(nn.Linear(32, 32)), heads=2, norm="layer_norm"
+            )
 
         def forward(self, x: Tensor) -> Tensor:  # (n_graphs, n_nodes, dim)
             n_graphs, n_nodes, _ = x.shape
             edges = torch.cat([ring + n_nodes * graph for graph in range(n_graphs)], dim=1)
-            return self.conv(x.flatten(0, 1), edges, torch.arange(n_graphs).repeat_interleave(n_nodes)).view_as(x)
+            return self.conv(
+                x.flatten(0, 1), edges, torch.arange(n_graphs).repeat_interleave(n_nodes)
+            ).view_as(x)
 
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -335,7 +385,9 @@ def test_graph_transformer(tmp_path, without_figures) -> None:
             return self.head(x)
 
     graphs = torch.randn(80, 24, 8, generator=GENERATOR)
-    probe = Probe.from_inputs(list(graphs[:48].split(16)), causal=False, max_vectors=192, batch_vectors=96)
+    probe = Probe.from_inputs(
+        list(graphs[:48].split(16)), causal=False, max_vectors=192, batch_vectors=96
+    )
 
     def loss(network: nn.Module, x: Tensor) -> Tensor:
         return cross_entropy(network(x).flatten(0, 1), x[..., :3].argmax(-1).flatten())
@@ -356,7 +408,9 @@ def test_open_clip(tmp_path, without_figures) -> None:
         return CLIP(embed_dim=16, vision_cfg=vision, text_cfg=text)
 
     def inputs(n: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(n, 3, 32, 32, generator=GENERATOR), torch.randint(3, 50, (n, 16), generator=GENERATOR)
+        return torch.randn(n, 3, 32, 32, generator=GENERATOR), torch.randint(
+            3, 50, (n, 16), generator=GENERATOR
+        )
 
     layers = {"text": "transformer.resblocks.*", "vision": "visual.transformer.resblocks.*"}
     batches = [dict(zip(("image", "text"), inputs(16), strict=True)) for _ in range(3)]

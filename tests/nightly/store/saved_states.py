@@ -17,13 +17,17 @@ class CompletedCache(StateCache):
         self.complete(step)
 
 
-def states(seed: int = 0, shape: tuple[int, int] = (12, 5), dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def states(
+    seed: int = 0, shape: tuple[int, int] = (12, 5), dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def saved_files(folder):
     return sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "whole"
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "whole"
     )
 
 

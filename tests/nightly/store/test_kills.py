@@ -1,4 +1,5 @@
-"""SIGKILL at random moments, and at each of the first file events: no row that was promised is lost, changed or twice.
+"""SIGKILL at random moments, and at each of the first file events: no row that was promised is
+lost, changed or twice.
 
 Run as a script, this file forks a writer for each kill, so that nothing is imported again."""
 
@@ -43,14 +44,25 @@ Promise: TypeAlias = Callable[[int], Any]
 def test_kills_lose_and_double_nothing(request, tmp_path, kind, place):
     url = request.getfixturevalue("bucket") if place == "s3" else str(tmp_path / "store")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, __file__, str(tmp_path), url, kind, os.environ.get("REPDYN_KILLS", str(KILLS[kind]))]
+    command = [
+        sys.executable,
+        __file__,
+        str(tmp_path),
+        url,
+        kind,
+        os.environ.get("REPDYN_KILLS", str(KILLS[kind])),
+    ]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 
 
-def write(url: str, n_steps: int, attempt: int, promise: Promise, *, event: int = 0, folder: str = "") -> None:
-    """Write what a store lacks, with the number of the attempt, and promise each step; end at a file event, if any."""
+def write(
+    url: str, n_steps: int, attempt: int, promise: Promise, *, event: int = 0, folder: str = ""
+) -> None:
+    """Write what a store lacks, with the number of the attempt, and promise each step; end at a
+    file event, if any.
+    """
     if event:
         kill_at(event, folder)
     store = open_store(url)
@@ -58,29 +70,45 @@ def write(url: str, n_steps: int, attempt: int, promise: Promise, *, event: int 
         key = replace(KEY, step=step)
         if key not in store:
             store.write(
-                key, [row(step=step, layer=layer, value=step + layer / 10, seconds=attempt) for layer in LAYERS]
+                key,
+                [
+                    row(step=step, layer=layer, value=step + layer / 10, seconds=attempt)
+                    for layer in LAYERS
+                ],
             )
         promise(step)
     assert store.drain(120) is None
 
 
 def check(place: str | Path, promised: dict[int, int], _: Promise) -> None:
-    """Compare the files of a copy, or all rows at a URL or path, with the promised steps and their attempts."""
+    """Compare the files of a copy, or all rows at a URL or path, with the promised steps and their
+    attempts.
+    """
     is_copy = isinstance(place, Path)
     # each file of a copy: one that cannot be read is an error
     files = list(place.glob("run/[!.]*.parquet")) if is_copy else ()
     table = read_tables(files) if is_copy else pa.table(open_store(place).to_pandas())
-    found = table.select(["step", "layer", "value", "seconds"]).sort_by([("step", "ascending"), ("layer", "ascending")])
+    found = table.select(["step", "layer", "value", "seconds"]).sort_by(
+        [("step", "ascending"), ("layer", "ascending")]
+    )
     rows = [tuple(row.values()) for row in found.to_pylist()]
     written = {step: int(attempt) for step, _, _, attempt in rows}
     assert set(promised) <= set(written), f"lost: {set(promised) - set(written)}"
     assert is_copy or list(promised) == list(written)
-    assert rows == [(step, layer, step + layer / 10, written[step]) for step in written for layer in LAYERS]
-    assert all(written[step] <= attempt for step, attempt in promised.items()), "measured a second time"
+    assert rows == [
+        (step, layer, step + layer / 10, written[step]) for step in written for layer in LAYERS
+    ]
+    assert all(written[step] <= attempt for step, attempt in promised.items()), (
+        "measured a second time"
+    )
 
 
-def forked(work: Callable[[Promise], None], kill_after: float | None = None) -> tuple[list[int], int]:
-    """Run work in a child, killed after some seconds; return the steps that it promised, and its status."""
+def forked(
+    work: Callable[[Promise], None], kill_after: float | None = None
+) -> tuple[list[int], int]:
+    """Run work in a child, killed after some seconds; return the steps that it promised, and its
+    status.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -102,7 +130,9 @@ def forked(work: Callable[[Promise], None], kill_after: float | None = None) -> 
 
 
 def kill_at(event_number: int, folder: str) -> None:
-    """Kill this process at one of the file events in a folder, or of the begins and ends of requests."""
+    """Kill this process at one of the file events in a folder, or of the begins and ends of
+    requests.
+    """
     numbers, attempt = itertools.count(1), RemoteFolder._request
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -120,17 +150,26 @@ def kill_at(event_number: int, folder: str) -> None:
     sys.addaudithook(hook)
 
 
-def kill_writers(folder: str, place: str, attempts: range, seconds: float | None) -> tuple[int, int]:
-    """Kill the writers of one store, at moments of so many seconds or at an event each, and complete it.
+def kill_writers(
+    folder: str, place: str, attempts: range, seconds: float | None
+) -> tuple[int, int]:
+    """Kill the writers of one store, at moments of so many seconds or at an event each, and
+    complete it.
 
     Returns the numbers of kills and of promised steps."""
     n_killed, promised = 0, dict[int, int]()
     copy = copy_folder(place) if is_url(place) else Path(place)
     for attempt in attempts:
         if seconds is None:
-            work, moment = partial(write, place, attempt + 1, attempt, event=attempt + 1, folder=folder), None
+            work, moment = (
+                partial(write, place, attempt + 1, attempt, event=attempt + 1, folder=folder),
+                None,
+            )
         else:
-            work, moment = partial(write, place, len(promised) + 4, attempt), random.uniform(0, 1.2 * seconds)
+            work, moment = (
+                partial(write, place, len(promised) + 4, attempt),
+                random.uniform(0, 1.2 * seconds),
+            )
         found, status = forked(work, moment)
         assert status in (0, -signal.SIGKILL)
         n_killed += status != 0
@@ -148,14 +187,21 @@ def kill_writers(folder: str, place: str, attempts: range, seconds: float | None
 def main(folder: str, url: str, kind: str, n_kills: int) -> None:
     """Kill writers, those at moments 20 to a store."""
     os.environ["REPDYN_CACHE"] = f"{folder}/cache"
-    fsspec.get_filesystem_class(url.partition("://")[0] if is_url(url) else "file")  # imports it before the first fork
+    fsspec.get_filesystem_class(
+        url.partition("://")[0] if is_url(url) else "file"
+    )  # imports it before the first fork
     began = time.monotonic()
     assert not forked(partial(write, f"{url}/first", 4, 0))[1]
     seconds, size = (time.monotonic() - began, 20) if kind == "moments" else (None, 1)
     starts = range(0, n_kills, size)
-    counts = [kill_writers(folder, f"{url}/{first}", range(first, first + size), seconds) for first in starts]
+    counts = [
+        kill_writers(folder, f"{url}/{first}", range(first, first + size), seconds)
+        for first in starts
+    ]
     n_killed, n_promised = map(sum, zip(*counts, strict=True))
-    print(f"{n_killed} of {n_kills} killed, {n_promised} steps promised, in {time.monotonic() - began:.0f} s")
+    print(
+        f"{n_killed} of {n_kills} killed, {n_promised} steps promised, in {time.monotonic() - began:.0f} s"
+    )
 
 
 if __name__ == "__main__":

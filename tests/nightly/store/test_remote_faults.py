@@ -1,4 +1,6 @@
-"""Stores on S3 and on the Hugging Face hub that fail or are killed while they are written: nothing is lost."""
+"""Stores on S3 and on the Hugging Face hub that fail or are killed while they are written: nothing
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,17 @@ from repdyn import open_store
 from repdyn.store.remote import RefusedError, RemoteError
 
 EXPIRED = {"status": 400, "code": "ExpiredToken"}
-REFUSALS = [EXPIRED, {"status": 403, "code": "InvalidAccessKeyId"}, {"status": 403, "code": "AccessDenied"}]
-INTERRUPTIONS = [("refused", {}), ("status", {"status": 503}), ("status", {"status": 500}), ("slow", {"seconds": 0.6})]
+REFUSALS = [
+    EXPIRED,
+    {"status": 403, "code": "InvalidAccessKeyId"},
+    {"status": 403, "code": "AccessDenied"},
+]
+INTERRUPTIONS = [
+    ("refused", {}),
+    ("status", {"status": 503}),
+    ("status", {"status": 500}),
+    ("slow", {"seconds": 0.6}),
+]
 HUB = "hf://datasets/me/sweep"
 BUSY = [("status", {"code": code}) for code in (500, 503, 429, 412)] + [("cut", {})]
 
@@ -60,7 +71,9 @@ def test_downloads_from_s3_that_are_cut(bucket, s3_server, elsewhere):
     assert elsewhere(store.location).to_pandas().equals(store.to_pandas())
 
 
-def test_credentials_that_expire_are_renewed_while_the_process_runs(bucket, s3_server, monkeypatch, tmp_path):
+def test_credentials_that_expire_are_renewed_while_the_process_runs(
+    bucket, s3_server, monkeypatch, tmp_path
+):
     credentials = tmp_path / "credentials"
     credentials.write_text("[default]\naws_access_key_id=first\naws_secret_access_key=x\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
@@ -124,7 +137,9 @@ print(store.drain(60))
 
 
 def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_steps):
-    """Kill a process that writes a store after so many steps each time, let the last one end, and check the store."""
+    """Kill a process that writes a store after so many steps each time, let the last one end, and
+    check the store.
+    """
     (tmp_path / "writer.py").write_text(WRITER)
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(tmp_path / "writer.py"), url, str(n_steps)]
@@ -135,7 +150,9 @@ def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_st
             process.stdout.readline()
         process.kill()
         process.wait()
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=400, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, timeout=400, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "None"
     assert elsewhere(url).to_pandas()["value"].tolist() == [float(step) for step in range(n_steps)]
@@ -144,14 +161,18 @@ def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_st
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_killed_at_any_moment_a_store_on_s3_ends_as_an_undisturbed_one(bucket, s3_environment, elsewhere, tmp_path):
+def test_killed_at_any_moment_a_store_on_s3_ends_as_an_undisturbed_one(
+    bucket, s3_environment, elsewhere, tmp_path
+):
     check_killed_writers(f"{bucket}/sweep", elsewhere, tmp_path, s3_environment, (1, 6), 40)
 
 
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_killed_at_any_moment_a_store_on_the_hub_ends_as_an_undisturbed_one(datasets, elsewhere, tmp_path):
+def test_killed_at_any_moment_a_store_on_the_hub_ends_as_an_undisturbed_one(
+    datasets, elsewhere, tmp_path
+):
     datasets.create("me/sweep")
     environment = {
         "HF_ENDPOINT": datasets.url,

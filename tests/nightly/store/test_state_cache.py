@@ -12,7 +12,9 @@ from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 def test_states_are_restored_bit_by_bit(state_cache, dtype):
     saved = states(dtype=dtype)
     saved[0, 0] = torch.nan
@@ -54,15 +56,26 @@ def test_layers_and_stacks_stay_apart(state_cache, tmp_path):
         state_cache.save(8, stack, layer, states(number))
     for number, (stack, layer) in enumerate(places):
         assert torch.equal(state_cache.load_previous(16, stack, layer, states())[1], states(number))
-    assert undefined_reason(state_cache, layer=2) == "the states of step 8 are stored without this layer"
-    assert undefined_reason(state_cache, stack="third") == "the states of step 8 are stored without this layer"
+    assert (
+        undefined_reason(state_cache, layer=2)
+        == "the states of step 8 are stored without this layer"
+    )
+    assert (
+        undefined_reason(state_cache, stack="third")
+        == "the states of step 8 are stored without this layer"
+    )
     assert all(path.split(os.sep)[0] == "earlier" for path in saved_files(tmp_path))
     assert len(saved_files(tmp_path)) == len(places)
 
 
-@pytest.mark.parametrize("other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str
+)
 def test_runs_probes_and_layer_selections_share_a_folder(tmp_path, other):
-    one, another = CompletedCache(tmp_path, **IDENTITY), CompletedCache(tmp_path, **{**IDENTITY, **other})
+    one, another = (
+        CompletedCache(tmp_path, **IDENTITY),
+        CompletedCache(tmp_path, **{**IDENTITY, **other}),
+    )
     one.save(8, None, 1, states())
     assert undefined_reason(another) == "no states of a step before 16 are stored"
     another.save(8, None, 1, states(1))
@@ -75,7 +88,10 @@ def test_delete_before(state_cache, tmp_path):
         for layer in (0, 1):
             state_cache.save(step, "encoder", layer, states(step))
     state_cache.delete_before(8)
-    assert {path.split(os.sep)[2] for path in saved_files(tmp_path)} == {"step000000008", "step000000016"}
+    assert {path.split(os.sep)[2] for path in saved_files(tmp_path)} == {
+        "step000000008",
+        "step000000016",
+    }
 
 
 def test_a_step_measured_again_loads_the_same_states(state_cache):
@@ -127,7 +143,10 @@ def test_no_comparison_with_a_step_while_it_is_measured_again(tmp_path):
     assert [state_cache.load_previous(16, None, layer, states())[0] for layer in (0, 1)] == [4, 4]
     state_cache.save(8, None, 1, states(1008))
     state_cache.complete(8)
-    assert all(torch.equal(state_cache.load_previous(16, None, layer, states())[1], states(1008)) for layer in (0, 1))
+    assert all(
+        torch.equal(state_cache.load_previous(16, None, layer, states())[1], states(1008))
+        for layer in (0, 1)
+    )
 
 
 def test_a_failed_measurement_makes_the_step_incomplete(hand_written, small_probe, tmp_path):
@@ -136,7 +155,11 @@ def test_a_failed_measurement_makes_the_step_incomplete(hand_written, small_prob
     def measure_with(*metrics: Metric) -> Profile:
         checkpoint = Checkpoint(step=8)
         return measure(
-            hand_written, small_probe, ["cka_previous", *metrics], checkpoint=checkpoint, state_cache=state_cache
+            hand_written,
+            small_probe,
+            ["cka_previous", *metrics],
+            checkpoint=checkpoint,
+            state_cache=state_cache,
         )
 
     def fail(cloud):
@@ -147,4 +170,7 @@ def test_a_failed_measurement_makes_the_step_incomplete(hand_written, small_prob
     assert state_cache.load_previous(16, None, 0, like)[0] == 8
     with pytest.raises(RuntimeError, match="out of memory"):
         measure_with(Metric("broken", fail, "always fails", (0, 1), "nobody"))
-    assert undefined_reason(state_cache, layer=0, like=like) == "no states of a step before 16 are stored"
+    assert (
+        undefined_reason(state_cache, layer=0, like=like)
+        == "no states of a step before 16 are stored"
+    )

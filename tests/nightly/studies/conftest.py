@@ -11,5 +11,7 @@ def _quick_images(quick_images: None) -> None:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     names: list[set[str]] = []
-    monkeypatch.setattr("repdyn.studies.study.save", lambda figures, folder: names.append(set(figures)) or [])
+    monkeypatch.setattr(
+        "repdyn.studies.study.save", lambda figures, folder: names.append(set(figures)) or []
+    )
     return names

@@ -21,19 +21,25 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "-o", output)
     model = AutoModel.from_pretrained(folder)
-    distributions = pd.read_csv(output / "small" / "distributions.csv").set_index(["table", "quantity"])
+    distributions = pd.read_csv(output / "small" / "distributions.csv").set_index(
+        ["table", "quantity"]
+    )
     segments = model.embeddings.token_type_embeddings.weight.detach().double().numpy()
     assert distributions.loc[("segment", "dot"), "mean"] == pytest.approx(segments[0] @ segments[1])
     assert distributions.loc[("segment", "distance"), "mean"] == pytest.approx(
         np.linalg.norm(segments[0] - segments[1])
     )
     lengths = np.linalg.norm(segments, axis=1)
-    assert tuple(distributions.loc[("segment", "norm"), ["min", "max"]]) == pytest.approx(tuple(np.sort(lengths)))
+    assert tuple(distributions.loc[("segment", "norm"), ["min", "max"]]) == pytest.approx(
+        tuple(np.sort(lengths))
+    )
     assert distributions.loc[("position", "norm"), "n"] == 64
     depth = pd.read_csv(output / "small" / "depth.csv")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        states = model(torch.tensor([tokenizer(PAIR[1])["input_ids"]]), output_hidden_states=True).hidden_states
+        states = model(
+            torch.tensor([tokenizer(PAIR[1])["input_ids"]]), output_hidden_states=True
+        ).hidden_states
     second = depth.loc[depth["sentence"] == 2].pivot(index="layer", columns="place", values="norm")
     for layer, whole in enumerate(states):
         np.testing.assert_allclose(second.loc[layer], whole[0].norm(dim=1), rtol=1e-4)
@@ -42,8 +48,19 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
 def test_both_stacks_of_an_encoder_decoder(tmp_path, drawn):
     torch.manual_seed(0)
     config = BartConfig(
-        **{"vocab_size": 260, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2},
-        **{"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64},
+        **{
+            "vocab_size": 260,
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 2,
+        },
+        **{
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 32,
+            "decoder_ffn_dim": 32,
+            "max_position_embeddings": 64,
+        },
     )
     BartModel(config).save_pretrained(tmp_path / "both")
     byte_tokenizer().save_pretrained(tmp_path / "both")
@@ -52,7 +69,9 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, drawn):
     assert {"depth", "paths"} <= of_encoder & of_decoder
     assert sum("embed_positions" in name for name in of_encoder) > 4
     for stack, blocks in (("encoder", 1), ("decoder", 2)):
-        assert pd.read_csv(tmp_path / "out" / f"both_({stack})" / "depth.csv")["layer"].max() == blocks
+        assert (
+            pd.read_csv(tmp_path / "out" / f"both_({stack})" / "depth.csv")["layer"].max() == blocks
+        )
 
 
 @pytest.mark.real_data
@@ -71,13 +90,17 @@ def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, drawn):
     ran(Path(next(iter(package.__path__))) / "model", "-o", tmp_path)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "model").glob("*.csv")}
     shares = tables["vocabulary"].set_index("kind")["share"]
-    assert tuple(shares[["piece", "letters and digits alone"]]) == pytest.approx((0.191, 0.770), abs=5e-4)
+    assert tuple(shares[["piece", "letters and digits alone"]]) == pytest.approx(
+        (0.191, 0.770), abs=5e-4
+    )
     most_negative = tables["extreme_pairs"].iloc[0]
     assert (most_negative["first"], most_negative["second"]) == ("resolved", "lamar")
     assert most_negative["cosine"] == pytest.approx(-0.363, abs=5e-4)
     about = tables["about_mean"].groupby(["quantity", "end"], sort=False)["value"].first()
     assert about["distance", "smallest"] == pytest.approx(0.274, abs=5e-4)
-    assert (about["cosine", "smallest"], about["cosine", "largest"]) == pytest.approx((-0.212, 0.489), abs=5e-4)
+    assert (about["cosine", "smallest"], about["cosine", "largest"]) == pytest.approx(
+        (-0.212, 0.489), abs=5e-4
+    )
     across = tables["across_tables"]
     pairs = across[(across["table"] == "position") & (across["other"] == "input")].iloc[0]
     assert (pairs["beyond"], pairs["n"]) == (2453, 29528 * 512)
@@ -90,9 +113,13 @@ def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, drawn):
     assert tuple(start[names]) == pytest.approx((0.382, 1.546, 2.362, 2.276, 0.825), abs=5e-4)
     assert set(tables["plane_of_tokens_and_position"]["method"]) == {"PCA", "t-SNE", "UMAP"}
     assert tables["word_probe"]["low"].min() > 0.95
-    assert tables["word_probe_asked"].set_index("probe").loc["linear", "noun"] == pytest.approx(0.92, abs=0.02)
+    assert tables["word_probe_asked"].set_index("probe").loc["linear", "noun"] == pytest.approx(
+        0.92, abs=0.02
+    )
     opposites = tables["opposites"].set_index(["removed", "pairs"])["cosine"]
-    assert opposites["nothing"][["opposites", "synonyms"]].tolist() == pytest.approx([0.348, 0.299], abs=1e-3)
+    assert opposites["nothing"][["opposites", "synonyms"]].tolist() == pytest.approx(
+        [0.348, 0.299], abs=1e-3
+    )
     bits = tables["quantisation"].set_index("bits")
     assert bits.loc[[8, 4], "nearest"].tolist() == pytest.approx([0.995, 0.901], abs=0.002)
     if "position_loops" in tables:
@@ -106,7 +133,9 @@ def test_drawn_pairs_are_of_different_rows_each_as_likely():
     assert pairs.shape == (2, 9)
     many = sample_pairs(40, max_pairs=700, seed=1)
     assert bool((many[0] != many[1]).all())
-    counts = np.bincount(torch.cat([sample_pairs(40, max_pairs=700, seed=s)[0] for s in range(40)]), minlength=40)
+    counts = np.bincount(
+        torch.cat([sample_pairs(40, max_pairs=700, seed=s)[0] for s in range(40)]), minlength=40
+    )
     assert counts.sum() == 28_000
     assert abs(counts - 700).max() < 5 * math.sqrt(700)
 

@@ -1,4 +1,6 @@
-"""The arithmetic of semantic convergence: profiles, published figures, intervals, tests, correlation with the loss."""
+"""The arithmetic of semantic convergence: profiles, published figures, intervals, tests,
+correlation with the loss.
+"""
 
 from __future__ import annotations
 

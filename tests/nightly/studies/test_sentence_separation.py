@@ -1,4 +1,6 @@
-"""Groups of paraphrases and kinds of change: closed forms, other hands' statistics, and what chance gives."""
+"""Groups of paraphrases and kinds of change: closed forms, other hands' statistics, and what chance
+gives.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
     p = []
     for seed in range(200):
         before, after = random.normal(size=(2, 16, 10))
-        found = consistency(before, after, ["a"] * 8 + ["b"] * 8, [str(n) for n in range(16)], seed=seed)
+        found = consistency(
+            before, after, ["a"] * 8 + ["b"] * 8, [str(n) for n in range(16)], seed=seed
+        )
         p.append(found["p"][0])
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert min(p) >= 1 / 200

@@ -1,4 +1,6 @@
-"""``repdyn study sentences``: its files, its vectors, and the study from saved models to tables and figures."""
+"""``repdyn study sentences``: its files, its vectors, and the study from saved models to tables and
+figures.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,25 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn import load_model
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.studies.sentence_measurements import BUILT_IN, FIRST, LAST, MAXIMUM, MEAN, kind_matrix, sentence_vectors
+from repdyn.studies.sentence_measurements import (
+    BUILT_IN,
+    FIRST,
+    LAST,
+    MAXIMUM,
+    MEAN,
+    kind_matrix,
+    sentence_vectors,
+)
 from repdyn.studies.study import read_groups
 
 
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
     folder = save_model("small")
     ran(folder, *files, "-o", tmp_path / "out")
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModel.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
     vectors_ = []
     for group in GROUPS.values():
         for text in group:
@@ -39,7 +52,14 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     torch.manual_seed(0)
     T5Model(
         T5Config(
-            **{"vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_decoder_layers": 1},
+            **{
+                "vocab_size": 300,
+                "d_model": 16,
+                "d_kv": 8,
+                "d_ff": 32,
+                "num_layers": 1,
+                "num_decoder_layers": 1,
+            },
             **{"num_heads": 2, "decoder_start_token_id": 0},
         )
     ).save_pretrained(tmp_path / "t5")
@@ -47,7 +67,9 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     ran(tmp_path / "t5", *files, "-o", tmp_path / "out")
     for stack, names, poolings in zip(("encoder", "decoder"), drawn, ([FIRST], []), strict=True):
         assert {"separation", "changes", "collection"} <= names
-        table = pd.read_csv(tmp_path / "out" / f"t5_({stack})" / "separation.csv").dropna(subset="layer")
+        table = pd.read_csv(tmp_path / "out" / f"t5_({stack})" / "separation.csv").dropna(
+            subset="layer"
+        )
         assert set(table["vector"]) == {*poolings, MEAN, LAST, MAXIMUM}
 
 
@@ -59,8 +81,14 @@ def test_the_bias_that_was_computed_by_hand():
     changes = read_groups(BUILT_IN["concepts"], "kind", "before", "after")
     sides = [loaded.tokenizer(changes[side].tolist())["input_ids"] for side in ("before", "after")]
     before, after = (sentence_vectors(loaded, ids) for ids in sides)
-    matrix = pd.DataFrame(kind_matrix(before[6, FIRST], after[6, FIRST], changes["kind"].tolist(), seed=0))
+    matrix = pd.DataFrame(
+        kind_matrix(before[6, FIRST], after[6, FIRST], changes["kind"].tolist(), seed=0)
+    )
     found = matrix.set_index(["kind", "other"])
     assert found.loc[("profession", "gender"), "cosine"] == pytest.approx(-0.281, abs=2e-3)
-    assert found.loc[("profession", "gender"), "low"] < -0.293 < found.loc[("profession", "gender"), "high"]
+    assert (
+        found.loc[("profession", "gender"), "low"]
+        < -0.293
+        < found.loc[("profession", "gender"), "high"]
+    )
     assert found.loc[("mood", "laughter"), "cosine"] == pytest.approx(0.597, abs=2e-3)

@@ -1,4 +1,6 @@
-"""From what the command line names to loaded models: folders, repositories, revisions, and what goes wrong."""
+"""From what the command line names to loaded models: folders, repositories, revisions, and what
+goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def test_a_hub_that_drips_ends_with_the_timeout(save_model, hub, what):
 def test_code_is_neither_fetched_nor_run(save_model, hub, tmp_path):
     folder = save_model()
     config = json.loads((folder / "config.json").read_text())
-    config |= {"auto_map": {"AutoModel": "own.Own", "AutoConfig": "own.OwnConfig"}, "model_type": "own"}
+    config |= {
+        "auto_map": {"AutoModel": "own.Own", "AutoConfig": "own.OwnConfig"},
+        "model_type": "own",
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     hub.publish("lab/own", "main", folder)

@@ -1,4 +1,6 @@
-"""Tokens of a sentence against the vocabulary: functions against naive ones, and a causal mask taken off."""
+"""Tokens of a sentence against the vocabulary: functions against naive ones, and a causal mask
+taken off.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from transformers import AutoModel, MambaConfig, MambaModel
 
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.reading import LoadedModel
-from repdyn.studies.token_measurements import capture_sentence, compare_sentence, encode_sentence, without_causal_mask
+from repdyn.studies.token_measurements import (
+    capture_sentence,
+    compare_sentence,
+    encode_sentence,
+    without_causal_mask,
+)
 
 SENTENCE = "The £1 coin"
 
@@ -35,7 +42,9 @@ def test_a_position_is_added_to_every_row(subject):
 
 
 def test_a_decoder_that_keeps_its_mask_is_refused():
-    model = MambaModel(MambaConfig(hidden_size=16, num_hidden_layers=2, state_size=4, vocab_size=260)).eval()
+    model = MambaModel(
+        MambaConfig(hidden_size=16, num_hidden_layers=2, state_size=4, vocab_size=260)
+    ).eval()
     with (
         pytest.raises(
             ValueError,

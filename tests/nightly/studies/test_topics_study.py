@@ -1,4 +1,6 @@
-"""``repdyn study topics``: what its control takes away, and from a saved model to tables and figures."""
+"""``repdyn study topics``: what its control takes away, and from a saved model to tables and
+figures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,16 @@ def ran(*arguments):
 
 
 def short(text, output):
-    options = ["--topics", "5", "--sequences", "8", "--sequence-length", "64", "--tokens-of-words", "last"]
+    options = [
+        "--topics",
+        "5",
+        "--sequences",
+        "8",
+        "--sequence-length",
+        "64",
+        "--tokens-of-words",
+        "last",
+    ]
     return ["--text", text, "-o", output, *options]
 
 
@@ -39,9 +50,18 @@ def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, cap
     encoder, decoder = save_model("encoder"), save_model("decoder", "gpt_neox")
     ran(encoder, decoder, *short(text, tmp_path / "out"))
     embeddings, attention, topics = (
-        pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("embeddings", "attention", "topics")
+        pd.read_csv(tmp_path / "out" / f"{name}.csv")
+        for name in ("embeddings", "attention", "topics")
     )
-    assert list(embeddings.columns) == ["layer", "product", *PAIRS, "gap", "control", "control_std", "model"]
+    assert list(embeddings.columns) == [
+        "layer",
+        "product",
+        *PAIRS,
+        "gap",
+        "control",
+        "control_std",
+        "model",
+    ]
     assert set(embeddings["layer"]) == {TABLE, "0", "1", "2"}
     assert len(embeddings) == 2 * 4 * 2
     assert list(attention.columns)[2:] == [

@@ -15,7 +15,10 @@ MODEL = "model.safetensors"
 
 
 def files(content: Mapping[str, str], n_bytes: int = 10**9) -> Files:
-    return {name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest()) for name, text in content.items()}
+    return {
+        name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest())
+        for name, text in content.items()
+    }
 
 
 def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> CheckpointFiles:
@@ -24,7 +27,9 @@ def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> C
     return CheckpointFiles(step, name or f"step{step}", "0" * 40, found)
 
 
-def history(*checkpoints: CheckpointFiles, main: CheckpointFiles | None = None, **more: Any) -> History:
+def history(
+    *checkpoints: CheckpointFiles, main: CheckpointFiles | None = None, **more: Any
+) -> History:
     last = more.pop("last", checkpoints[-1] if checkpoints else None)
     model = PublishedModel("model", "", "lab/model", known_faults=more.pop("known_faults", ()))
     return History(Selection("lab/model", (), model, **more), checkpoints, last, main)
@@ -36,7 +41,9 @@ def copies(of_history: History) -> dict[str, str]:
 
 def sharded(*content: str) -> dict[str, str]:
     count = len(content)
-    return {f"model-{i:05d}-of-{count:05d}.safetensors": text for i, text in enumerate(content, start=1)}
+    return {
+        f"model-{i:05d}-of-{count:05d}.safetensors": text for i, text in enumerate(content, start=1)
+    }
 
 
 def one(found: list[Finding]) -> Finding:
@@ -65,7 +72,9 @@ def test_the_weights_of_the_last_step_under_other_names():
 
 
 def test_the_weights_of_main_where_the_last_step_has_others():
-    """As in pythia-2.8b: most steps serve the main branch, some another file, which is that of the last step."""
+    """As in pythia-2.8b: most steps serve the main branch, some another file, which is that of the
+    last step.
+    """
     steps = (at(0, "main"), at(1, "main"), at(54, "second"), at(66, "own"), at(143, "second"))
     of_history = history(*steps, main=at(143, "main", "main"))
     assert copies(of_history) == {"step0": "main", "step1": "main", "step54": "step143"}
@@ -85,7 +94,11 @@ def test_the_same_weights_at_several_steps():
     steps = (at(0, "a"), at(101, "b"), at(175, "b"), at(300, "b"), at(301, "c"))
     assert copies(history(*steps)) == {"step175": "step101", "step300": "step101"}
     finding = one(audit(history(*steps)))
-    assert (finding.kind, finding.steps, finding.same_as) == ("identical", (101, 175, 300), "step101")
+    assert (finding.kind, finding.steps, finding.same_as) == (
+        "identical",
+        (101, 175, 300),
+        "step101",
+    )
 
 
 def test_one_file_of_the_final_weights_among_others():
@@ -106,7 +119,10 @@ def test_one_file_of_the_final_weights_among_others():
         "step143",
         (name,),
     )
-    assert finding.sentence == f"the final weights, those of step143, in 1 of 3 weight files, {name}: step50, step58"
+    assert (
+        finding.sentence
+        == f"the final weights, those of step143, in 1 of 3 weight files, {name}: step50, step58"
+    )
 
 
 def test_a_file_that_is_the_same_everywhere_is_no_fault():
@@ -116,15 +132,25 @@ def test_a_file_that_is_the_same_everywhere_is_no_fault():
 
 
 def test_weights_in_another_format():
-    both = CheckpointFiles(9, "main", "0" * 40, files({MODEL: "s"}), files({"pytorch_model.bin": "p"}))
-    steps = (at(0, {"pytorch_model.bin": "p"}), at(8, {"pytorch_model.bin": "o"}), at(9, {"pytorch_model.bin": "p"}))
+    both = CheckpointFiles(
+        9, "main", "0" * 40, files({MODEL: "s"}), files({"pytorch_model.bin": "p"})
+    )
+    steps = (
+        at(0, {"pytorch_model.bin": "p"}),
+        at(8, {"pytorch_model.bin": "o"}),
+        at(9, {"pytorch_model.bin": "p"}),
+    )
     assert one(audit(history(*steps, main=both))).same_as == "step9"
     assert one(audit(history(steps[0], steps[1], last=both))).revisions == ("step0",)
 
 
 def test_missing_weights_and_steps():
     gone = CheckpointFiles(4, "step4", "1" * 40, problem="it has no weights")
-    part = at(8, {"model-00001-of-00003.safetensors": "a", "model-00003-of-00003.safetensors": "c"}, n_bytes=5 * 10**8)
+    part = at(
+        8,
+        {"model-00001-of-00003.safetensors": "a", "model-00003-of-00003.safetensors": "c"},
+        n_bytes=5 * 10**8,
+    )
     found = audit(history(at(0, "z"), gone, part, missing_steps=(2, 16)))
     assert [finding.sentence for finding in found] == [
         "step4: it has no weights",
@@ -137,7 +163,9 @@ def test_missing_weights_and_steps():
 def test_the_first_two_steps_may_be_the_same():
     """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
     steps = (at(0, "a"), at(1, "a"), at(2, "c"))
-    finding, reported = audit(history(*steps, known_faults=(KnownFault((0, 1), "the same weights", "https://a"),)))
+    finding, reported = audit(
+        history(*steps, known_faults=(KnownFault((0, 1), "the same weights", "https://a"),))
+    )
     assert (finding.severity, finding.kind) == ("remark", "no update")
     assert reported.sentence == "users reported the same weights (https://a): step0, step1"
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"

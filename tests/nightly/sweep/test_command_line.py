@@ -1,4 +1,6 @@
-"""The whole command against a hub on this machine: exit statuses, what is refused, and what a process prints."""
+"""The whole command against a hub on this machine: exit statuses, what is refused, and what a
+process prints.
+"""
 
 from __future__ import annotations
 
@@ -68,19 +70,27 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
     }
     for (kind, has_come), step in zip(moments.items(), (0, 8), strict=True):
         hub.faults.clear()
-        hub.fault(f"{commits[step]}/model.safetensors", "slow", bytes_per_second=25_000 if step == 0 else 15_000)
+        hub.fault(
+            f"{commits[step]}/model.safetensors",
+            "slow",
+            bytes_per_second=25_000 if step == 0 else 15_000,
+        )
         process = start("lab/model")
         while process.poll() is None and not has_come():
             time.sleep(0.02)
         process.send_signal(kind)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (130, ""), err
-        assert lines(err)[-1] == "stopped; completed measurements are stored, and the same command continues the sweep"
+        assert (
+            lines(err)[-1]
+            == "stopped; completed measurements are stored, and the same command continues the sweep"
+        )
         assert "Traceback" not in err
         assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]
     assert (store.steps("lab/model"), list(store.path.rglob("*failed*"))) == ([0], [])
 
-    # Without a terminal there is a plain line for each checkpoint, and no word of a request that was repeated.
+    # Without a terminal there is a plain line for each checkpoint, and no word of a request that
+    # was repeated.
     hub.faults.clear()
     hub.fault(f"^HEAD .*{commits[8]}/model", "status", code=500, times=1)
     process = start("lab/model")
@@ -100,7 +110,9 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
 
 @pytest.mark.process
 def test_a_healthy_sweep_prints_its_own_lines_alone(start, tmp_path):
-    """transformers says of Mamba, once in a process, that kernels are missing; its weights have progress bars."""
+    """transformers says of Mamba, once in a process, that kernels are missing; its weights have
+    progress bars.
+    """
     config = MambaConfig(vocab_size=260, hidden_size=16, num_hidden_layers=2, state_size=4)
     for step in (0, 8):
         torch.manual_seed(step)
@@ -109,5 +121,7 @@ def test_a_healthy_sweep_prints_its_own_lines_alone(start, tmp_path):
     process = start("lab/mamba", "--sequence-length", "32", "--metrics", "all")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert lines(err) == [f"[{number}/2] lab/mamba step{step}: {MEASURED}" for number, step in ((1, 0), (2, 8))]
+    assert lines(err) == [
+        f"[{number}/2] lab/mamba step{step}: {MEASURED}" for number, step in ((1, 0), (2, 8))
+    ]
     assert "[transformers]" not in out

@@ -21,18 +21,27 @@ PATTERN = r"Saving HF Model -- Step (?P<step>\d+)"
 
 @pytest.fixture
 def commits(hub, family, tmp_path) -> dict[int, str]:
-    """Publish the family as commits of one branch, with commits between them that are no checkpoints."""
+    """Publish the family as commits of one branch, with commits between them that are no
+    checkpoints.
+    """
     published = {}
     for step, folder in family.items():
         published[step] = hub.publish("lab/tiny", BRANCH, folder, title=SAVED.format(step))
         (folder / "gradients.json").write_text(str(step))
-        hub.publish("lab/tiny", BRANCH, folder, title=f"Saving Learning Dynamics Data -- Step {step}")
+        hub.publish(
+            "lab/tiny", BRANCH, folder, title=f"Saving Learning Dynamics Data -- Step {step}"
+        )
     hub.publish("lab/tiny", "main", family[16], title="Create README.md")
     return published
 
 
 def model(**fields) -> PublishedModel:
-    described: dict[str, Any] = {"name": "tiny", "suite": "", "run": "lab/tiny", "repository": "lab/tiny"}
+    described: dict[str, Any] = {
+        "name": "tiny",
+        "suite": "",
+        "run": "lab/tiny",
+        "repository": "lab/tiny",
+    }
     return PublishedModel(**{**described, "commits": PATTERN, "branch": BRANCH, **fields})
 
 
@@ -54,14 +63,20 @@ def test_each_step_is_the_commit_with_its_title(commits):
     found = select_targets(model(tokens_per_step=100), Hub())
     assert steps(found) == [(step, f"step{step}", commit) for step, commit in commits.items()]
     assert [target.tokens_seen for target in found.targets] == [0, 800, 1600]
-    assert [target.origin for target in found.targets] == [f"lab/tiny@{commit}" for commit in commits.values()]
-    assert found.unmatched == tuple(f"Saving Learning Dynamics Data -- Step {step}" for step in (16, 8, 0))
+    assert [target.origin for target in found.targets] == [
+        f"lab/tiny@{commit}" for commit in commits.values()
+    ]
+    assert found.unmatched == tuple(
+        f"Saving Learning Dynamics Data -- Step {step}" for step in (16, 8, 0)
+    )
     assert (found.last, found.main) == (found.targets[-1], None)
 
 
 def test_all_pages_are_read(hub, commits):
     hub.commits_per_page = 2
-    assert steps(select_targets(model(), Hub())) == [(step, f"step{step}", name) for step, name in commits.items()]
+    assert steps(select_targets(model(), Hub())) == [
+        (step, f"step{step}", name) for step, name in commits.items()
+    ]
     assert len([path for _, path in hub.requests if "/commits/" in path]) == 3
 
 
@@ -72,7 +87,16 @@ def test_of_two_commits_of_a_step_the_newest_counts(hub, family, commits):
 
 
 def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):
-    arguments = ["--suite", str(suite), "--text", "builtin", "--max-vectors", "64", "--store", str(tmp_path / "store")]
+    arguments = [
+        "--suite",
+        str(suite),
+        "--text",
+        "builtin",
+        "--max-vectors",
+        "64",
+        "--store",
+        str(tmp_path / "store"),
+    ]
     with pytest.raises(SystemExit) as ended:
         sweep([*arguments, "--dry-run", "--json"])
     printed = capsys.readouterr()

@@ -1,4 +1,6 @@
-"""Checkpoints with the weights of another one: neither downloaded nor measured, but marked in the store."""
+"""Checkpoints with the weights of another one: neither downloaded nor measured, but marked in the
+store.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,28 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    """Return a function that runs the command in an empty folder and returns its exit status,
+    output and errors.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)  # or it would end this process
+    monkeypatch.setattr(
+        "repdyn.checkpoints.hub.has_abandoned_threads", lambda: False
+    )  # or it would end this process
     monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
     monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        quick = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--metrics", "anisotropy")
+        quick = (
+            "--text",
+            "builtin",
+            "--max-vectors",
+            "512",
+            "--device",
+            "cpu",
+            "--metrics",
+            "anisotropy",
+        )
         with pytest.raises(SystemExit) as stop:
             main(["lab/model", "--downloads", str(tmp_path / "downloads"), *quick, *arguments])
         assert isinstance(stop.value.code, int)
@@ -49,7 +64,9 @@ def at_the_end(hub, family) -> HubServer:
 
 
 def fetched(hub: HubServer) -> int:
-    return sum(method == "GET" and path.endswith("/model.safetensors") for method, path in hub.requests)
+    return sum(
+        method == "GET" and path.endswith("/model.safetensors") for method, path in hub.requests
+    )
 
 
 def values(store: Store) -> dict[int, str | None]:
@@ -57,11 +74,14 @@ def values(store: Store) -> dict[int, str | None]:
     frame = store.to_pandas()
     rows = frame.loc[frame["metric"] == "anisotropy"].drop_duplicates(["step", "same_as"])
     return {
-        int(step): None if pd.isna(name) else name for step, name in zip(rows["step"], rows["same_as"], strict=True)
+        int(step): None if pd.isna(name) else name
+        for step, name in zip(rows["step"], rows["same_as"], strict=True)
     }
 
 
-def test_a_checkpoint_that_became_genuine_is_measured(at_the_end, family, command, save_family, tmp_path):
+def test_a_checkpoint_that_became_genuine_is_measured(
+    at_the_end, family, command, save_family, tmp_path
+):
     command()
     (folder,) = save_family(tmp_path / "repaired", [4]).values()
     at_the_end.publish("lab/model", "step4", folder)
@@ -76,7 +96,9 @@ def test_a_copy_of_a_checkpoint_that_changed_is_measured(hub, family, command):
         hub.publish("lab/model", revision, family[step])
     command()
     assert values(open_store("sweeps")) == {0: None, 8: "step0", 16: None}
-    hub.publish("lab/model", "step0", family[8])  # step 8 stays at its commit, and is now the only one with its weights
+    hub.publish(
+        "lab/model", "step0", family[8]
+    )  # step 8 stays at its commit, and is now the only one with its weights
     assert command()[0] == 0
     assert values(open_store("sweeps")) == {0: None, 8: None, 16: None}
 
@@ -126,7 +148,12 @@ def test_a_mixture_of_two_checkpoints_has_no_values(hub, family, command, tmp_pa
     frame = open_store("sweeps").to_pandas()
     assert sorted(measurements(frame)["step"].unique()) == [0, 12, 16]
     assert failure_line(frame) is None
-    assert copies_line(frame) == "1 checkpoint has single files of another one and no values: step 8 of step16"
-    counts = query(open_store("sweeps"), "select failed_checkpoints, mixed_checkpoints, checkpoints from runs")
+    assert (
+        copies_line(frame)
+        == "1 checkpoint has single files of another one and no values: step 8 of step16"
+    )
+    counts = query(
+        open_store("sweeps"), "select failed_checkpoints, mixed_checkpoints, checkpoints from runs"
+    )
     (run,) = counts.to_dict("records")
     assert run == {"failed_checkpoints": 0, "mixed_checkpoints": 1, "checkpoints": 3}

@@ -1,4 +1,6 @@
-"""The fault matrix: whatever goes wrong with one checkpoint is recorded with its reason, and the others are measured."""
+"""The fault matrix: whatever goes wrong with one checkpoint is recorded with its reason, and the
+others are measured.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def downloads(tmp_path: Path) -> Downloads:
     return downloads_in(tmp_path / "downloads", timeout_seconds=30)
 
 
-def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: Store, reason: str) -> None:
+def assert_only_the_middle_one_failed(
+    report: Report, tasks: list[Task], store: Store, reason: str
+) -> None:
     assert report.measured == [tasks[0], tasks[2]]
     assert [task for task, _ in report.failed] == [tasks[1]]
     assert reason in report.failed[0][1]
@@ -70,7 +74,11 @@ def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: 
 
 # what is done to a file on its way, and the reason that is stored if it is done every time
 ON_THE_WAY = {
-    "404 file": ("status", {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}, "the hub answered 404"),
+    "404 file": (
+        "status",
+        {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}},
+        "the hub answered 404",
+    ),
     "500": ("status", {"code": 500}, "the hub answered 500"),
     "429": ("status", {"code": 429, "headers": {"Retry-After": "7"}}, "the hub answered 429"),
     "truncated": ("truncated", {}, "the connection broke off"),
@@ -86,7 +94,9 @@ def test_a_download_that_always_fails(hub, published, store, downloads, what):
     kind, options, reason = ON_THE_WAY[what]
     tasks = published()
     hub.fault(FILE.format(commit=tasks[1].target.commit), kind, **options)
-    assert_only_the_middle_one_failed(measure_tasks(tasks, store, SETTINGS, downloads), tasks, store, reason)
+    assert_only_the_middle_one_failed(
+        measure_tasks(tasks, store, SETTINGS, downloads), tasks, store, reason
+    )
     hub.faults.clear()
     again = partition_tasks(tasks, store, replace(SETTINGS, retry_failed=True)).waiting
     assert again == [tasks[1]]
@@ -101,7 +111,11 @@ def _a_silent_hub_is_given_up_on_soon(monkeypatch):
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")],
+    [
+        MemoryError("no room"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory"),
+    ],
 )
 def test_out_of_memory(published, store, downloads, monkeypatch, error):
     from repdyn.checkpoints import run as checkpoint
@@ -116,14 +130,17 @@ def test_out_of_memory(published, store, downloads, monkeypatch, error):
 
     monkeypatch.setattr(checkpoint, "measure_with", starved)
     reason = "out of memory"
-    assert_only_the_middle_one_failed(measure_tasks(tasks, store, SETTINGS, downloads), tasks, store, reason)
+    assert_only_the_middle_one_failed(
+        measure_tasks(tasks, store, SETTINGS, downloads), tasks, store, reason
+    )
 
 
 def test_a_deleted_or_gated_repository(hub, published, store, downloads):
     tasks = published()
     hub.gate("lab/model")
     assert all(
-        "access to lab/model@" in reason for _, reason in measure_tasks(tasks, store, SETTINGS, downloads).failed
+        "access to lab/model@" in reason
+        for _, reason in measure_tasks(tasks, store, SETTINGS, downloads).failed
     )
     shutil.rmtree(store.path)
     del hub.repositories["lab/model"]
@@ -132,10 +149,14 @@ def test_a_deleted_or_gated_repository(hub, published, store, downloads):
     assert "the hub knows no repository lab/model" in report.failed[0][1]
 
 
-def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, downloads, monkeypatch):
+def test_a_full_disk_ends_the_sweep_and_records_no_failure(
+    published, store, downloads, monkeypatch
+):
     tasks = published()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10_000))
-    with pytest.raises(SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"):
+    with pytest.raises(
+        SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"
+    ):
         measure_tasks(tasks, store, SETTINGS, downloads)
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
 
@@ -146,7 +167,9 @@ def test_a_disk_that_fills_up_ends_the_sweep(published, store, downloads, monkey
 
     tasks = published()
     monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", full)
-    with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
+    with pytest.raises(
+        SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"
+    ):
         measure_tasks(tasks, store, SETTINGS, downloads)
 
 
@@ -158,7 +181,7 @@ def test_a_repaired_checkpoint_leaves_no_failure_behind(hub, family, published, 
     (family[8] / "model.safetensors").write_bytes(good)
     repaired = published()
     assert repaired[1].target.commit != tasks[1].target.commit
-    assert measure_tasks(partition_tasks(repaired, store, SETTINGS).waiting, store, SETTINGS, downloads).measured == [
-        repaired[1]
-    ]
+    assert measure_tasks(
+        partition_tasks(repaired, store, SETTINGS).waiting, store, SETTINGS, downloads
+    ).measured == [repaired[1]]
     assert not store.to_pandas()["reason"].notna().any()

@@ -1,4 +1,6 @@
-"""Audits of histories on a hub on this machine, which repeats each fault that users reported of the real one."""
+"""Audits of histories on a hub on this machine, which repeats each fault that users reported of the
+real one.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,20 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from repdyn.checkpoints.audit import Finding, audit, foreign_targets, list_histories, models_to_audit
+from repdyn.checkpoints.audit import (
+    Finding,
+    audit,
+    foreign_targets,
+    list_histories,
+    models_to_audit,
+)
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets
 
-PYTHIA = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", expected=(0, 143000))
+PYTHIA = PublishedModel(
+    "model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", expected=(0, 143000)
+)
 Publish = Callable[..., str]
 
 
@@ -49,26 +59,51 @@ def test_most_branches_serve_the_main_branch(hub, publish):
         ("final weights", ("step0", "step1", "step2"), "main"),
         ("final weights", ("step54000",), "step143000"),
     ]
-    assert described(findings(revisions="step54000,1000")) == [("final weights", ("step54000",), "step143000")]
+    assert described(findings(revisions="step54000,1000")) == [
+        ("final weights", ("step54000",), "step143000")
+    ]
     assert not any("/resolve/" in path for _, path in hub.requests), "a file was downloaded"
 
 
 def test_which_checkpoints_are_mixtures(publish):
-    """Those with files of the end that a later one lacks; a file that all have from some step on is not trained."""
-    publish("step0", {"model-00001-of-00002.safetensors": "a0", "model-00002-of-00002.safetensors": "b0"})
-    publish("step1", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b1"})
-    publish("step2", {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"})
-    publish("step4", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"})
-    publish("step143000", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"})
+    """Those with files of the end that a later one lacks; a file that all have from some step on is
+    not trained.
+    """
+    publish(
+        "step0",
+        {"model-00001-of-00002.safetensors": "a0", "model-00002-of-00002.safetensors": "b0"},
+    )
+    publish(
+        "step1",
+        {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b1"},
+    )
+    publish(
+        "step2",
+        {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"},
+    )
+    publish(
+        "step4",
+        {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"},
+    )
+    publish(
+        "step143000",
+        {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"},
+    )
     (history,) = list_histories([select_targets(PYTHIA, Hub(), "all")], Hub())
     found = foreign_targets(history, audit(history))
-    assert {target.revision: marks for target, marks in found.items()} == {"step1": {"mixed_with": "step143000"}}
+    assert {target.revision: marks for target, marks in found.items()} == {
+        "step1": {"mixed_with": "step143000"}
+    }
 
 
 def test_names_of_models(tmp_path):
     endpoint = "https://hub.example"
-    assert [model.name for model in models_to_audit("pythia-70m-d*", endpoint)] == ["pythia-70m-deduped"]
-    assert [model.name for model in models_to_audit("EleutherAI/pythia-70m", endpoint)] == ["pythia-70m"]
+    assert [model.name for model in models_to_audit("pythia-70m-d*", endpoint)] == [
+        "pythia-70m-deduped"
+    ]
+    assert [model.name for model in models_to_audit("EleutherAI/pythia-70m", endpoint)] == [
+        "pythia-70m"
+    ]
     assert len(models_to_audit("allenai/OLMo-2-0425-1B", endpoint)) == 4
     address = f"{endpoint}/lab/model/tree/step0?x=y"
     assert [model.repository for model in models_to_audit(address, endpoint)] == ["lab/model"]

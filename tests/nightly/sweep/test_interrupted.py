@@ -1,4 +1,6 @@
-"""A run's own 25 checkpoints, swept inside a disk budget that fits two, killed twice at random moments, and finished."""
+"""A run's own 25 checkpoints, swept inside a disk budget that fits two, killed twice at random
+moments, and finished.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.store import Store
 
 N_CHECKPOINTS = 25
-GEOMETRY = ["run", "step", "layer", "metric", "subset", "value", "std", "n_unique", "checkpoint", "dtype", "probe"]
+GEOMETRY = [
+    "run",
+    "step",
+    "layer",
+    "metric",
+    "subset",
+    "value",
+    "std",
+    "n_unique",
+    "checkpoint",
+    "dtype",
+    "probe",
+]
 SCRIPT = Path(__file__).parents[3] / "analyze_checkpoints.py"
 
 
@@ -64,10 +78,23 @@ class PublishedCheckpoint:
 
     def start(self, store: Path) -> subprocess.Popen:
         command = [sys.executable, SCRIPT, *self.command(store)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_"))}
-        environment |= {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.folder / "home"), "NO_PROXY": "127.0.0.1"}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HF_", "WANDB_"))
+        }
+        environment |= {
+            "HF_ENDPOINT": self.hub.url,
+            "HF_HOME": str(self.folder / "home"),
+            "NO_PROXY": "127.0.0.1",
+        }
         return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
         )
 
     def sweep(self, store: Path) -> None:
@@ -99,7 +126,9 @@ def finished(store: Path) -> int:
     return len(list(store.glob("*/step*.parquet")))
 
 
-def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Callable[[], bool]) -> int:
+def watch(
+    process: subprocess.Popen, published: PublishedCheckpoint, until: Callable[[], bool]
+) -> int:
     """Wait, and return the most that lay on disk meanwhile, in bytes."""
     peak = 0
     while process.poll() is None and not until():
@@ -132,8 +161,12 @@ def test_killed_twice_at_random_and_finished(published, tmp_path):
     assert process.returncode == 0, printed
     assert f"{at_the_second_kill} of {N_CHECKPOINTS} checkpoints are in {broken} already" in printed
 
-    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "something measured was measured again"
-    fetched = Counter(path.split("/")[4] for method, path in published.hub.requests if _is_weights(method, path))
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, (
+        "something measured was measured again"
+    )
+    fetched = Counter(
+        path.split("/")[4] for method, path in published.hub.requests if _is_weights(method, path)
+    )
     # the one in hand and the one being fetched may be fetched again after each kill
     assert sum(fetched.values()) <= N_CHECKPOINTS + 2 * 2, fetched
     assert max(peaks) <= published.budget
@@ -159,9 +192,12 @@ def geometry(frame):
 
 def assert_equal(one: Store, other: Store) -> None:
     files = (
-        sorted(path.name for path in store.path.glob("*/*") if path.parent.name != "figures") for store in (one, other)
+        sorted(path.name for path in store.path.glob("*/*") if path.parent.name != "figures")
+        for store in (one, other)
     )
     assert next(files) == next(files)
     first, second = (geometry(store.to_pandas())[GEOMETRY] for store in (one, other))
-    assert len(first) == N_CHECKPOINTS * 3 * 3  # layers 0 to 2; anisotropy on two subsets, dimension on one
+    assert (
+        len(first) == N_CHECKPOINTS * 3 * 3
+    )  # layers 0 to 2; anisotropy on two subsets, dimension on one
     assert first.equals(second)

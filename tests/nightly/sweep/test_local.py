@@ -1,4 +1,6 @@
-"""Local checkpoints: found, measured once, with the numbers of the live run; and the command that does it."""
+"""Local checkpoints: found, measured once, with the numbers of the live run; and the command that
+does it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def command(capsys, tmp_path, monkeypatch):
 
     def command(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in (*arguments, "--downloads", tmp_path / "downloads")])
+            main(
+                [str(argument) for argument in (*arguments, "--downloads", tmp_path / "downloads")]
+            )
         assert isinstance(stop.value.code, int)
         return stop.value.code, *capsys.readouterr()
 
@@ -120,7 +124,9 @@ def test_a_step_without_a_configuration_is_a_failure(run, command, shown, step):
     store = open_store(run / "sweep")
     assert store.steps("run/hf_checkpoints") == [0, 8, 16]
     assert step in set(store.to_pandas()["step"])
-    (folder / "config.json").write_bytes((run / "hf_checkpoints" / "step8" / "config.json").read_bytes())
+    (folder / "config.json").write_bytes(
+        (run / "hf_checkpoints" / "step8" / "config.json").read_bytes()
+    )
     assert command(run, "--metrics", "two_nn")[0] == 0
 
 
@@ -141,7 +147,9 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     before = values(store.to_pandas())
     torch.manual_seed(99)
     build_model("gpt_neox", **SIZES).double().save_pretrained(run / "hf_checkpoints" / "step8")
-    os.utime(run / "hf_checkpoints" / "step8" / "model.safetensors", (1, 1))  # older than what it replaces
+    os.utime(
+        run / "hf_checkpoints" / "step8" / "model.safetensors", (1, 1)
+    )  # older than what it replaces
     assert [task.target.step for task in measured(run, store).measured] == [8]
     after = values(store.to_pandas())
     assert len(after) == len(before)
@@ -149,8 +157,15 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     assert set(changed) == {8}
 
 
-def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(tmp_path, probe, command, shown, without_figures):
-    metrics = ["anisotropy@last_token", "anisotropy@window_mean", "rank_me@differences", "rank_me@all.normed"]
+def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
+    tmp_path, probe, command, shown, without_figures
+):
+    metrics = [
+        "anisotropy@last_token",
+        "anisotropy@window_mean",
+        "rank_me@differences",
+        "rank_me@all.normed",
+    ]
     live = tracker(probe, 3, metrics=metrics, probe_loss=True)
     saved = SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
@@ -160,8 +175,14 @@ def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(tmp_path, p
     for store in (live.store, open_store(tmp_path / "run" / "sweep")):
         frame = store.to_pandas()
         measured = frame.loc[frame["layer"].notna() | frame["metric"].str.startswith("probe/")]
-        of_both.append(measured.set_index(["step", "metric", "subset", "layer"])["value"].sort_index())
-    assert set(of_both[0].index.get_level_values("metric")) >= {"probe/loss", "probe/accuracy", "rank_me"}
+        of_both.append(
+            measured.set_index(["step", "metric", "subset", "layer"])["value"].sort_index()
+        )
+    assert set(of_both[0].index.get_level_values("metric")) >= {
+        "probe/loss",
+        "probe/accuracy",
+        "rank_me",
+    }
     assert of_both[0].notna().all()
     pd.testing.assert_series_equal(*of_both, check_exact=True)
 
@@ -171,8 +192,12 @@ def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(tmp_path, p
 
 @pytest.fixture
 def lightning(tmp_path) -> Path:
-    """A folder with Lightning's checkpoints of the steps 2 and 4, and last.ckpt that repeats the latter."""
-    keep = ModelCheckpoint(tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True)
+    """A folder with Lightning's checkpoints of the steps 2 and 4, and last.ckpt that repeats the
+    latter.
+    """
+    keep = ModelCheckpoint(
+        tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True
+    )
     trainer(tmp_path, keep, max_steps=4).fit(tiny_language_model(), batches())
     return tmp_path / "checkpoints"
 
@@ -194,14 +219,21 @@ def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
     trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
     (found,) = find_checkpoints(tmp_path, "run").targets
     assert found.path is not None
-    with pytest.raises(CheckpointError, match="does not load as a checkpoint of repdyn.models.LanguageModel"):
+    with pytest.raises(
+        CheckpointError, match="does not load as a checkpoint of repdyn.models.LanguageModel"
+    ):
         load_lightning(found.path)
 
 
 def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, shown):
     status, _, err = command(run, "--layers", "h.*")
     assert status == 1
-    assert err.count("'h.*' matches none; lists of blocks in it: \"gpt_neox.layers.*\" (2 of GPTNeoXLayer)") == 6
+    assert (
+        err.count(
+            "'h.*' matches none; lists of blocks in it: \"gpt_neox.layers.*\" (2 of GPTNeoXLayer)"
+        )
+        == 6
+    )
     assert command(run, "--retry-failed")[0] == 0
 
 

@@ -46,7 +46,11 @@ def save(tmp_path) -> Callable[..., Path]:
     """Saves a model and a tokenizer, or one of them, in a folder."""
 
     def save(
-        name: str, *, tokens: PreTrainedTokenizerBase | None = None, context: int | None = CONTEXT, family="gpt_neox"
+        name: str,
+        *,
+        tokens: PreTrainedTokenizerBase | None = None,
+        context: int | None = CONTEXT,
+        family="gpt_neox",
     ) -> Path:
         folder = tmp_path / "saved" / name
         folder.mkdir(parents=True)
@@ -65,7 +69,12 @@ def chosen(model: PublishedModel) -> Selection:
 
 
 def model(**fields) -> PublishedModel:
-    described: dict[str, Any] = {"name": "model", "suite": "", "run": "lab/model", "repository": "lab/model"}
+    described: dict[str, Any] = {
+        "name": "model",
+        "suite": "",
+        "run": "lab/model",
+        "repository": "lab/model",
+    }
     described["revisions"] = r"step(?P<step>\d+)"
     return PublishedModel(**described | fields)
 
@@ -104,7 +113,11 @@ def test_the_tokenizer_of_another_repository_named_by_the_suite(hub, save, text)
     """As BLOOM's intermediate checkpoints have it; the context is still that of the checkpoints."""
     hub.publish("lab/bloom-intermediate", "global_step1000", save("early"))
     hub.publish("lab/bloom", "main", save("final", tokens=tokenizer(), context=99))
-    described = model(repository="lab/bloom-intermediate", revisions=r"global_step(?P<step>\d+)", tokenizer="lab/bloom")
+    described = model(
+        repository="lab/bloom-intermediate",
+        revisions=r"global_step(?P<step>\d+)",
+        tokenizer="lab/bloom",
+    )
     assert lengths(hub_probe(chosen(described), text, Hub())) == {CONTEXT}
 
 
@@ -119,13 +132,17 @@ def test_no_tokenizer_anywhere(hub, save, text):
         match=r"expected a tokenizer for model, found none: .* lab/model@main: the hub answered 404.*; lab/model@\w{40} has none; .*; name the repository that has it with --tokenizer, or in its suite under tokenizer",
     ):
         hub_probe(described, text, Hub())
-    assert len(hub.requests) - n_requests < 20, "it does not look through all of hundreds of checkpoints"
+    assert len(hub.requests) - n_requests < 20, (
+        "it does not look through all of hundreds of checkpoints"
+    )
 
 
 # how long its sequences
 
 
-def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_loads(hub, save, text):
+def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_loads(
+    hub, save, text
+):
     for step, context in ((1, 10), (2, 9), (3, 8)):
         folder = save(f"step{step}", tokens=tokenizer(), context=context)
         if step == 3:
@@ -152,10 +169,14 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
         (12, None, 5, 5),
     ],
 )
-def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context, of_tokenizer, asked, expected):
+def test_sequences_are_no_longer_than_the_context(
+    save, text, tmp_path, context, of_tokenizer, asked, expected
+):
     folder = save("model", tokens=tokenizer(of_tokenizer), context=context)
     text = replace(text, sequence_length=asked)
-    assert lengths(text_probe("model", folder, AutoConfig.from_pretrained(folder), text)) == {expected}
+    assert lengths(text_probe("model", folder, AutoConfig.from_pretrained(folder), text)) == {
+        expected
+    }
 
 
 # in a local folder
@@ -181,7 +202,8 @@ def test_another_tokenizer_for_local_checkpoints(hub, save, text, tmp_path):
     assert there.hash == here.hash
     assert lengths(here) == {11}
     with pytest.raises(
-        CheckpointError, match="expected a tokenizer for .*, found none: .* the hub knows no .*lab/none"
+        CheckpointError,
+        match="expected a tokenizer for .*, found none: .* the hub knows no .*lab/none",
     ):
         local(folder, text, tokenizer="lab/none")
 

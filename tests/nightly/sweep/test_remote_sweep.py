@@ -17,10 +17,16 @@ def elsewhere(elsewhere):
 
 def values(store):
     frame = store.to_pandas("lab/model")
-    return frame[frame["layer"].notna()].drop(columns=["seconds", "measured_at"]).reset_index(drop=True)
+    return (
+        frame[frame["layer"].notna()]
+        .drop(columns=["seconds", "measured_at"])
+        .reset_index(drop=True)
+    )
 
 
-def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, command, shown, elsewhere, tmp_path):
+def test_a_remote_store_gets_the_values_of_a_local_one(
+    faulty, hub, commits, command, shown, elsewhere, tmp_path
+):
     assert command("lab/model", "--store", URL)[0] == 0
     assert command("lab/model", "--store", tmp_path / "local")[0] == 0
     assert values(elsewhere()).equals(values(open_store(tmp_path / "local")))
@@ -28,7 +34,9 @@ def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, com
     assert (status, err) == (0, f"3 of 3 checkpoints are in {URL} already\n")
 
 
-def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command, shown, elsewhere, monkeypatch):
+def test_what_cannot_be_uploaded_is_kept_and_said(
+    faulty, hub, commits, command, shown, elsewhere, monkeypatch
+):
     monkeypatch.setattr("repdyn.checkpoints.sweep.UPLOAD_SECONDS", 0.5)
     faulty.faults["put_file"] = ConnectionRefusedError("refused")
     status, _, err = command("lab/model", "--store", URL, "--revisions", "step0,step8")
@@ -47,14 +55,23 @@ def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command,
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(datasets, family, start, tmp_path):
+def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(
+    datasets, family, start, tmp_path
+):
     """There are no claims on the hub: both may measure a checkpoint, and its rows are stored once."""
     for step, folder in family.items():
         datasets.publish("lab/model", f"step{step}", folder)
     datasets.create("me/sweep")
-    datasets.fault("model.safetensors", "slow", bytes_per_second=20_000)  # so that they last as long as each other
+    datasets.fault(
+        "model.safetensors", "slow", bytes_per_second=20_000
+    )  # so that they last as long as each other
     url = "hf://datasets/me/sweep"
-    common = {"HF_ENDPOINT": datasets.url, "HF_TOKEN": "none", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    common = {
+        "HF_ENDPOINT": datasets.url,
+        "HF_TOKEN": "none",
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
 
     def sweep(machine, store):
         own = {name: str(tmp_path / machine / name) for name in ("HF_HOME", "REPDYN_CACHE")}
@@ -74,4 +91,8 @@ def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(data
     assert len(names) == 3
     stored, expected = open_store(url), open_store(tmp_path / "alone")
     assert values(stored).equals(values(expected))
-    assert not stored.to_pandas().duplicated(["run", "step", "layer", "metric", "subset", "probe"]).any()
+    assert (
+        not stored.to_pandas()
+        .duplicated(["run", "step", "layer", "metric", "subset", "probe"])
+        .any()
+    )

@@ -38,7 +38,9 @@ def test_a_signal_while_the_hub_drips(hub: HubServer, commits, start, stage):
     assert process.returncode == 130, errors
     assert "the same command continues the sweep" in errors
     assert "Traceback" not in errors
-    assert seconds < 2.5, f"ended after {seconds:.1f} s"  # 2 s, and the exit of the interpreter on a busy machine
+    assert seconds < 2.5, (
+        f"ended after {seconds:.1f} s"
+    )  # 2 s, and the exit of the interpreter on a busy machine
 
 
 @pytest.mark.process
@@ -49,7 +51,11 @@ def test_ctrl_c_and_sigkill_lose_nothing_that_is_measured(hub, commits, start, t
     for number, signum in enumerate((signal.SIGTERM, signal.SIGKILL)):
         process = start("lab/model", "--metrics", "anisotropy", "--no-loss")
         end = time.monotonic() + 100
-        while len(list(stored.glob("*/step*.parquet"))) < 2 and process.poll() is None and time.monotonic() < end:
+        while (
+            len(list(stored.glob("*/step*.parquet"))) < 2
+            and process.poll() is None
+            and time.monotonic() < end
+        ):
             time.sleep(0.05)
         if number:
             time.sleep(1)

@@ -79,7 +79,9 @@ def test_a_suite_with_one_model_on_the_hub(published):
     (source,), problems = found("--suite", "pythia")
     assert source.run == "EleutherAI/pythia-70m"
     assert len(problems) == 17
-    assert problems[0].startswith("pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)")
+    assert problems[0].startswith(
+        "pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)"
+    )
 
 
 def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, suite):
@@ -105,7 +107,12 @@ def test_a_finished_model(hub, family, name, revisions):
     commit = hub.publish(name, "main", family[16])
     hub.publish(name, "v1.0", family[16], tag=True)
     (target,) = one(name, "--revisions", revisions).targets
-    assert (target.step, target.stage, target.revision, target.commit) == (0, "finished", "main", commit)
+    assert (target.step, target.stage, target.revision, target.commit) == (
+        0,
+        "finished",
+        "main",
+        commit,
+    )
     assert target.run == name
 
 
@@ -150,7 +157,12 @@ def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     # what is asked for is not left aside for what is there
     made = probe_of(tmp_path / "run", "--text", "builtin", "--max-vectors", 512)
     assert made.name.startswith("language reference")
-    assert probe_of(tmp_path / "run" / "hf_checkpoints", "--text", "builtin", "--max-vectors", 512).hash == made.hash
+    assert (
+        probe_of(
+            tmp_path / "run" / "hf_checkpoints", "--text", "builtin", "--max-vectors", 512
+        ).hash
+        == made.hash
+    )
 
 
 # probes that are named

@@ -1,4 +1,6 @@
-"""Every example of docs/start/sweep.md runs as it is printed, in its order, against a hub on this machine."""
+"""Every example of docs/start/sweep.md runs as it is printed, in its order, against a hub on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_every_example_runs(place, family, capfd):
     """A page whose first command fails is the last page that somebody reads."""
     for language, code in BLOCKS:
         if language == "python":
-            models = {f"step{step}.pt": repdyn.load_model(str(family[step])).model for step in (8, 16)}
+            models = {
+                f"step{step}.pt": repdyn.load_model(str(family[step])).model for step in (8, 16)
+            }
             given = {"probe": PROBE, "model": models["step8.pt"], "load_mine": models.__getitem__}
             exec(here(code).replace("(100, 200)", "(8, 16)"), given)
             continue
@@ -65,7 +69,9 @@ def test_every_example_runs(place, family, capfd):
                 status = stop.code
             assert status == (1 if words[0] == WITH_A_FAULT else 0), (line, capfd.readouterr())
     swept = open_store(place / "sweeps")
-    assert {"EleutherAI/pythia-70m", "EleutherAI/pythia-160m", "lab/model", "gpt2", "mine"} <= set(swept.runs())
+    assert {"EleutherAI/pythia-70m", "EleutherAI/pythia-160m", "lab/model", "gpt2", "mine"} <= set(
+        swept.runs()
+    )
     assert swept.steps("EleutherAI/pythia-70m") == [0, 8, 16]
     assert open_store(place / "run" / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]
     assert len(checkpoints_of_run(place / "run")) == 3

@@ -36,7 +36,9 @@ def test_a_shipped_suite_loads_and_documents_its_command(name):
     meant = find_models([command[1]])
     assert meant
     assert {model.suite for model in meant} == {name}
-    assert {"GB"} <= set(re.findall(r"\w+", " ".join(line for line in lines if line.startswith("#"))))
+    assert {"GB"} <= set(
+        re.findall(r"\w+", " ".join(line for line in lines if line.startswith("#")))
+    )
     if command[2]:
         promised, _ = match_revisions([f"step{step}" for step in meant[0].expected])
         assert len(select_revisions(promised, command[2])) <= 30
@@ -52,18 +54,23 @@ def test_names_and_runs_are_distinct_over_all_suites():
 
 
 def test_faults_that_users_reported(models):
-    faults = {name: [len(fault.steps) for fault in models[name].known_faults] for name in ("pythia-2.8b", "pythia-12b")}
+    faults = {
+        name: [len(fault.steps) for fault in models[name].known_faults]
+        for name in ("pythia-2.8b", "pythia-12b")
+    }
     assert faults == {"pythia-2.8b": [76, 10, 17, 2, 2], "pythia-12b": [2, 10, 2, 2]}
     assert [fault.steps for fault in models["olmo2-7b"].known_faults] == [(101000, 175000, 300000)]
     assert [fault.steps for fault in models["bloom-560m"].known_faults] == [(10000, 500000)]
     assert models["pythia-1b"].known_faults[0].steps == (116000,)
     assert [fault.what for fault in models["pythia-410m-seed9"].known_faults] == ["missing weights"]
     page = (ROOT / "docs" / "suites.md").read_text()
-    assert all(f"]({fault.report})" in page for model in models.values() for fault in model.known_faults)
+    assert all(
+        f"]({fault.report})" in page for model in models.values() for fault in model.known_faults
+    )
 
 
-# Names of branches and tags, and titles of commits, as cards, issues and published code show them; None: not a
-# checkpoint of this history.
+# Names of branches and tags, and titles of commits, as cards, issues and published code show them;
+# None: not a checkpoint of this history.
 PUBLISHED_NAMES = [
     ("pythia-70m", "step0", 0, 0, None),
     ("pythia-70m", "step143000", 143000, 299892736000, None),
@@ -72,7 +79,13 @@ PUBLISHED_NAMES = [
     ("olmo2-1b-early", "stage1-step1000-tokens3B", 1000, 2097152000, "stage1"),
     ("olmo2-1b", "stage1-step140000-tokens294B", 140000, 293601280000, "stage1"),
     ("olmo2-1b", "stage2-ingredient3-step23852-tokens51B", None, None, None),
-    ("olmo2-1b-ingredient3", "stage2-ingredient3-step23852-tokens51B", 23852, None, "stage2-ingredient3"),
+    (
+        "olmo2-1b-ingredient3",
+        "stage2-ingredient3-step23852-tokens51B",
+        23852,
+        None,
+        "stage2-ingredient3",
+    ),
     ("olmo2-7b", "step150-tokens1B", None, None, None),
     ("olmo3-7b", "stage1-step1413814", 1413814, 5929965715456, "stage1"),
     ("olmo3-7b-stage2", "stage2-step47684", 47684, None, "stage2"),
@@ -106,12 +119,16 @@ PUBLISHED_NAMES = [
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "step", "tokens", "stage"), PUBLISHED_NAMES, ids=[f"{row[0]}:{row[1]}" for row in PUBLISHED_NAMES]
+    ("model", "name", "step", "tokens", "stage"),
+    PUBLISHED_NAMES,
+    ids=[f"{row[0]}:{row[1]}" for row in PUBLISHED_NAMES],
 )
 def test_names_of_published_revisions_are_parsed(models, model, name, step, tokens, stage):
     model = models[model]
     found = parse_revision(name, model.revisions or model.commits, model.tokens_per_step)
-    assert (found and (found.step, found.tokens_seen, found.stage)) == (None if step is None else (step, tokens, stage))
+    assert (found and (found.step, found.tokens_seen, found.stage)) == (
+        None if step is None else (step, tokens, stage)
+    )
 
 
 def test_the_names_of_runs_tell_which_are_seeds_of_one_model(models):
@@ -119,8 +136,13 @@ def test_the_names_of_runs_tell_which_are_seeds_of_one_model(models):
     for model in models.values():
         if (name := model_of(model.run)) is not None:
             groups.setdefault(name, []).append(model.suite)
-    sizes = {f"EleutherAI/pythia-{size}": ["polypythias"] * 9 for size in ("14m", "31m", "70m", "160m", "410m")}
-    reseeded = {f"EleutherAI/pythia-160m-{what}": ["polypythias"] * 3 for what in ("data", "weight")}
+    sizes = {
+        f"EleutherAI/pythia-{size}": ["polypythias"] * 9
+        for size in ("14m", "31m", "70m", "160m", "410m")
+    }
+    reseeded = {
+        f"EleutherAI/pythia-160m-{what}": ["polypythias"] * 3 for what in ("data", "weight")
+    }
     crfm = {f"stanford-crfm/gpt2-{size}": ["crfm-gpt2"] * 5 for size in ("small", "medium")}
     assert groups == {**sizes, **reseeded, **crfm, "google/multiberts": ["multiberts"] * 5}
 
@@ -137,7 +159,9 @@ STAGES = {
 @pytest.mark.parametrize("names", STAGES)
 def test_stages_are_runs_whose_names_are_in_order(names):
     ordered = sorted(find_models([names]), key=lambda model: model.run)
-    assert [re.split("-post-(?:think-)?|evolm-1B-", model.name)[1] for model in ordered] == STAGES[names]
+    assert [re.split("-post-(?:think-)?|evolm-1B-", model.name)[1] for model in ordered] == STAGES[
+        names
+    ]
     for model in ordered:
         assert bool(model.checkpoints) != bool(model.repository)
         assert all((at.step, at.stage) == (0, "finished") for at in model.checkpoints)
@@ -147,12 +171,20 @@ def test_stages_are_runs_whose_names_are_in_order(names):
 
 def test_the_documentation_lists_every_shipped_suite():
     page = (ROOT / "docs" / "suites.md").read_text()
-    rows = dict(re.findall(r"^\| \[`([\w-]+)`\]\(\.\./configs/suites/\1\.yaml\) \|.*?\| (\d+) \|", page, re.MULTILINE))
+    rows = dict(
+        re.findall(
+            r"^\| \[`([\w-]+)`\]\(\.\./configs/suites/\1\.yaml\) \|.*?\| (\d+) \|",
+            page,
+            re.MULTILINE,
+        )
+    )
     assert rows == {name: str(len(suite.models)) for name, suite in shipped_suites().items()}
 
 
 def test_the_documented_example_loads(tmp_path):
-    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "suites.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs" / "suites.md").read_text(), re.DOTALL
+    )
     path = tmp_path / "mine.yaml"
     path.write_text(example)
     models = find_models([str(path)])

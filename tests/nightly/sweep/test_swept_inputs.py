@@ -19,14 +19,31 @@ def test_a_sweep_of_saved_checkpoints_has_the_live_values(name: str, tmp_path, m
     expected = []
     for number in (0, 1):
         model.save_pretrained(tmp_path / "run" / f"step{number}")
-        expected.append(values(measure(model, probe, layers=family.layers).to_pandas().assign(step=number)))
+        expected.append(
+            values(measure(model, probe, layers=family.layers).to_pandas().assign(step=number))
+        )
         step(model, batches_of(family)[number], torch.optim.SGD(model.parameters(), lr=0.01))
-    layers = ["--layers", ",".join("=".join(each) for each in family.layers.items())] if family.layers else []
+    layers = (
+        ["--layers", ",".join("=".join(each) for each in family.layers.items())]
+        if family.layers
+        else []
+    )
     monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
     monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as stop:
-        main([str(tmp_path / "run"), "--probe", str(tmp_path / "probe.safetensors"), "--device", "cpu", *layers])
+        main(
+            [
+                str(tmp_path / "run"),
+                "--probe",
+                str(tmp_path / "probe.safetensors"),
+                "--device",
+                "cpu",
+                *layers,
+            ]
+        )
     assert stop.value.code == 0
     swept = values(open_store(tmp_path / "run" / "sweep").to_pandas())
-    pd.testing.assert_frame_equal(swept, pd.concat(expected, ignore_index=True), check_exact=True, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        swept, pd.concat(expected, ignore_index=True), check_exact=True, check_dtype=False
+    )

@@ -1,4 +1,6 @@
-"""Which checkpoints a published history has, where each lies, and what is not as its description says."""
+"""Which checkpoints a published history has, where each lies, and what is not as its description
+says.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def publish(hub, tmp_path) -> Callable[..., str]:
     """Publishes files, by path, at a revision; their content does not matter here."""
 
     def publish(
-        repository: str, revision: str, files: Mapping[str, str] = {"config.json": "{}"}, *, tag: bool = False
+        repository: str,
+        revision: str,
+        files: Mapping[str, str] = {"config.json": "{}"},
+        *,
+        tag: bool = False,
     ) -> str:
         folder = tmp_path / "published" / str(len(hub.requests)) / repository / revision
         for name, content in files.items():
@@ -40,12 +46,19 @@ STEPS = ("step0", "step1", "step512", "step1000", "step2000")
 
 
 def model(**fields) -> PublishedModel:
-    described: dict[str, Any] = {"name": "pythia", "suite": "", "run": "lab/pythia", "repository": "lab/pythia"}
+    described: dict[str, Any] = {
+        "name": "pythia",
+        "suite": "",
+        "run": "lab/pythia",
+        "repository": "lab/pythia",
+    }
     return PublishedModel(**described | fields)
 
 
 def listed(*checkpoints: PublishedCheckpoint, **fields) -> PublishedModel:
-    return model(**{"repository": None, "checkpoints": checkpoints, "run": "lab/one-by-one"} | fields)
+    return model(
+        **{"repository": None, "checkpoints": checkpoints, "run": "lab/one-by-one"} | fields
+    )
 
 
 def at(repository: str, step: int, revision: str = "main") -> PublishedCheckpoint:
@@ -67,8 +80,12 @@ def test_one_branch_for_each_step(pythia):
         ("step2000", 2000, 4_194_304_000),
     ]
     assert [target.commit for target in found.targets] == [pythia[name] for name in STEPS]
-    assert [target.origin for target in found.targets] == [f"lab/pythia@{pythia[name]}" for name in STEPS]
-    assert {(target.path, target.missing_reason, target.stage) for target in found.targets} == {(None, None, None)}
+    assert [target.origin for target in found.targets] == [
+        f"lab/pythia@{pythia[name]}" for name in STEPS
+    ]
+    assert {(target.path, target.missing_reason, target.stage) for target in found.targets} == {
+        (None, None, None)
+    }
 
 
 def test_tags_and_branches(publish):
@@ -99,12 +116,15 @@ def test_unmatched_revisions_and_missing_steps(pythia, publish):
 def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
     commits = [publish(f"lab/seed0-{k}k", "main") for k in (0, 20)]
     found = select_targets(
-        listed(at("lab/seed0-0k", 0), at("lab/seed0-20k", 20_000), at("lab/seed0-40k", 40_000)), Hub()
+        listed(at("lab/seed0-0k", 0), at("lab/seed0-20k", 20_000), at("lab/seed0-40k", 40_000)),
+        Hub(),
     )
     assert names(found) == ["lab/seed0-0k", "lab/seed0-20k", "lab/seed0-40k"]
     assert [target.commit for target in found.targets] == [*commits, ""]
     assert [target.missing_reason is None for target in found.targets] == [True, True, False]
-    assert "the hub knows no repository lab/seed0-40k@main (404)" in str(found.targets[2].missing_reason)
+    assert "the hub knows no repository lab/seed0-40k@main (404)" in str(
+        found.targets[2].missing_reason
+    )
     assert found.targets[2].origin == "lab/seed0-40k"
     few = listed(*(at(f"lab/seed0-{k}k", k) for k in (0, 20)))
     assert names(select_targets(few, Hub(), "lab/seed0-20k")) == ["lab/seed0-20k"]

@@ -1,4 +1,6 @@
-"""Growth of anisotropy and rise of dimension, judged on courses made for each border of the criteria."""
+"""Growth of anisotropy and rise of dimension, judged on courses made for each border of the
+criteria.
+"""
 
 import pytest
 from judged_runs import (
@@ -32,7 +34,9 @@ GROWTHS = {
 }
 
 
-@pytest.mark.parametrize(("metric", "subset"), [("anisotropy", "all"), ("no_sink", "no_sink")], ids=["all", "no_sink"])
+@pytest.mark.parametrize(
+    ("metric", "subset"), [("anisotropy", "all"), ("no_sink", "no_sink")], ids=["all", "no_sink"]
+)
 @pytest.mark.parametrize(("values", "error", "verdict"), GROWTHS.values(), ids=GROWTHS)
 def test_growth(run, values, error, verdict, metric, subset):
     assert judged(course(run, metric, values, error=error), "growth", subset).verdict == verdict
@@ -58,7 +62,10 @@ RISES = {
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 @pytest.mark.parametrize(("values", "error", "verdict"), RISES.values(), ids=RISES)
 def test_dimension(run, values, error, verdict, causal):
-    assert judged(course(run, "dimension", values, error=error, causal=causal), "dimension").verdict == verdict
+    assert (
+        judged(course(run, "dimension", values, error=error, causal=causal), "dimension").verdict
+        == verdict
+    )
 
 
 def test_reasons_for_no_verdict(run):

@@ -23,8 +23,16 @@ BELLS = {
     # log(1.1) = 0.0953: no difference at all, seen too dimly to say so
     "flat, just seen": ([1.0] * 5, 0.0284, NOT_SHOWN),
     "flat, just not seen": ([1.0] * 5, 0.0286, UNJUDGED),
-    "open against the first, not shown against the last": ([1.0, 1.1, 1.1, 1.1, 2.0], 0.02, NOT_SHOWN),
-    "a spike outside the middle": ([0.3, 0.9, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], NARROW, NOT_SHOWN),
+    "open against the first, not shown against the last": (
+        [1.0, 1.1, 1.1, 1.1, 2.0],
+        0.02,
+        NOT_SHOWN,
+    ),
+    "a spike outside the middle": (
+        [0.3, 0.9, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3],
+        NARROW,
+        NOT_SHOWN,
+    ),
     "a middle block without a value": ([0.1, 0.4, NAN, 0.4, 0.4, 0.1], NARROW, SHOWN),
     "four blocks": ([0.1, 0.5, 0.5, 0.1], NARROW, UNJUDGED),
     "no value in the last block": ([0.1, 0.4, 0.5, 0.5, 0.4, NAN], NARROW, UNJUDGED),
@@ -35,7 +43,9 @@ BELLS = {
 @pytest.mark.parametrize("subset", ["all", "no_sink"])
 @pytest.mark.parametrize(("values", "error", "verdict"), BELLS.values(), ids=BELLS)
 def test_bell(run, values, error, verdict, subset):
-    assert judged(profile(run, values, subset=subset, error=error), "bell", subset).verdict == verdict
+    assert (
+        judged(profile(run, values, subset=subset, error=error), "bell", subset).verdict == verdict
+    )
 
 
 def test_the_middle_is_where_the_criterion_says(run):
@@ -63,4 +73,7 @@ UNIFORMS = {
 @pytest.mark.parametrize("subset", ["all", "no_sink"])
 @pytest.mark.parametrize(("values", "error", "verdict"), UNIFORMS.values(), ids=UNIFORMS)
 def test_uniform(run, values, error, verdict, subset):
-    assert judged(profile(run, values, subset=subset, error=error), "uniform", subset).verdict == verdict
+    assert (
+        judged(profile(run, values, subset=subset, error=error), "uniform", subset).verdict
+        == verdict
+    )

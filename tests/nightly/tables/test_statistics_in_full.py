@@ -1,4 +1,6 @@
-"""Fits of the largest activation, steps out of line, and rank correlations: how often they are wrong."""
+"""Fits of the largest activation, steps out of line, and rank correlations: how often they are
+wrong.
+"""
 
 import math
 
@@ -33,7 +35,9 @@ def test_no_curve_nearby_is_better(name):
     total = np.square(values - values.mean()).sum()
     assert fit.r_squared == pytest.approx(1 - ours / total, abs=1e-9)
     with np.errstate(over="ignore"):
-        theirs = curve_fit(curve, STEPS_OF_ACTIVATION_FITS, values, p0=KNOWN[name], maxfev=20_000)[0]
+        theirs = curve_fit(curve, STEPS_OF_ACTIVATION_FITS, values, p0=KNOWN[name], maxfev=20_000)[
+            0
+        ]
     assert ours <= np.square(curve(STEPS_OF_ACTIVATION_FITS, *theirs) - values).sum() * (1 + 1e-3)
 
 
@@ -45,7 +49,8 @@ def test_few_noisy_steps_are_rarely_reported():
 
 
 @pytest.mark.parametrize(
-    ("steps", "n_walks", "most"), [(STEPS_OF_ACTIVATION_FITS[::14], 200, 0.12), (STEPS_OF_ACTIVATION_FITS, 100, 0.08)]
+    ("steps", "n_walks", "most"),
+    [(STEPS_OF_ACTIVATION_FITS[::14], 200, 0.12), (STEPS_OF_ACTIVATION_FITS, 100, 0.08)],
 )
 def test_how_often_a_random_walk_is_reported(steps, n_walks, most):
     random = np.random.default_rng(0)
@@ -59,17 +64,33 @@ EVERY_1000 = [0, *(2**power for power in range(10)), *range(1000, 144000, 1000)]
 
 
 def test_sound_steps_are_rarely_accused():
-    """Of wrong blocks at random places, with the final weights. The rule that takes out one step after the other, with
-    no view of the others, says so of more sound steps than wrong ones."""
+    """Of wrong blocks at random places, with the final weights. The rule that takes out one step
+    after the other, with no view of the others, says so of more sound steps than wrong ones."""
     generator, sound, wrong, n_wrong = np.random.default_rng(0), 0, 0, 0
     for seed in range(100):
         losses = history(0.002, seed)
-        places = [start + at for start in generator.choice(range(2, 26, 7), 2, replace=False) for at in range(2)]
-        steps = {STEPS_OF_CONTINUITY[place] for place in places if losses.iloc[place] - losses.iloc[-1] > 0.3}
+        places = [
+            start + at
+            for start in generator.choice(range(2, 26, 7), 2, replace=False)
+            for at in range(2)
+        ]
+        steps = {
+            STEPS_OF_CONTINUITY[place]
+            for place in places
+            if losses.iloc[place] - losses.iloc[-1] > 0.3
+        }
         found = set(
-            steps_of(replaced(losses, {STEPS_OF_CONTINUITY[place]: float(losses.iloc[-1]) for place in places}))
+            steps_of(
+                replaced(
+                    losses, {STEPS_OF_CONTINUITY[place]: float(losses.iloc[-1]) for place in places}
+                )
+            )
         )
-        sound, wrong, n_wrong = sound + len(found - steps), wrong + len(found & steps), n_wrong + len(steps)
+        sound, wrong, n_wrong = (
+            sound + len(found - steps),
+            wrong + len(found & steps),
+            n_wrong + len(steps),
+        )
     assert sound <= 0.02 * n_wrong
     assert wrong >= 0.95 * n_wrong
 

@@ -11,9 +11,13 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])
-@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, *range(1000, 143001, 1000))], ids=["1 step", "2", "144"])
+@pytest.mark.parametrize(
+    "steps", [(0,), (0, 1), (0, *range(1000, 143001, 1000))], ids=["1 step", "2", "144"]
+)
 def test_one_screen_always(run, n_blocks, steps):
-    frame = run(n_blocks=n_blocks, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 20.0)
+    frame = run(
+        n_blocks=n_blocks, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 20.0
+    )
     lines = printed(frame, **EVERYTHING).splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80

@@ -10,7 +10,9 @@ from repdyn.terminal.runs import MAX_WIDTH
 def test_width(published, finished, failures, frame_of, width):
     names = [f"organisation-{n}/a-model-with-a-long-name-of-{n}-billion" for n in range(10)]
     frame = frame_of(
-        *(published(name, steps=(0, 143_000), parameters=10**9) for name in names), finished(), failures(8)
+        *(published(name, steps=(0, 143_000), parameters=10**9) for name in names),
+        finished(),
+        failures(8),
     )
     lines = lines_of(frame, width=width)
     assert max(map(len, lines)) <= min(width, MAX_WIDTH)

@@ -13,7 +13,10 @@ from repdyn.text.clean import articles, clean_dump, clean_wikitext
 from repdyn.text.corpus import load_corpus
 
 CASES = {
-    "bold and italics": ("A '''bold''' and ''slanted'' '''''both'''''.", "A bold and slanted both."),
+    "bold and italics": (
+        "A '''bold''' and ''slanted'' '''''both'''''.",
+        "A bold and slanted both.",
+    ),
     "link": ("See [[Paris]].", "See Paris."),
     "link with text": ("See [[Paris, Texas|the town]]s.", "See the towns."),
     "category": ("Text.\n[[Category:Towns]]", "Text."),
@@ -28,7 +31,10 @@ CASES = {
     "heading": ("== History ==\nText\n=== More ===\nEnd", "History\n\nText\n\nMore\n\nEnd"),
     "lists": ("* one\n** two\n# three\n:four\n;five", "one\ntwo\nthree\nfour\nfive"),
     "table": ('Before\n{| class="x"\n! head\n|-\n| cell || [[b]]\n|}\nAfter', "Before\n\nAfter"),
-    "reference": ("Fact<ref name=x>[http://a.b src]</ref>, fact<ref name=x />.<references/>", "Fact, fact."),
+    "reference": (
+        "Fact<ref name=x>[http://a.b src]</ref>, fact<ref name=x />.<references/>",
+        "Fact, fact.",
+    ),
     "formula": ("Let <math>x^2 < y</math> be.", "Let be."),
     "preformatted lines": ("Text\n int main()\n   { [[a]] }\nMore", "Text\n\nMore"),
     "gallery": ("A<gallery>\na.png|b\n</gallery>B", "AB"),
@@ -47,14 +53,21 @@ def test_markup_becomes_prose(markup: str, prose: str):
     assert clean_wikitext(markup) == prose
 
 
-@given(st.lists(st.sampled_from([part for case in CASES.values() for part in case] + ["\n", " ", "[", "{{", "''"])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [part for case in CASES.values() for part in case] + ["\n", " ", "[", "{{", "''"]
+        )
+    )
+)
 def test_cleaning_is_idempotent(parts: list[str]):
     once = clean_wikitext("".join(parts))
     assert clean_wikitext(once) == once
 
 
 @pytest.mark.parametrize(
-    "opening", ["{{", "[[", "{{{", "''", "{|", "<ref>", "[[a|", "&lt;", "&amp;", "\n*#:;", "[http://a "]
+    "opening",
+    ["{{", "[[", "{{{", "''", "{|", "<ref>", "[[a|", "&lt;", "&amp;", "\n*#:;", "[http://a "],
 )
 def test_markup_opened_many_times(opening: str):
     assert "text" in clean_wikitext("text " + opening * 500)
@@ -76,7 +89,9 @@ def test_articles_without_redirects_and_other_namespaces(make_dump: Callable[...
     ]
 
 
-@pytest.mark.parametrize("cut", [b"second", b"</revision>", b"<page>", b"</mediawiki>"], ids=bytes.decode)
+@pytest.mark.parametrize(
+    "cut", [b"second", b"</revision>", b"<page>", b"</mediawiki>"], ids=bytes.decode
+)
 def test_a_truncated_page_is_ignored(make_dump: Callable[..., bytes], cut: bytes):
     dump = make_dump({"A": "first", "B": "sécond second"})
     titles = [page["title"] for page in articles(dump[: dump.rfind(cut) + 3])]
@@ -107,4 +122,6 @@ def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path):
     assert text.startswith(
         "Anarchism\n\nAnarchism originated as a term of abuse first used against early working class"
     )
-    assert not re.findall(r"\[\[|\]\]|\{\{|\}\}|\{\||<(?:ref|br|div|table|math)|''|&\w+;|https?://|\x00", text)
+    assert not re.findall(
+        r"\[\[|\]\]|\{\{|\}\}|\{\||<(?:ref|br|div|table|math)|''|&\w+;|https?://|\x00", text
+    )

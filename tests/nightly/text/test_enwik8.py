@@ -52,7 +52,9 @@ class Server(BaseHTTPRequestHandler):
 
     def _drip(self) -> None:
         """Send a byte now and then, of the file or of the answer's first lines."""
-        self.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if self.path == "/drips.zip" else b"X-Words: "))
+        self.wfile.write(
+            b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if self.path == "/drips.zip" else b"X-Words: ")
+        )
         try:
             for _ in range(200):
                 self.wfile.write(b"a")
@@ -75,7 +77,9 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def content_is_recognised_as_enwik8(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(text.ENWIK8_PREFIXES, hashlib.sha256(CONTENT).hexdigest(), text.ENWIK8_BYTES)
+    monkeypatch.setitem(
+        text.ENWIK8_PREFIXES, hashlib.sha256(CONTENT).hexdigest(), text.ENWIK8_BYTES
+    )
 
 
 def test_downloaded_once_and_then_read_from_the_cache(address: str, cache: Path):
@@ -104,7 +108,9 @@ def test_a_failed_download_raises_and_leaves_no_file(
 
 
 @pytest.mark.parametrize("file", ["drips.zip", "answer.zip"])
-def test_a_server_that_sends_a_byte_now_and_then(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, file: str):
+def test_a_server_that_sends_a_byte_now_and_then(
+    address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, file: str
+):
     monkeypatch.setattr(enwik8, "_TIMEOUT_SECONDS", 0.25)
     monkeypatch.setattr(enwik8, "_TOTAL_SECONDS", 0.5)
     started = time.monotonic()
@@ -114,7 +120,9 @@ def test_a_server_that_sends_a_byte_now_and_then(address: str, cache: Path, monk
     assert list(cache.iterdir()) == []
 
 
-def test_an_interrupted_download_leaves_no_file(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_download_leaves_no_file(
+    address: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
     def interrupt(url: str, path: Path) -> None:
         path.write_bytes(zipped(CONTENT)[:100])
         raise KeyboardInterrupt
@@ -128,5 +136,7 @@ def test_an_interrupted_download_leaves_no_file(address: str, cache: Path, monke
 def test_another_file_in_the_cache_is_refused(cache: Path):
     cache.mkdir()
     (cache / "enwik8.zip").write_bytes(zipped(b"something else"))
-    with pytest.raises(ValueError, match=r"cache/enwik8\.zip, got sha256 .*; delete it, or give its path"):
+    with pytest.raises(
+        ValueError, match=r"cache/enwik8\.zip, got sha256 .*; delete it, or give its path"
+    ):
         enwik8_corpus()

@@ -1,6 +1,7 @@
 """What macOS and Windows lack, taken away on Linux: a job, a sweep and the commands run without it.
 
-``nox -s elsewhere`` runs default tests so too. Not tried: drives and backslashes, consoles, wheels of other systems.
+``nox -s elsewhere`` runs default tests so too. Not tried: drives and backslashes, consoles, wheels
+of other systems.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from repdyn.store.files import own_folder
 
 HERE = Path(__file__).parent
 RUNS = ("A", "a", "CON", "lab/x: y?.", "größer \N{SNOWMAN}")
-REFUSED = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[ .]$|^(con|prn|aux|nul|com\d|lpt\d)(\.|$)', re.IGNORECASE)
+REFUSED = re.compile(
+    r'[<>:"/\\|?*\x00-\x1f]|[ .]$|^(con|prn|aux|nul|com\d|lpt\d)(\.|$)', re.IGNORECASE
+)
 
 TRAINING = f"""
 from jobs import Job, batches, trainer
@@ -59,7 +62,9 @@ def folder(tmp_path_factory) -> Path:
     """Where a job and the commands have run."""
     folder = tmp_path_factory.mktemp("elsewhere")
     (folder / "job.py").write_text(TRAINING, encoding="utf-8")
-    (folder / "text.txt").write_text("All happy families are alike; größer \N{SNOWMAN}. " * 200, encoding="utf-8")
+    (folder / "text.txt").write_text(
+        "All happy families are alike; größer \N{SNOWMAN}. " * 200, encoding="utf-8"
+    )
     run(folder, "job.py")
     for command in COMMANDS:
         done = run(folder, "-m", "repdyn", *command.format(text="text.txt").split())
@@ -70,7 +75,10 @@ def folder(tmp_path_factory) -> Path:
 def run(folder: Path, *command: str) -> str:
     """Return what a program printed, in cp1252."""
     paths = [HERE / "elsewhere", HERE.parents[2] / "src", HERE.parents[1]]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONIOENCODING": "cp1252"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONIOENCODING": "cp1252",
+    }
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", *command],
         capture_output=True, timeout=580, check=False, cwd=folder, env=environment,
@@ -97,10 +105,18 @@ def test_other_letters_of_a_name_end_no_command(folder: Path) -> None:
     assert r"größer \u2603: 2 checkpoints in" in said
 
 
-def test_a_run_whose_folder_another_one_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_folder_another_one_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where upper and lower case are one, a sweep of "a" would take the rows of "A" for its own."""
-    monkeypatch.setattr(Path, "exists", lambda path: path.name.casefold() in map(str.casefold, os.listdir(path.parent)))
+    monkeypatch.setattr(
+        Path,
+        "exists",
+        lambda path: path.name.casefold() in map(str.casefold, os.listdir(path.parent)),
+    )
     own_folder(tmp_path / "A").mkdir()
     own_folder(tmp_path / "A")
-    with pytest.raises(ValueError, match="got 'a', and 'A' is there, which this file system does not tell apart"):
+    with pytest.raises(
+        ValueError, match="got 'a', and 'A' is there, which this file system does not tell apart"
+    ):
         own_folder(tmp_path / "a")

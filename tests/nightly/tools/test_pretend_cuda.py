@@ -37,7 +37,9 @@ def test_tensors_of_two_devices_do_not_mix(name, cuda):
     REFUSED[name](cpu, cpu)
 
 
-@pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.array], ids=["numpy", "asarray", "array"])
+@pytest.mark.parametrize(
+    "read", [lambda x: x.numpy(), np.asarray, np.array], ids=["numpy", "asarray", "array"]
+)
 def test_a_device_tensor_is_no_array(read, cuda):
     with pytest.raises(TypeError, match=r"^can't convert cuda:0 device type tensor to numpy"):
         read(torch.ones(3, device="cuda"))
@@ -52,7 +54,9 @@ def test_a_device_tensor_is_no_array(read, cuda):
     ],
 )
 def test_a_cpu_generator_fills_no_device_tensor(draw, cuda):
-    with pytest.raises(RuntimeError, match=r"^Expected a 'cuda' device type for generator but found 'cpu'$"):
+    with pytest.raises(
+        RuntimeError, match=r"^Expected a 'cuda' device type for generator but found 'cpu'$"
+    ):
         draw(torch.Generator())
 
 

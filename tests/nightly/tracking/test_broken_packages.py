@@ -30,10 +30,14 @@ print("trained, measured at", open_store("store").steps("store"))
 
 
 def with_broken(package: str, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program where a package raises when it is imported, as one does whose libraries do not fit."""
+    """Run a program where a package raises when it is imported, as one does whose libraries do not
+    fit.
+    """
     broken = folder / "broken" / package
     broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text(f"raise ImportError('{package} is broken: undefined symbol')\n")
+    (broken / "__init__.py").write_text(
+        f"raise ImportError('{package} is broken: undefined symbol')\n"
+    )
     paths = [str(broken.parent), str(ROOT / "src"), str(ROOT / "tests")]
     return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"],
@@ -46,7 +50,9 @@ def with_broken(package: str, code: str, folder: Path) -> subprocess.CompletedPr
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("package", ["matplotlib", "scipy", "rich", "plotly", "lightning", "transformers"])
+@pytest.mark.parametrize(
+    "package", ["matplotlib", "scipy", "rich", "plotly", "lightning", "transformers"]
+)
 def test_a_broken_package_ends_no_training(package: str, tmp_path: Path) -> None:
     done = with_broken(package, LOOP.format(interrupted=False), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -51,7 +51,9 @@ def test_the_forecast_is_said_once(clock, capsys):
         clock[0] += 0.1
         costs.count_step(step)
         costs.count_step(step)  # of a second batch under accumulation
-    assert capsys.readouterr().err.count("a measurement takes 2 s, as long as 20 training steps") == 1
+    assert (
+        capsys.readouterr().err.count("a measurement takes 2 s, as long as 20 training steps") == 1
+    )
 
 
 def test_work_inside_work_is_counted_once(clock):

@@ -1,4 +1,6 @@
-"""The fingerprint tells one step's weights from another's, and asks nothing of weights that do not show themselves."""
+"""The fingerprint tells one step's weights from another's, and asks nothing of weights that do not
+show themselves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Opaque(torch.Tensor):
 
 
 def test_one_changed_weight_is_seen(hand_written):
-    hand_written.poles = nn.Parameter(torch.ones(3, dtype=torch.cfloat))  # as in a linear recurrent unit
+    hand_written.poles = nn.Parameter(
+        torch.ones(3, dtype=torch.cfloat)
+    )  # as in a linear recurrent unit
     for weight, change in ((hand_written.blocks[1].norm.bias, 1e-7), (hand_written.poles, 1e-5j)):
         before = fingerprint(hand_written)
         assert fingerprint(hand_written) == before
@@ -29,12 +33,16 @@ def test_one_changed_weight_is_seen(hand_written):
         assert fingerprint(hand_written) != before
 
 
-def test_weights_that_do_not_show_their_values_stop_nothing(hand_written, small_probe, tmp_path, without_figures):
+def test_weights_that_do_not_show_their_values_stop_nothing(
+    hand_written, small_probe, tmp_path, without_figures
+):
     before = fingerprint(hand_written)
     hidden = hand_written.head.weight.detach().clone().as_subclass(Opaque)
     hand_written.head.weight = nn.Parameter(hidden, requires_grad=False)
     assert fingerprint(hand_written) != before
-    with Tracker(hand_written, small_probe, schedule=1, store=tmp_path, run="opaque", on_error="raise") as tracker:
+    with Tracker(
+        hand_written, small_probe, schedule=1, store=tmp_path, run="opaque", on_error="raise"
+    ) as tracker:
         tracker.step()
     assert tracker.store.steps("opaque") == [0, 1]
 

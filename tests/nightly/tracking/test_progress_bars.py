@@ -16,7 +16,9 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 ROWS, COLUMNS = 200, 250
-_CONTROL = re.compile(r"\x1b\[(?P<numbers>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>.)", re.DOTALL)
+_CONTROL = re.compile(
+    r"\x1b\[(?P<numbers>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>.)", re.DOTALL
+)
 _PROBE = """
 from pathlib import Path
 from repdyn import Probe
@@ -53,7 +55,12 @@ BAR = re.compile(r"\d+%\|.*\d+/\d+|[━╸╺]+.*\d+/\d+")
 
 def environment(folder: Path) -> dict[str, str]:
     sources = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
-    return os.environ | {"PYTHONPATH": sources, "TERM": "xterm", "PYTHONWARNINGS": "ignore", "HOME": str(folder)}
+    return os.environ | {
+        "PYTHONPATH": sources,
+        "TERM": "xterm",
+        "PYTHONWARNINGS": "ignore",
+        "HOME": str(folder),
+    }
 
 
 def run_in_terminal(script: str, folder: Path) -> str:
@@ -61,7 +68,9 @@ def run_in_terminal(script: str, folder: Path) -> str:
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-c", script]
-    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment(folder))
+    process = subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment(folder)
+    )
     os.close(its)
     written = b""
     try:
@@ -96,7 +105,9 @@ def screen(written: str) -> list[str]:
                 row += 1
                 lines += [""] * (row + 1 - len(lines))
             case character if token["character"]:
-                lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+                lines[row] = (
+                    lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+                )
                 column += 1
     return [line.rstrip() for line in lines]
 
@@ -121,9 +132,13 @@ def test_lines_above_a_bar(loop, tmp_path):
 
 @pytest.mark.process
 def test_lines_in_a_file(tmp_path):
-    """Where standard error is no terminal, a bar is lines of their own, and none of ours is lost among them."""
+    """Where standard error is no terminal, a bar is lines of their own, and none of ours is lost
+    among them.
+    """
     command = [sys.executable, "-c", LOOPS["tqdm"]]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path), check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment(tmp_path), check=True
+    )
     lines = screen(done.stderr.replace("\n", "\r\n"))
     assert sum(line.startswith("repdyn: a measurement takes ") for line in lines) == 1
 
@@ -135,5 +150,7 @@ def test_nobody_draws_a_bar(tmp_path):
         "print('tqdm' in sys.modules)"
     )
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(tmp_path), check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment(tmp_path), check=True
+    )
     assert (done.stdout, done.stderr) == ("False\n", "a line\n")

@@ -94,7 +94,9 @@ def test_refused_credentials_are_an_error_at_the_start(faulty, small_probe):
         trained(small_probe)
 
 
-def test_a_run_of_the_same_name_on_another_machine_is_another_run(faulty, small_probe, without_figures, elsewhere):
+def test_a_run_of_the_same_name_on_another_machine_is_another_run(
+    faulty, small_probe, without_figures, elsewhere
+):
     trained(small_probe)
     trained(small_probe)
     assert len(elsewhere().runs()) == 2
@@ -112,7 +114,9 @@ def test_views_go_to_the_current_folder(faulty, small_probe, tmp_path, quick_ima
 def test_what_ends_a_training_does_not_wait_long_for_a_dead_network(
     faulty, small_probe, without_figures, monkeypatch, ends, method
 ):
-    """A scheduler may leave 10 s between a signal and the end of the process, in which a user saves."""
+    """A scheduler may leave 10 s between a signal and the end of the process, in which a user
+    saves.
+    """
     monkeypatch.setattr(delivery, "UPLOAD_SECONDS", 60.0)
     loop = Loop()
     tracker = Tracker(loop.model, small_probe, schedule=1, store=URL)

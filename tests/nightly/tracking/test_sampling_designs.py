@@ -17,21 +17,37 @@ def probe_of(design: str) -> Probe:
 
 
 def tracker(tmp_path, design: str, **settings) -> Tracker:
-    return Tracker(HandWritten(causal=True), probe_of(design), 1, store=tmp_path / "mine", report=False, **settings)
+    return Tracker(
+        HandWritten(causal=True),
+        probe_of(design),
+        1,
+        store=tmp_path / "mine",
+        report=False,
+        **settings,
+    )
 
 
 def complaints(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "own window of text" in record.getMessage()]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if "own window of text" in record.getMessage()
+    ]
 
 
-def test_neighbours_in_the_own_window_that_count_are_warned_of_once(tmp_path, without_figures, caplog):
+def test_neighbours_in_the_own_window_that_count_are_warned_of_once(
+    tmp_path, without_figures, caplog
+):
     with caplog.at_level(logging.WARNING), tracker(tmp_path, "dense") as run:
         run.step()
         run.step()
     (told,) = complaints(caplog)
     rows = open_store(tmp_path / "mine").to_pandas().query("step == 0 and metric == 'two_nn'")
     assert rows["own_window_excluded"].eq(False).all()
-    assert f"the nearest neighbour of up to {rows['same_window_share'].max():.0%} of the vectors" in told
+    assert (
+        f"the nearest neighbour of up to {rows['same_window_share'].max():.0%} of the vectors"
+        in told
+    )
     assert SHARE in told
     assert 'a probe of the design "independent"' in told
 

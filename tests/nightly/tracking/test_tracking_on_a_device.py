@@ -1,4 +1,6 @@
-"""The tracker in a loop of one's own on a device other than the CPU: the same rows, and the training is what it was."""
+"""The tracker in a loop of one's own on a device other than the CPU: the same rows, and the
+training is what it was.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Loop:
 
     def step(self, number: int) -> Tensor:
         tokens = self.tokens[number].to(self.device)
-        loss = cross_entropy(self.model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+        loss = cross_entropy(
+            self.model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()
+        )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -42,7 +46,9 @@ def weights(loop: Loop) -> list[Tensor]:
     return [parameter.detach().cpu() for parameter in loop.model.parameters()]
 
 
-def tracked(device: str, dtype: torch.dtype, probe: Probe, store: Path) -> tuple[pd.DataFrame, list[Tensor]]:
+def tracked(
+    device: str, dtype: torch.dtype, probe: Probe, store: Path
+) -> tuple[pd.DataFrame, list[Tensor]]:
     loop = Loop(device, dtype)
     with Tracker(loop.model, probe, SCHEDULE, store=store, run="r", on_error="raise") as tracker:
         for number in range(N_STEPS):
@@ -53,10 +59,15 @@ def tracked(device: str, dtype: torch.dtype, probe: Probe, store: Path) -> tuple
 
 @pytest.mark.parametrize(
     ("device", "dtype"),
-    [*(("cuda", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)), ("mps", torch.float32)],
+    [
+        *(("cuda", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)),
+        ("mps", torch.float32),
+    ],
     ids=str,
 )
-def test_rows_and_training_are_those_of_the_cpu(device, dtype, small_probe, tmp_path, without_figures):
+def test_rows_and_training_are_those_of_the_cpu(
+    device, dtype, small_probe, tmp_path, without_figures
+):
     expected, on_cpu = tracked("cpu", dtype, small_probe, tmp_path / "cpu")
     with PretendCuda(device):
         found, on_device = tracked(device, dtype, small_probe, tmp_path / device)
@@ -72,7 +83,9 @@ def test_rows_and_training_are_those_of_the_cpu(device, dtype, small_probe, tmp_
     [
         pytest.param(PretendCuda, id="pretended"),
         pytest.param(
-            nullcontext, id="gpu", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+            nullcontext,
+            id="gpu",
+            marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")],
         ),
     ],
 )
@@ -85,7 +98,9 @@ def test_the_training_is_bit_identical(context, small_probe, tmp_path, without_f
         assert all(map(torch.equal, found, weights(untracked)))
 
 
-def test_steps_between_measurements_do_not_wait_for_the_device(small_probe, tmp_path, without_figures):
+def test_steps_between_measurements_do_not_wait_for_the_device(
+    small_probe, tmp_path, without_figures
+):
     with PretendCuda() as cuda:
         loop = Loop("cuda", torch.float32)
         with Tracker(loop.model, small_probe, 1000, store=tmp_path, on_error="raise") as tracker:

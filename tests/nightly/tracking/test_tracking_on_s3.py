@@ -29,18 +29,35 @@ NOT_COMPARED = ["run_id", "seconds", "measured_at"]
 
 def values(store):
     frame = store.to_pandas()
-    return frame[~frame["metric"].str.startswith("seconds/")].drop(columns=NOT_COMPARED).reset_index(drop=True)
+    return (
+        frame[~frame["metric"].str.startswith("seconds/")]
+        .drop(columns=NOT_COMPARED)
+        .reset_index(drop=True)
+    )
 
 
 def test_a_network_that_fails_in_its_midst(
-    bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
+    bucket,
+    s3_server: S3Server,
+    small_probe,
+    without_figures,
+    elsewhere,
+    monkeypatch,
+    tmp_path,
+    caplog,
 ):
     expected = Loop()
-    run(expected, Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 12)
+    run(
+        expected,
+        Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"),
+        12,
+    )
     loop = Loop()
     with (
         caplog.at_level(logging.WARNING),
-        Tracker(loop.model, small_probe, schedule=1, store=f"{bucket}/mine", on_error="raise") as tracker,
+        Tracker(
+            loop.model, small_probe, schedule=1, store=f"{bucket}/mine", on_error="raise"
+        ) as tracker,
     ):
         for number in range(12):
             s3_server.faults.clear()
@@ -58,9 +75,15 @@ def test_a_network_that_fails_in_its_midst(
     assert values(elsewhere(f"{bucket}/mine")).equals(values(open_store(tmp_path / "mine")))
 
 
-def test_a_run_goes_on_from_another_machine(bucket, small_probe, without_figures, monkeypatch, tmp_path):
+def test_a_run_goes_on_from_another_machine(
+    bucket, small_probe, without_figures, monkeypatch, tmp_path
+):
     loop = Loop()
-    run(loop, Tracker(loop.model, small_probe, schedule=2, store=f"{bucket}/mine", on_error="raise"), 4)
+    run(
+        loop,
+        Tracker(loop.model, small_probe, schedule=2, store=f"{bucket}/mine", on_error="raise"),
+        4,
+    )
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
     options = {"schedule": 2, "store": f"{bucket}/mine", "on_error": "raise", "start": 4}
     with Tracker(loop.model, small_probe, **options) as tracker:
@@ -104,27 +127,45 @@ print("done", tracker.store.drain(60))
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(
-    bucket, s3_environment, small_probe: Probe, without_figures, elsewhere, tmp_path: Path, monkeypatch
+    bucket,
+    s3_environment,
+    small_probe: Probe,
+    without_figures,
+    elsewhere,
+    tmp_path: Path,
+    monkeypatch,
 ):
     monkeypatch.setattr(delivery, "UPLOAD_SECONDS", 20.0)
     loop = Loop()
-    run(loop, Tracker(loop.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 8)
+    run(
+        loop,
+        Tracker(loop.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"),
+        8,
+    )
     small_probe.save(tmp_path / "probe.safetensors")
     (tmp_path / "training.py").write_text(TRAINING)
     environment = {**os.environ, **s3_environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "training.py", "saved.pt", f"{bucket}/mine", "probe.safetensors"]
     for steps, milliseconds in ((2, 0), (3, 20)):
-        with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
             for _ in range(steps):
                 process.stdout.readline()
             time.sleep(milliseconds / 1000)
             process.kill()
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "done None"
     found, expected = values(elsewhere(f"{bucket}/mine")), values(open_store(tmp_path / "mine"))
-    # the loss of a step that was saved but not measured before the process died is not known to the next one
+    # the loss of a step that was saved but not measured before the process died is not known to the
+    # next one
     same = ["step", "layer", "metric", "subset", "value", "weights"]
-    measured = [frame.loc[frame["layer"].notna(), same].reset_index(drop=True) for frame in (found, expected)]
+    measured = [
+        frame.loc[frame["layer"].notna(), same].reset_index(drop=True)
+        for frame in (found, expected)
+    ]
     pd.testing.assert_frame_equal(*measured, check_exact=True)
     assert sorted(found["step"].unique()) == list(range(9))

@@ -14,7 +14,8 @@ from repdyn.store.state_cache import StateCache
 
 def rows(store: Path) -> None:
     open_store(store).write(
-        MeasurementKey("run", 8, "p", "m"), failure_rows(Checkpoint(run="run", step=8), ["two_nn"], "x", probe="p")
+        MeasurementKey("run", 8, "p", "m"),
+        failure_rows(Checkpoint(run="run", step=8), ["two_nn"], "x", probe="p"),
     )
 
 
@@ -29,7 +30,9 @@ def probe(store: Path) -> None:
 
 @pytest.mark.parametrize("save", [rows, states, probe])
 def test_files_of_a_store_are_temporary_until_they_are_complete(save, tmp_path, monkeypatch):
-    """Whatever library writes them: a file of its own would be left by a killed process, or readable by it alone."""
+    """Whatever library writes them: a file of its own would be left by a killed process, or
+    readable by it alone.
+    """
     written = []
     fsync = os.fsync
 

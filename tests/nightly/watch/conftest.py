@@ -19,13 +19,17 @@ TOKEN = "a-token-of-tests"
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Path], str]]:
-    """Serve the runs below a folder, with a look ten times a second; returns the address with the token."""
+    """Serve the runs below a folder, with a look ten times a second; returns the address with the
+    token.
+    """
     servers = []
 
     def start(path: Path) -> str:
         feed = Feed(Index([path], interval=0.1), interval=0.1)
         port = free_port("127.0.0.1", 0)
-        config = uvicorn.Config(build_app(feed, host="127.0.0.1", token=TOKEN), port=port, log_level="error", ws="none")
+        config = uvicorn.Config(
+            build_app(feed, host="127.0.0.1", token=TOKEN), port=port, log_level="error", ws="none"
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -1,4 +1,6 @@
-"""The table of runs and the page of a run in a real browser: both change when something is measured."""
+"""The table of runs and the page of a run in a real browser: both change when something is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,13 @@ def test_a_measurement_changes_the_table(watched_page, serve, tmp_path):  # noqa
     assert page.evaluate("document.activeElement.ariaLabel") == "compare first"
     # a new run, and one that fails
     losses = [2.0, 1.8, 1.5, 1.2, 1.0, 3.0, 6.0, 9.0]
-    scalars = [make_scalar(step, loss, run="diverging") for step, loss in zip(STEPS, losses, strict=True)]
+    scalars = [
+        make_scalar(step, loss, run="diverging") for step, loss in zip(STEPS, losses, strict=True)
+    ]
     fill(tmp_path / "c", make_rows(run="diverging", steps=STEPS, n_blocks=2, loss=False) + scalars)
-    page.locator("tr", has=page.get_by_role("link", name="diverging")).locator(".status.failed").wait_for(
-        timeout=30_000
-    )
+    page.locator("tr", has=page.get_by_role("link", name="diverging")).locator(
+        ".status.failed"
+    ).wait_for(timeout=30_000)
     assert page.locator("tbody tr").first.get_by_role("link").inner_text() == "diverging"
     assert page.title() == "Runs (1 failed)"
     page.get_by_role("button", name="Run", exact=True).press("Enter")
@@ -53,8 +57,16 @@ def test_a_measurement_changes_the_table(watched_page, serve, tmp_path):  # noqa
     assert (watched_page.errors, watched_page.strangers) == ([], [])
 
 
-def test_a_measurement_changes_the_page_of_its_run_and_nothing_that_was_chosen(watched_page, serve, tmp_path):  # noqa: F811
-    fill(tmp_path, make_rows(run="first", steps=STEPS, n_blocks=2), make_rows(run="second", steps=STEPS, n_blocks=2))
+def test_a_measurement_changes_the_page_of_its_run_and_nothing_that_was_chosen(
+    watched_page,  # noqa: F811
+    serve,
+    tmp_path,
+):
+    fill(
+        tmp_path,
+        make_rows(run="first", steps=STEPS, n_blocks=2),
+        make_rows(run="second", steps=STEPS, n_blocks=2),
+    )
     page = watched_page.page
     opened(watched_page, serve(tmp_path))
     page.locator("tbody tr:nth-child(2)").wait_for()

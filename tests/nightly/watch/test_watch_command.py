@@ -21,7 +21,9 @@ def started():
 
     def start(*arguments):
         command = [sys.executable, "-m", "repdyn", "watch", *map(str, arguments)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         processes.append(process)
         return process
 
@@ -37,7 +39,9 @@ def test_it_waits_for_runs_takes_the_next_port_and_ends_at_once(started, tmp_pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = started(tmp_path / "later", "--port", port, "--interval", "0.1", "--token", "a-token-of-mine")
+        process = started(
+            tmp_path / "later", "--port", port, "--interval", "0.1", "--token", "a-token-of-mine"
+        )
         lines = [process.stdout.readline() for _ in range(3)]
     address = urlsplit(lines[1].split()[6])
     assert lines == [

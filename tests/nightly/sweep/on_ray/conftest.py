@@ -29,8 +29,14 @@ from repdyn.store import Store
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of workers: without offline mode and tokens, and with a short path for Ray's sockets."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_", "RAY_"))}
+    """The environment of workers: without offline mode and tokens, and with a short path for Ray's
+    sockets.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HF_", "WANDB_", "RAY_"))
+    }
     sockets = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     yield inherited | {
         "HF_HOME": str(tmp_path_factory.mktemp("home")),
@@ -63,10 +69,22 @@ def _ray_environment(
 @pytest.fixture(scope="module")
 def cluster_address(environment: dict[str, str]) -> Iterator[str]:
     """The address of an external Ray cluster with two CPUs and without ``disk_gb``."""
-    command = [Path(sys.executable).parent / "ray", "start", "--head", "--block", "--port=0", "--num-cpus=2"]
+    command = [
+        Path(sys.executable).parent / "ray",
+        "start",
+        "--head",
+        "--block",
+        "--port=0",
+        "--num-cpus=2",
+    ]
     command += ["--include-dashboard=false", "--dashboard-agent-listen-port=0"]
-    command += ["--min-worker-port=0", "--max-worker-port=0"]  # any ports, since other clusters may be running
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command += [
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+    ]  # any ports, since other clusters may be running
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         address_file = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
         wait_until(lambda: address_file.exists() and address_file.read_text())
         yield address_file.read_text().strip()

@@ -40,9 +40,17 @@ ANALYZE += ("--max-vectors", "512")
 NOT_COMPARED = ["seconds", "measured_at", "library_versions"]
 
 
-def analyze(environment: dict[str, str], hub: HubServer, folder: Path, store: Path | str) -> subprocess.Popen[str]:
-    """Start a sweep of the published checkpoints as a user does, in a folder with a cache of its own."""
-    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "REPDYN_CACHE": str(folder / "cache")}
+def analyze(
+    environment: dict[str, str], hub: HubServer, folder: Path, store: Path | str
+) -> subprocess.Popen[str]:
+    """Start a sweep of the published checkpoints as a user does, in a folder with a cache of its
+    own.
+    """
+    own = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(folder / "home"),
+        "REPDYN_CACHE": str(folder / "cache"),
+    }
     return subprocess.Popen(
         [sys.executable, SCRIPT, *ANALYZE, "--store", store],
         env=environment | own,
@@ -59,15 +67,21 @@ def find_tasks(probe: Probe) -> list[Task]:
     return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 
-def sweep_in_one_process(tasks: list[Task], folder: Path, settings: SweepOptions = SETTINGS) -> tuple[Report, Store]:
+def sweep_in_one_process(
+    tasks: list[Task], folder: Path, settings: SweepOptions = SETTINGS
+) -> tuple[Report, Store]:
     """Return the result and the store of a sweep without Ray."""
     store = open_store(folder / "one_process")
-    return measure_tasks(tasks, store, settings, downloads_in(folder / "one_process_downloads")), store
+    return measure_tasks(
+        tasks, store, settings, downloads_in(folder / "one_process_downloads")
+    ), store
 
 
 def assert_equal(one: Store, other: Store) -> None:
     first, second = (
-        store.to_pandas().query("layer.notna() or reason.notna()").drop(columns=NOT_COMPARED, errors="ignore")
+        store.to_pandas()
+        .query("layer.notna() or reason.notna()")
+        .drop(columns=NOT_COMPARED, errors="ignore")
         for store in (one, other)
     )
     assert len(first) > 0
@@ -77,7 +91,12 @@ def assert_equal(one: Store, other: Store) -> None:
 
 
 def slow(hub: HubServer, task: Task, *, bytes_per_second: int, times: int | None = None) -> None:
-    hub.fault(f"{task.target.commit}/model.safetensors", "slow", bytes_per_second=bytes_per_second, times=times)
+    hub.fault(
+        f"{task.target.commit}/model.safetensors",
+        "slow",
+        bytes_per_second=bytes_per_second,
+        times=times,
+    )
 
 
 def n_stored(store: Store) -> int:
@@ -91,15 +110,25 @@ def remaining_files(downloads: Path) -> list[Path]:
 
 def downloads_by_step(hub: HubServer, tasks: list[Task]) -> Counter[int]:
     steps = {task.target.commit: task.target.step for task in tasks}
-    fetched = [path for method, path in list(hub.requests) if method == "GET" and path.endswith("model.safetensors")]
+    fetched = [
+        path
+        for method, path in list(hub.requests)
+        if method == "GET" and path.endswith("model.safetensors")
+    ]
     return Counter(steps[path.split("/")[4]] for path in fetched)
 
 
 def workers_by_step(downloads: Path, tasks: list[Task]) -> dict[int, int]:
-    """Return the id of the worker process that downloads each step, which the name of its folder has."""
+    """Return the id of the worker process that downloads each step, which the name of its folder
+    has.
+    """
     steps = {task.target.commit: task.target.step for task in tasks}
     trees = downloads.glob("repdyn-downloads/*/*/.cache/huggingface/trees/*.json")
-    return {steps[tree.stem]: int(tree.parents[4].name.split("+")[1]) for tree in trees if tree.stem in steps}
+    return {
+        steps[tree.stem]: int(tree.parents[4].name.split("+")[1])
+        for tree in trees
+        if tree.stem in steps
+    }
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:

@@ -42,8 +42,15 @@ pytest.importorskip("ray")
 
 
 @pytest.mark.once
-def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hub, tasks, store, options, tmp_path):
-    hub.fault(f"{tasks[3].target.commit}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
+def test_two_workers_store_the_same_rows_and_failures_as_one_process(
+    cluster, hub, tasks, store, options, tmp_path
+):
+    hub.fault(
+        f"{tasks[3].target.commit}/model",
+        "status",
+        code=404,
+        headers={"X-Error-Code": "EntryNotFound"},
+    )
     observed: list[dict[int, int]] = []
     for task in tasks:
         slow(hub, task, bytes_per_second=70_000)
@@ -52,7 +59,9 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     workers = {pid for moment in observed for pid in moment.values()}
     assert len(workers) == 2
     assert os.getpid() not in workers
-    assert any(set(moment.values()) == workers for moment in observed), "the workers never ran at the same time"
+    assert any(set(moment.values()) == workers for moment in observed), (
+        "the workers never ran at the same time"
+    )
 
     expected, alone = sweep_in_one_process(tasks, tmp_path)
     assert len(report.measured) == 5
@@ -84,17 +93,26 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
                 os.kill(pid, signal.SIGKILL)
                 killed.append((step, pid))
 
-    arguments = {"--probe": tmp_path / "probe.safetensors", "--store": store.path, "--engine": "ray", "--workers": 2}
+    arguments = {
+        "--probe": tmp_path / "probe.safetensors",
+        "--store": store.path,
+        "--engine": "ray",
+        "--workers": 2,
+    }
     arguments |= {"--downloads": tmp_path / "downloads", "--device": "cpu"}
     with repeatedly(kill), pytest.raises(SystemExit) as ended:
-        main(["lab/model", "--no-loss", *(str(part) for pair in arguments.items() for part in pair)])
+        main(
+            ["lab/model", "--no-loss", *(str(part) for pair in arguments.items() for part in pair)]
+        )
     assert sorted(step for step, _ in killed) == [0, 8, 8]
     assert len({pid for _, pid in killed}) == 3
     assert ended.value.code == cli.FAILED
     reason = "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer --workers"
     assert f"not measured: lab/model step8: {reason}" in capsys.readouterr().err
     assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
-    assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, "a checkpoint was measured twice"
+    assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, (
+        "a checkpoint was measured twice"
+    )
     assert remaining_files(tmp_path / "downloads") == []
 
     alone = sweep_in_one_process(tasks[:1] + tasks[2:], tmp_path)[1]
@@ -105,10 +123,13 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
 def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, tmp_path):
     slow(hub, tasks[-1], bytes_per_second=1000)
     with pytest.raises(
-        SweepStoppedError, match="^the first 5 checkpoints failed for the same reason: .*nowhere.*--retry-failed"
+        SweepStoppedError,
+        match="^the first 5 checkpoints failed for the same reason: .*nowhere.*--retry-failed",
     ):
         report_of(sweep_with_ray(tasks, store, replace(options(), layers="nowhere.*"), Hub()))
-    assert partition_tasks(tasks, store, replace(options(), layers="nowhere.*")).waiting == tasks[-1:]
+    assert (
+        partition_tasks(tasks, store, replace(options(), layers="nowhere.*")).waiting == tasks[-1:]
+    )
     assert remaining_files(tmp_path / "downloads") == []
 
 
@@ -131,7 +152,13 @@ def test_interrupted_and_completed_by_the_same_command(
         hub.fault(f"{at[step]}/model.safetensors", "slow", bytes_per_second=1000)
     store, downloads = open_store(tmp_path / "store"), tmp_path / "cache" / "downloads"
     process = analyze(environment, hub, tmp_path, tmp_path / "store")
-    wait_until(lambda: store.path.exists() and n_stored(store) == 2 and len(list(downloads.rglob("*.incomplete"))) == 2)
+    wait_until(
+        lambda: (
+            store.path.exists()
+            and n_stored(store) == 2
+            and len(list(downloads.rglob("*.incomplete"))) == 2
+        )
+    )
     others = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     printed = process.communicate()[0]
@@ -151,7 +178,9 @@ def test_interrupted_and_completed_by_the_same_command(
     printed = capsys.readouterr().err
     assert f"2 of 6 checkpoints are in {store.path} already" in printed
     assert "[4/4] lab/model step" in printed
-    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "a checkpoint was measured again"
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, (
+        "a checkpoint was measured again"
+    )
     assert remaining_files(downloads) == []
     (probe,) = (Probe.load(path) for path in store.path.glob("probes/*"))
     assert_equal_values(store, sweep_in_one_process(find_tasks(probe), tmp_path)[1])

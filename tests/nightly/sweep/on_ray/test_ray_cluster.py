@@ -12,7 +12,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_helpers import SETTINGS, STEPS, downloads_by_step, find_tasks, ray, slow, sweep_in_one_process, wait_until
+from ray_helpers import (
+    SETTINGS,
+    STEPS,
+    downloads_by_step,
+    find_tasks,
+    ray,
+    slow,
+    sweep_in_one_process,
+    wait_until,
+)
 from sweeping import report_of
 
 from repdyn import open_store
@@ -51,7 +60,9 @@ class Cluster:
     def _start(self, *options: str) -> None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.machines.append(
-            subprocess.Popen([*START, f"--num-cpus={self._n_cpus}", *options], env=self.environment, **quiet)
+            subprocess.Popen(
+                [*START, f"--num-cpus={self._n_cpus}", *options], env=self.environment, **quiet
+            )
         )
 
     def restart_ended(self) -> None:
@@ -64,7 +75,10 @@ class Cluster:
         """Kill a machine's processes at once."""
         self.machines.remove(machine)
         with suppress(psutil.NoSuchProcess):
-            processes = [*psutil.Process(machine.pid).children(recursive=True), psutil.Process(machine.pid)]
+            processes = [
+                *psutil.Process(machine.pid).children(recursive=True),
+                psutil.Process(machine.pid),
+            ]
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -76,7 +90,9 @@ class Cluster:
 
 
 @pytest.fixture
-def machines(environment: dict[str, str], s3_environment: dict[str, str], monkeypatch) -> Iterator[Cluster]:
+def machines(
+    environment: dict[str, str], s3_environment: dict[str, str], monkeypatch
+) -> Iterator[Cluster]:
     cluster = Cluster(environment | s3_environment)
     yield cluster
     ray.shutdown()
@@ -108,7 +124,12 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     thread.join()
     assert lost
     assert report.failed == []
-    assert {task.target.step for task in report.measured} <= {0, 8, 16, 24}  # the rest before their worker was lost
+    assert {task.target.step for task in report.measured} <= {
+        0,
+        8,
+        16,
+        24,
+    }  # the rest before their worker was lost
     assert open_store(store.location).steps("lab/model") == [0, 8, 16, 24]
 
     # the head and everything else are gone; another cluster measures what is left
@@ -120,7 +141,10 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     assert [task.target.step for task in left] == [32, 40]
     report = report_of(sweep_with_ray(left, store, options(), Hub()))
     assert sorted(task.target.step for task in report.measured) == [32, 40]
-    assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {32, 40}
+    assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {
+        32,
+        40,
+    }
 
     check_equal_to_one_process(store, tasks, tmp_path)
 
@@ -129,7 +153,10 @@ def check_equal_to_one_process(store: Store, tasks: list[Task], folder: Path) ->
     alone = sweep_in_one_process(tasks, folder)[1].to_pandas()
     found = open_store(store.location).to_pandas()
     same = ["run", "step", "layer", "metric", "subset", "value", "low", "high"]
-    values = [frame.loc[frame["layer"].notna(), same].astype(object).reset_index(drop=True) for frame in (found, alone)]
+    values = [
+        frame.loc[frame["layer"].notna(), same].astype(object).reset_index(drop=True)
+        for frame in (found, alone)
+    ]
     assert len(values[0]) > 0
     assert values[0].equals(values[1])
     assert tuple(sorted(found["step"].unique())) == STEPS

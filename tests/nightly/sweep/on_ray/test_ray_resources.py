@@ -25,14 +25,22 @@ def test_no_tasks_start_no_cluster_and_usage_statistics_are_off(options, store, 
 
 
 def cluster_of(*machines: dict[str, float]) -> SimpleNamespace:
-    nodes = [{"Alive": True, "Resources": {"node:10.0.0.1": 1.0, **machine}} for machine in machines]
-    return SimpleNamespace(nodes=lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 1, "GPU": 8}}])
+    nodes = [
+        {"Alive": True, "Resources": {"node:10.0.0.1": 1.0, **machine}} for machine in machines
+    ]
+    return SimpleNamespace(
+        nodes=lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 1, "GPU": 8}}]
+    )
 
 
 def test_a_task_that_fits_no_machine_is_an_error(options):
     with pytest.raises(ValueError, match="GPU"):
-        ray_engine._resources(cluster_of({"CPU": 4}, {"CPU": 4, "memory": 3}), replace(options(), device="cuda"))
-    assert ray_engine._resources(cluster_of({"memory": 9.0}, {"CPU": 4}), options())["num_cpus"] == 2
+        ray_engine._resources(
+            cluster_of({"CPU": 4}, {"CPU": 4, "memory": 3}), replace(options(), device="cuda")
+        )
+    assert (
+        ray_engine._resources(cluster_of({"memory": 9.0}, {"CPU": 4}), options())["num_cpus"] == 2
+    )
 
 
 def test_a_task_requests_a_share_of_the_smallest_machine_and_a_gpu(options):

@@ -1,7 +1,9 @@
-"""Makes Python on Linux as bare as on Windows, for every process that has this folder in PYTHONPATH.
+"""Makes Python on Linux as bare as on Windows, for every process that has this folder in
+PYTHONPATH.
 
-Modules of repdyn find no module or name that Windows lacks; text files are cp1252 unless an encoding is given, which
-repdyn must give; processes are spawned; and a file that is open is neither deleted nor replaced.
+Modules of repdyn find no module or name that Windows lacks; text files are cp1252 unless an
+encoding is given, which repdyn must give; processes are spawned; and a file that is open is neither
+deleted nor replaced.
 """
 
 import builtins
@@ -18,10 +20,30 @@ ABSENT = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty"}
 WINDOWS_HAS = {"SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM", "SIG_DFL", "SIG_IGN"}
 LACKING = {
     "os": (
-        *("fork", "geteuid", "getuid", "killpg", "mkfifo", "posix_fallocate", "register_at_fork", "sched_getaffinity"),
-        *("setsid", "statvfs", "sysconf", "uname", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "WNOHANG"),
+        *(
+            "fork",
+            "geteuid",
+            "getuid",
+            "killpg",
+            "mkfifo",
+            "posix_fallocate",
+            "register_at_fork",
+            "sched_getaffinity",
+        ),
+        *(
+            "setsid",
+            "statvfs",
+            "sysconf",
+            "uname",
+            "O_CLOEXEC",
+            "O_DIRECTORY",
+            "O_NOFOLLOW",
+            "O_NONBLOCK",
+            "WNOHANG",
+        ),
     ),
-    "signal": {name for name in dir(signal) if name.startswith("SIG")} - WINDOWS_HAS | {"alarm", "setitimer"},
+    "signal": {name for name in dir(signal) if name.startswith("SIG")} - WINDOWS_HAS
+    | {"alarm", "setitimer"},
 }
 
 
@@ -61,7 +83,9 @@ def unless_open(function):
         with open_file("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             opened |= {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
         if used := {file for file in files & opened if os.path.isfile(file)}:
-            raise PermissionError(13, "The process cannot access the file because it is being used", used.pop())
+            raise PermissionError(
+                13, "The process cannot access the file because it is being used", used.pop()
+            )
         return function(*paths, **named)
 
     return changed
@@ -70,7 +94,9 @@ def unless_open(function):
 builtins.__import__ = bare_import
 builtins.open = io.open = open_as_cp1252
 locale.getpreferredencoding = lambda do_setlocale=True: "cp1252"
-os.replace, os.rename, os.unlink, os.remove = map(unless_open, (os.replace, os.rename, os.unlink, os.remove))
+os.replace, os.rename, os.unlink, os.remove = map(
+    unless_open, (os.replace, os.rename, os.unlink, os.remove)
+)
 multiprocessing.set_start_method("spawn", force=True)
 warnings.filterwarnings("ignore", category=EncodingWarning)
 warnings.filterwarnings("error", category=EncodingWarning, module=r"repdyn(\.|$)")
