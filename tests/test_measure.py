@@ -30,9 +30,8 @@ subset.
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
-    states = capture(
-        replace(prepare(hand_written), causal={None: True}), small_probe, ["all", "no_sink"]
-    )
+    subsets = ["all", "no_sink", "distinct_inputs"]
+    states = capture(replace(prepare(hand_written), causal={None: True}), small_probe, subsets)
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
         sample = small_probe.sample(row.subset)
@@ -75,7 +74,12 @@ def test_default_rows(hand_written, small_probe):
     ).to_pandas()
     expected = {
         (m, s, layer)
-        for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
+        for m, s in [
+            ("anisotropy", "all"),
+            ("anisotropy", "no_sink"),
+            ("two_nn", "all"),
+            ("two_nn", "distinct_inputs"),
+        ]
         for layer in range(4)
     }
     assert set(frame[["metric", "subset", "layer"]].itertuples(index=False, name=None)) == expected
@@ -184,7 +188,7 @@ def test_a_layer_is_let_go_when_it_is_measured(
     measure(
         hand_written,
         small_probe,
-        [replace(METRICS["two_nn"], select_inputs=watch)],
+        [replace(METRICS["two_nn"], select_inputs=watch, subsets=("all",))],
         states_bytes=states_bytes,
     )
     assert in_files == files
@@ -253,6 +257,7 @@ def test_resolve():
     ]
     assert names == [
         ("two_nn", "all"),
+        ("two_nn", "distinct_inputs"),
         ("two_nn", "no_sink"),
         ("anisotropy", "all"),
         ("anisotropy", "no_sink"),

@@ -33,6 +33,7 @@ from repdyn.kernels.groups import topic_mean as topic_mean
 from repdyn.kernels.neighbours import NEAR_DUPLICATE as NEAR_DUPLICATE
 from repdyn.kernels.neighbours import near_duplicate_share as near_duplicate_share
 from repdyn.kernels.neighbours import same_group_share as same_group_share
+from repdyn.kernels.neighbours import same_label_fraction as same_label_fraction
 from repdyn.kernels.outliers import massive_activation_share as massive_activation_share
 from repdyn.kernels.outliers import outlier_kurtosis as outlier_kurtosis
 from repdyn.kernels.outliers import top_norm_variance_share as top_norm_variance_share

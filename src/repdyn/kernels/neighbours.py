@@ -409,6 +409,61 @@ def same_group_share(cloud: Cloud) -> Tensor:
 
 
 @nan_if_undefined
+def same_label_fraction(cloud: Cloud, labels: Tensor) -> Tensor:
+    """Compute the fraction of all points whose nearest neighbour, outside their group, has their
+    label.
+
+    The nearest neighbour of a point with an exact copy outside its group is this copy. Where
+    several points are equally near because they are equal, one with the same label counts.
+
+    Args:
+        cloud: n points.
+        labels: integers >= 0, shape (n,), such as token ids.
+
+    Returns:
+        0-d float64 tensor in [0, 1]; 0 where all labels differ; NaN when undefined.
+
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
+    names of labels and groups. Undefined when the cloud contains NaN or inf, or a point has no
+    other one outside its group.
+    """
+    cloud.require_defined()
+    labels = labels.unique(return_inverse=True)[1]
+    if cloud.groups is None:
+        groups = torch.arange(cloud.n_vectors, device=labels.device)
+    else:
+        groups = cloud.groups.unique(return_inverse=True)[1]
+    values = cloud.distinct.inverse
+    has_copy = _n_outside(values, groups, values) > 0
+    target = torch.where(has_copy, values, cloud_neighbours(cloud, 1).indices[values, 0])
+    n_labels = int(labels.max()) + 1
+    n_alike = _n_outside(values * n_labels + labels, groups, target * n_labels + labels)
+    return (n_alike > 0).double().mean()
+
+
+def _n_outside(kinds: Tensor, groups: Tensor, wanted: Tensor) -> Tensor:
+    """Return for each point how many points outside its group are of the kind that it wants, (n,)
+    int64.
+
+    Args:
+        kinds: (n,) int64, the kind of each point.
+        groups: (n,) int64 >= 0, the group of each point.
+        wanted: (n,) int64, a kind for each point.
+    """
+    n_groups = int(groups.max()) + 1
+    n_anywhere = _n_equal(kinds, wanted)
+    n_inside = _n_equal(kinds * n_groups + groups, wanted * n_groups + groups)
+    return n_anywhere - n_inside
+
+
+def _n_equal(values: Tensor, wanted: Tensor) -> Tensor:
+    """Return how many of the values equal each of those that are wanted."""
+    ascending = values.sort().values
+    last = torch.searchsorted(ascending, wanted, right=True)
+    return last - torch.searchsorted(ascending, wanted)
+
+
+@nan_if_undefined
 def near_duplicate_share(cloud: Cloud) -> Tensor:
     """Compute the share of all points whose nearest other point, of any group, is an exact or a
     near duplicate.

@@ -98,13 +98,14 @@ def _rows_of_metric(
     shares = {}
     if metric.neighbours and n_unique:  # in the worst batch
         clouds = view.clouds(subset)
-        by_window = clouds if probe.design.exclude_own_window else view.clouds_by_window(subset)
+        by_window = view.clouds_outside_windows(subset)
         shares["same_window_share"] = max(
             float(cloud.once(same_group_share)) for cloud in by_window[:n_batches]
         )
         shares["near_duplicate_share"] = max(
             float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches]
         )
+        shares |= view.neighbour_fractions(subset)
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )

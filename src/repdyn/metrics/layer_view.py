@@ -14,10 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.kernels import Cloud, Sequences, Undefined, Vocabulary, gaussian_like
+from repdyn.kernels import (
+    Cloud,
+    Sequences,
+    Undefined,
+    Vocabulary,
+    gaussian_like,
+    same_label_fraction,
+)
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
-from repdyn.probe.design import DIFFERENCES, GAUSSIAN, NO_MASSIVE, view_of
+from repdyn.probe.design import DIFFERENCES, DISTINCT, GAUSSIAN, NO_MASSIVE, view_of
+from repdyn.probe.distinct import too_few
 from repdyn.store.state_cache import StateCache
 
 if TYPE_CHECKING:
@@ -107,6 +115,7 @@ class LayerView:
     _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
     _windows: dict[str, list[Tensor]] = field(default_factory=dict)
     _readings: dict[str, list[LensReading]] = field(default_factory=dict)
+    _neighbour_fractions: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def sample(self, subset: str) -> list[np.ndarray]:
         """Return the indices of the tokens in each batch of a subset, at this layer."""
@@ -126,6 +135,8 @@ class LayerView:
             if view.vectors == GAUSSIAN:
                 real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
                 return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
+            if view.vectors in DISTINCT:
+                self._require_enough(view.vectors)
             states = self.layer.states if states is None else states
             batches, norm = self.sample(subset), self.context.final_norm
             windows = (
@@ -157,6 +168,44 @@ class LayerView:
                 )
             self._clouds[of, subset] = found
         return self._clouds[of, subset]
+
+    def neighbour_fractions(self, subset: str) -> dict[str, float | None]:
+        """Return the fractions of vectors whose nearest neighbour outside of their own window is
+        the same token, and the same token at the same position, by column of a row.
+
+        Means over the batches; empty where the vectors are not those of single tokens, or a vector
+        has no neighbour.
+        """
+        if self.probe.inputs is not None or not view_of(subset).of_single_tokens:
+            return {}
+        if subset not in self._neighbour_fractions:
+            labels = {
+                "same_token_fraction": self.probe.tokens,
+                "same_input_fraction": torch.from_numpy(self.probe.inputs_of_tokens),
+            }
+            self._neighbour_fractions[subset] = {
+                column: self._same_label_fraction(subset, of_tokens)
+                for column, of_tokens in labels.items()
+            }
+        return self._neighbour_fractions[subset]
+
+    def _same_label_fraction(self, subset: str, of_tokens: Tensor) -> float | None:
+        clouds = self.clouds_outside_windows(subset)
+        labels = self._of_rows(of_tokens, subset)
+        fractions = [
+            float(same_label_fraction(cloud, of_rows))
+            for cloud, of_rows in zip(clouds, labels, strict=True)
+        ]
+        mean = sum(fractions) / len(fractions)
+        return None if math.isnan(mean) else mean
+
+    def clouds_outside_windows(self, subset: str) -> list[Cloud]:
+        """Return the clouds whose neighbours are outside of a vector's own window, whatever the
+        design.
+        """
+        if self.probe.design.exclude_own_window:
+            return self.clouds(subset)
+        return self.clouds_by_window(subset)
 
     def clouds_by_window(self, subset: str) -> list[Cloud]:
         """Return the same clouds with the window of each vector as its group, where the design does
@@ -280,6 +329,13 @@ class LayerView:
             tokens[~left_out.cpu().numpy()]
             for tokens, left_out in zip(batches, massive, strict=True)
         ]
+
+    def _require_enough(self, subset: str) -> None:
+        """Raise Undefined where the text has too few distinct inputs, or types, for a cloud."""
+        n_vectors = min(map(len, self.sample(subset)))
+        reason = too_few(subset, n_vectors, self.probe.batch_vectors)
+        if reason is not None:
+            raise Undefined(reason)
 
     def _require_single_tokens(self, subset: str) -> None:
         if not view_of(subset).of_single_tokens:

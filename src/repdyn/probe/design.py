@@ -40,8 +40,15 @@ LAYER_SUBSETS = (NO_MASSIVE, GAUSSIAN)
 LAST_TOKEN = "last_token"
 WINDOW_MEAN = "window_mean"
 DIFFERENCES = "differences"
-VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
-"""The views that select or combine tokens by their position in a window."""
+DISTINCT_INPUTS = "distinct_inputs"
+"""The subset of one vector of each token at a position: no vector has its own input as a
+neighbour.
+"""
+TYPES = "types"
+"""The subset of one vector of each distinct token."""
+DISTINCT = (DISTINCT_INPUTS, TYPES)
+VIEWS = (DISTINCT_INPUTS, TYPES, LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
+"""The views that select or combine tokens by what they are or by their position in a window."""
 NORMED = ".normed"
 CLASSES = ("function", "content", "frequent", "rare")
 CLASS_OPTIONS = ("words", "none", *CLASSES)
@@ -218,10 +225,10 @@ class View(NamedTuple):
 
     By default each sampled token is a vector, as the block left it. A view is named like a subset,
     after the "@" of a metric, and recorded as one, so that values of different views never form one
-    curve: ``last_token`` (the last of each window that is not special), ``window_mean`` (over all
-        tokens of each window), ``differences`` (of each
-    sampled token to the next one in its window), and each of them after the model's final norm,
-    ``last_token.normed``.
+    curve: ``distinct_inputs`` (one vector of each token at a position), ``types`` (one of each
+    distinct token), ``last_token`` (the last of each window that is not special), ``window_mean``
+    (over all tokens of each window), ``differences`` (of each sampled token to the next one in its
+    window), and each of them after the model's final norm, ``last_token.normed``.
     """
 
     vectors: str

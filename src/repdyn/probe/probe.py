@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +34,8 @@ from repdyn.probe.design import (
     BATCH_VECTORS,
     DENSE,
     DIFFERENCES,
+    DISTINCT,
+    DISTINCT_INPUTS,
     INDEPENDENT,
     MAX_VECTORS,
     MIN_BATCH_VECTORS,
@@ -47,6 +50,7 @@ from repdyn.probe.design import (
     fitting,
     resolve_design,
 )
+from repdyn.probe.distinct import MOST_VECTORS, draw, input_numbers
 from repdyn.probe.inputs import (
     Causal,
     Inputs,
@@ -415,6 +419,8 @@ class Probe:
         m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an
         unknown subset.
         """
+        if subset in DISTINCT and subset not in self._samples:
+            self._samples[subset] = self._distinct_sample(subset), self.has_disjoint_batches()
         if subset not in self._samples:
             members, batches = self.members(subset), None
             if self.design.disjoint_windows and len(self.lengths) >= self.n_batches:
@@ -431,6 +437,47 @@ class Probe:
                 sample = np.stack([batch[:size] for batch in batches])
             self._samples[subset] = sample, batches is not None
         return self._samples[subset][0]
+
+    def _distinct_sample(self, subset: str) -> np.ndarray:
+        """Return the sample of distinct inputs or types, (n_batches, m): in each batch no input, or
+        no token, occurs twice.
+
+        Candidates are the tokens that the sample of all tokens makes the model read: those up to
+        the last sampled one of each window, in the windows of the batch.
+        """
+        labels = self.inputs_of_tokens if subset == DISTINCT_INPUTS else self.tokens.numpy()
+        batches = []
+        for number, sampled in enumerate(self.sample("all")):
+            n_windows = len(np.unique(self.window_of_token[sampled]))
+            last_read = np.full(len(self.lengths), -1)
+            np.maximum.at(last_read, self.window_of_token[sampled], sampled)
+            is_read = np.arange(len(self.tokens)) <= last_read[self.window_of_token]
+            # batches that share windows begin elsewhere, or all would draw the same tokens
+            in_order = np.roll(self._permutation, -number * self.batch_vectors)
+            candidates = in_order[is_read[in_order]]
+            batches.append(
+                draw(
+                    candidates,
+                    windows=self.window_of_token[candidates],
+                    labels=labels[candidates],
+                    n_vectors=min(len(sampled), MOST_VECTORS[subset]),
+                    per_window=math.ceil(len(sampled) / n_windows),
+                )
+            )
+        size = min(map(len, batches))
+        return np.stack([batch[:size] for batch in batches])
+
+    @cached_property
+    def inputs_of_tokens(self) -> np.ndarray:
+        """(n_tokens,) a number for each token at its position, which equal inputs share."""
+        return input_numbers(self.tokens.numpy(), self.positions)
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """(n_tokens,) the position of each token in its window, from 0."""
+        lengths = self.lengths.numpy()
+        starts = np.cumsum(lengths) - lengths
+        return np.arange(len(self.tokens)) - starts[self.window_of_token]
 
     def has_disjoint_batches(self, subset: str = "all") -> bool:
         """Return whether the batches of a subset use disjoint windows, so that their values are
@@ -568,6 +615,8 @@ class Probe:
         if subset == WINDOW_MEAN:
             is_first = np.append(True, ~self.has_next[:-1])
             return self.index_of_mean(self._permutation[is_first[self._permutation]])
+        if subset in DISTINCT:
+            return self.sample(subset).ravel()
         if subset in VIEWS:
             members = self.has_next if subset == DIFFERENCES else self._is_last
             return self._permutation[members[self._permutation]]

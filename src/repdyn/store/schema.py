@@ -174,6 +174,13 @@ class Row(Checkpoint):
     same_window_share: float | None = None
     """Share of points whose nearest neighbour is in their own window, excluded or not, in [0, 1],
     in the batch where it is highest; None for a metric without a neighbour search."""
+    same_token_fraction: float | None = None
+    """Fraction of vectors whose nearest neighbour outside of their own window is the same token, in
+    [0, 1], mean over the batches; None for a metric without a neighbour search and for inputs that
+    are no tokens."""
+    same_input_fraction: float | None = None
+    """Fraction of vectors whose nearest neighbour outside of their own window is the same token at
+    the same position, as ``same_token_fraction``."""
     near_duplicate_share: float | None = None
     """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in
     the batch where it is highest; None for a metric without a neighbour search."""
