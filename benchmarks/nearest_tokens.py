@@ -4,9 +4,11 @@ Brute force in float64, independent of the package's kernels. DATA is a folder w
 enwiki_extract.txt.xz and stories260K-hf; a study of other weights takes their folder.
 
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py synthetic
+    OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py scales
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py tiny --data DATA
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py pretrained --data DATA --weights FOLDER
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py coverage --data DATA
+    python benchmarks/nearest_tokens.py verdict
 """
 
 from __future__ import annotations
@@ -125,26 +127,27 @@ def measure(
     """
     distances = squared_distances(cloud.vectors)
     tiny = 1e-12 * float((cloud.vectors**2).sum(1).mean())
-    is_first = ~(distances <= tiny).tril(-1).any(1)
-    if not is_first.all():
+    closest, anywhere = distances.min(1)
+    if (closest <= tiny).any():
+        is_first = ~(distances <= tiny).tril(-1).any(1)
         cloud = cloud[is_first]
         distances = distances[is_first][:, is_first]
+        anywhere = distances.min(1).indices
     rows = torch.arange(len(distances))
-    anywhere = distances.min(1).indices
     own_window = (cloud.windows[anywhere] == cloud.windows).double().mean()
     if excluded != "none":
-        distances[cloud.windows[:, None] == cloud.windows] = torch.inf
+        distances.masked_fill_(cloud.windows[:, None] == cloud.windows, torch.inf)
     if excluded == "token":
-        distances[cloud.tokens[:, None] == cloud.tokens] = torch.inf
-    values, nearest = distances.topk(2, largest=False)
-    first = nearest[:, 0]
+        distances.masked_fill_(cloud.tokens[:, None] == cloud.tokens, torch.inf)
+    shortest, first = distances.min(1)
+    distances[rows, first] = torch.inf
     if third_token:
-        distances[cloud.tokens[first][:, None] == cloud.tokens] = torch.inf
-        values[:, 1] = distances.min(1).values
+        distances.masked_fill_(cloud.tokens[first][:, None] == cloud.tokens, torch.inf)
+    second = distances.min(1).values
     same_token = cloud.tokens[first] == cloud.tokens
     same_input = same_token & (cloud.positions[first] == cloud.positions)
-    is_valid = (values[:, 0] > tiny) & values[:, 1].isfinite()
-    ratios = (values[:, 1] / values[:, 0])[is_valid].sqrt().numpy()
+    is_valid = (shortest > tiny) & second.isfinite()
+    ratios = (second / shortest)[is_valid].sqrt().numpy()
     windows = cloud.windows[rows[is_valid]].numpy()
     return {
         "n": len(cloud.vectors),
@@ -192,6 +195,27 @@ def synthetic(_: argparse.Namespace) -> Iterator[dict[str, object]]:
             }
             for name, values in found.items():
                 yield {"d": d, "draw": seed, "cloud": name, **values}
+
+
+def scales(_: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Measure clouds without any repeat, in which each type has one occurrence, for radii of these.
+
+    As many vectors as there are types in the synthetic texts. With a radius of 0 they are a
+    Gaussian in d dimensions; with others, the dimension at the scale of the nearest neighbours.
+    """
+    n, width = 854, 64
+    labels = torch.arange(n)
+    for d in (4, 8, 16):
+        for radius in (0.0, 0.02, 0.05, 0.1, 0.2):
+            for seed in range(2 * N_DRAWS):
+                generator = torch.Generator().manual_seed(seed)
+                embed = torch.linalg.qr(torch.randn(width, width, generator=generator).double()).Q
+                small = d // 4
+                centres = torch.randn(n, d, generator=generator).double() @ embed[:d]
+                noise = torch.randn(n, small, generator=generator).double() @ embed[-small:]
+                vectors = centres + radius * (d / small) ** 0.5 * noise
+                values = measure(Cloud(vectors, labels, labels, labels))
+                yield {"d": d, "radius": radius, "draw": seed, **values}
 
 
 # Texts and models
@@ -430,22 +454,27 @@ def pretrained(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 
 def coverage(options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Measure disjoint probes of one text, each with its jackknife."""
-    from transformers import AutoModel, AutoTokenizer
+    """Measure disjoint probes of one text, each with its jackknife.
 
+    Without vocabularies the model is stories260K, otherwise tiny decoders of these vocabularies.
+    """
     text = wikipedia(options.data)
-    folder = options.data / "stories260K-hf"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    stories = AutoModel.from_pretrained(folder).float().eval()
-    ids = tokenizer(text[1_500_000:4_500_000], add_special_tokens=False)["input_ids"]
-    subjects = [("stories260K", stories, torch.tensor(ids), (1, 3, 5))]
-    encode = tokenized(256, text)
-    held_out = encode(text[1_500_000:4_500_000])
-    model = tiny_model("learned", 256)
-    for name, one, stream, blocks in subjects:
-        yield from _probes(name, one, stream, blocks, options.probes)
-    for step in trained(model, encode(text[:1_500_000]), (0, 300)):
-        yield from _probes(f"bytes, learned, {step}", model, held_out, (1, 4), options.probes)
+    held_out = text[1_500_000:4_500_000]
+    if not options.vocabularies:
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = options.data / "stories260K-hf"
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModel.from_pretrained(folder).float().eval()
+        ids = torch.tensor(tokenizer(held_out, add_special_tokens=False)["input_ids"])
+        yield from _probes("stories260K", model, ids, (1, 3, 5), options.probes)
+    for n_tokens in options.vocabularies:
+        encode = tokenized(n_tokens, text)
+        ids = encode(held_out)
+        model = tiny_model("learned", n_tokens)
+        for step in trained(model, encode(text[:1_500_000]), tuple(options.steps)):
+            name = f"{n_tokens} tokens, positions learned, {step}"
+            yield from _probes(name, model, ids, (1, 4), options.probes)
 
 
 def _probes(
@@ -462,12 +491,148 @@ def _probes(
                 yield {**row, **measure(cloud[drawn], error=True)}
 
 
+# Verdicts
+
+
+def verdict(options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Judge the tables of all other studies by docs/neighbours/criteria.md."""
+    folder = OUTPUT
+    tiny_rows = pd.read_csv(folder / "tiny.csv")
+    tiny_rows["model"] = (
+        tiny_rows.vocabulary.astype(str) + " tokens, positions " + tiny_rows.positions
+    )
+    published = pd.read_csv(folder / "pretrained.csv").assign(
+        step=10**6, text="wikipedia", length=LENGTH
+    )
+    rows = pd.concat([tiny_rows, published])
+    keys = ["model", "step", "block"]
+    is_main = (rows.text == "wikipedia") & (rows.length == LENGTH)
+    by_cloud = rows[is_main].groupby([*keys, "cloud"])
+    value = by_cloud.dimension.mean().unstack()
+    spread = by_cloud.dimension.std().unstack()
+    same_input = by_cloud.same_input.mean().unstack()
+    same_token = by_cloud.same_token.mean().unstack()
+    size = by_cloud.n.mean().unstack()
+    is_trained = value.index.get_level_values("step") > 0
+
+    def line(criterion: str, cells: pd.Series) -> dict[str, object]:
+        """Say in how many cells a criterion holds, and where it does not."""
+        failed = ["/".join(map(str, each)) for each in cells.index[~cells]]
+        return {
+            "criterion": criterion,
+            "cells": len(cells),
+            "holding": int(cells.sum()),
+            "failed": "; ".join(failed),
+        }
+
+    known = pd.read_csv(folder / "synthetic.csv")
+    means = known.groupby(["d", "cloud"]).agg(n=("n", "mean"), dimension=("dimension", "mean"))
+    of_known, of_size = means.dimension.unstack(), means.n.unstack()["one of each type"]
+    d = of_known.index.to_series()
+    reference = of_known["without repeats"]
+    three = 3 * d / of_size**0.5
+    for name in ("one of each type", "without the same token", "second of a third token"):
+        holds = (of_known[name] - reference).abs() <= three
+        yield line(f"1 known dimension: {name} within 3 d / sqrt(n)", _named(holds))
+    yield line("1 known dimension: today below d / 2", _named(of_known["today"] < d / 2))
+    yield line("2 reach: at least 2,000 inputs measured", size["inputs"] >= 2000)
+    for name in ("inputs", "types"):
+        big = size[name] >= 512
+        yield line(f"3 draw: sd of {name} at most 5%", (spread[name] / value[name] <= 0.05)[big])
+    change = (value["inputs"] / value["inputs, 1024"] - 1).abs()[is_trained]
+    plain_change = (value["plain"] / value["plain, 1024"] - 1).abs()[is_trained]
+    medians = f"medians {change.median():.3f}, plain {plain_change.median():.3f}"
+    yield line(f"4 n: 1,024 to 2,048 at most 10% ({medians})", change <= 0.1)
+    at_1024 = tiny_rows[tiny_rows.text == "wikipedia"].groupby([*keys, "length", "cloud"])
+    lengths = at_1024.dimension.mean().unstack()
+    ranges = {}
+    for name in ("inputs, 1024", "plain, 1024"):
+        of_lengths = lengths[name].unstack("length").dropna()
+        ranges[name] = (of_lengths.max(axis=1) - of_lengths.min(axis=1)) / of_lengths.mean(axis=1)
+    ours, todays = ranges["inputs, 1024"], ranges["plain, 1024"]
+    later = ours.index.get_level_values("step") > 0
+    holds = ((ours <= 0.2) | (ours <= todays))[later]
+    medians = f"medians {ours[later].median():.3f}, plain {todays[later].median():.3f}"
+    yield line(f"5 length: range at most 20% or today's ({medians})", holds)
+    difference = (value["inputs"] / value["plain"] - 1).abs()
+    often, rarely = same_input["today"] > 0.2, same_input["today"] < 0.05
+    yield line("6 differs by over 25% where same input > 0.2", (difference > 0.25)[often])
+    yield line("6 differs by under 15% where same input < 0.05", (difference < 0.15)[rarely])
+    both = (value["gaussian, inputs"] - value["gaussian, plain"]).abs()
+    allowed = 3 * value["gaussian, plain"] / size["gaussian, plain"] ** 0.5
+    yield line("7a Gaussian: labels alone do nothing", both <= allowed)
+    texts = tiny_rows[(tiny_rows.length == LENGTH) & (tiny_rows.cloud == "inputs, 1024")]
+    texts = texts.groupby([*keys, "text"]).dimension.mean().unstack().dropna()
+    ratio = (texts["wikipedia"] / texts["wikipedia, shuffled"]).map(np.log).abs()
+    is_random = ratio.index.get_level_values("step") == 0
+    is_learned = ratio.index.get_level_values("model").str.endswith("learned")
+    holds = (ratio < np.log(1.25))[is_random & is_learned]
+    yield line("7b random weights: shuffled within 1.25", holds)
+    error = by_cloud.std_error.mean().unstack()["inputs"]
+    below = value["inputs"] + 2.8 * error < value["gaussian, plain"]
+    yield line("7c trained: below the Gaussian by its interval", below[is_trained])
+    learned = value[value.index.get_level_values("model").str.endswith("learned")]
+    for name in ("inputs", "today", "plain"):
+        of_steps = learned[name].unstack("step")
+        yield line(f"8 falls from 0 to 300: {name}", of_steps[300] < of_steps[0])
+    big = (size["types"] >= 512) & (same_token["inputs"] > 0.3)
+    differs = ((value["types"] / value["inputs"] - 1).abs() > 0.25)[big]
+    yield line("types 4: differ from inputs by over 25% where same token > 0.3", differs)
+    against = ((value["types"] / value["inputs"] - 1).abs() > 0.25)[
+        (same_input["today"] > 0.2) & (size["types"] >= 512)
+    ]
+    yield line("against: types differ from inputs by over 25% where same input > 0.2", against)
+    halves = ((value["types, half"] / value["types"] - 1).abs() <= 0.15)[size["types"] >= 512]
+    yield line("types 3: half of them within 15%", halves)
+    third = value["today, second of a third token"] / value["types"] - 1
+    yield line("third token: within 15% of types", (third.abs() < 0.15)[size["types"] >= 512])
+    among = value["inputs among the sampled"] / value["inputs, as many as among the sampled"] - 1
+    root = size["inputs among the sampled"] ** 0.5
+    yield line("positions: all or sampled agree", among.abs() <= np.maximum(0.1, 3 / root))
+    for name in ("inputs", "inputs, at most 80 of a window", "inputs, at most 4 of a window"):
+        allowed_here = value[f"{name}, own window allowed"] / value[name] - 1
+        yield line(f"own window: {name}, changes by at most 5%", allowed_here.abs() <= 0.05)
+    found = pd.read_csv(folder / "coverage.csv").set_index(["model", "block", "cloud"])
+    found = found[found.n >= 512]
+    for cloud in ("inputs", "types"):
+        yield _covered(cloud, found.xs(cloud, level="cloud"))
+
+
+def _named(cells: pd.Series) -> pd.Series:
+    return cells.set_axis(pd.MultiIndex.from_arrays([cells.index]))
+
+
+def _covered(cloud: str, rows: pd.DataFrame) -> dict[str, object]:
+    in_mean, in_other, ratios = [], [], []
+    # Student's t of 63 degrees of freedom
+    half_width = 1.998 * np.sqrt(2)
+    for _, probes in rows.groupby(level=[0, 1]):
+        values, errors = probes.dimension.to_numpy(), probes.std_error.to_numpy()
+        in_mean.append(np.abs(values - values.mean()) <= 1.96 * errors)
+        gaps = np.abs(values[:, None] - values)
+        inside = gaps <= half_width * errors[:, None]
+        in_other.append(inside[~np.eye(len(values), dtype=bool)])
+        ratios.append(float(errors.mean() / values.std(ddof=1)))
+    means, others = np.concatenate(in_mean), np.concatenate(in_other)
+    return {
+        "criterion": (
+            f"9 coverage of {cloud}: mean {means.mean():.3f}, another probe {others.mean():.3f}, "
+            f"std_error / spread {np.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        ),
+        "cells": len(ratios),
+        "holding": int(sum(0.75 <= ratio <= 1.35 for ratio in ratios)),
+        "failed": "",
+    }
+
+
 STUDIES = {
     "synthetic": synthetic,
+    "scales": scales,
     "reach": reach,
     "tiny": tiny,
     "pretrained": pretrained,
     "coverage": coverage,
+    "verdict": verdict,
 }
 
 
@@ -479,7 +644,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the text and stories260K-hf")
     parser.add_argument("--weights", type=Path, help="folder of published weights")
     parser.add_argument("--name", help="name of these weights in the table")
-    parser.add_argument("--vocabularies", type=int, nargs="+", default=(256, 512, 4096))
+    parser.add_argument("--vocabularies", type=int, nargs="*", default=(256, 512, 4096))
+    parser.add_argument("--steps", type=int, nargs="+", default=(0, 300), help="of coverage")
     parser.add_argument("--positions", nargs="+", default=("learned", "rotary", "none"))
     parser.add_argument("--probes", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--output", type=Path, help="file for the table")
