@@ -2,17 +2,14 @@
 
 nox -s setup      install the package with everything needed to develop it
 nox -s fast       lint, types and the default tests: tests/test_*.py
-nox -s nightly    the other tests, tests/nightly: kills, clusters, whole programs, long lists of
-                  parameters
+nox -s nightly    the other tests, tests/nightly: kills, clusters, whole programs, long lists
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
 nox -s attached   trackers with the lowest versions that a training job may have, and with those of
-                  a year ago, each in
-                  an environment of its own
+                  a year ago, each in an environment of its own
 nox -s environments   whether the package installs into those of training jobs without replacing
-                      what they have, and
-                  whether uv.lock is of this pyproject.toml
+                      what they have, and whether uv.lock is of this pyproject.toml
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an
                   environment of its own
 nox -s elsewhere  tests without what macOS and Windows lack, taken away on Linux

@@ -1,14 +1,15 @@
 """Compare the kernels with other packages: time relative to a bare matrix product, errors, memory.
 
-    pip install scikit-dimension scikit-learn faiss-cpu threadpoolctl && pip install --no-deps
-    llm-microscope python benchmarks/kernel_comparison.py
+    pip install scikit-dimension scikit-learn faiss-cpu threadpoolctl
+    pip install --no-deps llm-microscope
+    python benchmarks/kernel_comparison.py
     python benchmarks/kernel_comparison.py --output FOLDER
-    python benchmarks/kernel_comparison.py --model runs/wide/hf_checkpoints/step300 --text enwik8
-    --clouds
+    python benchmarks/kernel_comparison.py --model runs/wide/hf_checkpoints/step300 \\
+        --text enwik8 --clouds
 
-Prints a table for each cloud; packages that are not installed are named in it. DADApy needs numpy <
-2 and so an environment of its own, llm-microscope its own folder on PYTHONPATH. --output names a
-folder for the tables and all numbers as CSV.
+Prints a table for each cloud; packages that are not installed are named in it. DADApy needs
+numpy < 2 and so an environment of its own, llm-microscope its own folder on PYTHONPATH. --output
+names a folder for the tables and all numbers as CSV.
 """
 
 from __future__ import annotations

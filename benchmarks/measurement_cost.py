@@ -3,12 +3,12 @@ matrix product.
 
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/decoder_enwik8.yaml --repeats 9
-    python benchmarks/measurement_cost.py --device cuda        and the largest memory of a
-                                                               measurement there
-    python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768      where the time goes,
-                                                                              by size of the model
-    python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70      time and memory of
-                                                                              clouds alone
+    python benchmarks/measurement_cost.py --device cuda
+    python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768
+    python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70
+
+With --device cuda the largest memory of a measurement is printed too; --table says where the time
+goes by size of the model, --cloud gives time and memory of clouds alone.
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range;
 absolute times are given for orientation only. On the CPU they are processor time, which other

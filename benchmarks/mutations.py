@@ -6,8 +6,8 @@ default lane. A mutation that no test notices is a test that is missing.
 
 python benchmarks/mutations.py                        all of them, one after the other
 python benchmarks/mutations.py -j 4                   in four processes, each with a copy of its own
-python benchmarks/mutations.py two_nn --likely-only   those of a file or description; without the
-whole lane python benchmarks/mutations.py --list
+python benchmarks/mutations.py two_nn --likely-only   those of a file or description, likely tests
+python benchmarks/mutations.py --list
 """
 
 from __future__ import annotations

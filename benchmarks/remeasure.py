@@ -1,8 +1,9 @@
 """Measure the saved checkpoints of a run of train.py again, by any sampling design.
 
-    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --output
-    docs/runs/decoder python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder
-    --design dense --output docs/sampling/dense
+    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder \\
+        --output docs/runs/decoder
+    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder \\
+        --design dense --output docs/sampling/dense
 
 The probe is made of the run's own held-out text, as its config.yaml says. The rows of the training
 loss are taken over from the run's store; those of the learning rate follow from its schedule, where

@@ -1,16 +1,17 @@
 """Compare the status of short trainings with their losses at every step: how often is it a false
 alarm?
 
-    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py                    # 120 trainings:
-    some 20 minutes OMP_NUM_THREADS=1 python benchmarks/status_calibration.py --runs 20 --seed 1 -o
-    calibration.csv
+    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py
+    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py --runs 20 --seed 1 \\
+        -o calibration.csv
 
-Trains small decoders on the built-in text, each with another seed and a learning rate drawn between
-3e-4 and 1, which is held after a short warm-up, so that some trainings go well and some fail. A
-training counts as failed if, at its end, the mean of its last 20 losses lies 10% above the lowest
-such mean before, or is not finite. The status is that of :func:`repdyn.insights`, which knows the
-loss at every tenth step only. Rates have 95% intervals of Clopper and Pearson. A training is
-written to the file as soon as it is done, and is not repeated.
+The first is 120 trainings, some 20 minutes. Trains small decoders on the built-in text, each with
+another seed and a learning rate drawn between 3e-4 and 1, which is held after a short warm-up, so
+that some trainings go well and some fail. A training counts as failed if, at its end, the mean of
+its last 20 losses lies 10% above the lowest such mean before, or is not finite. The status is that
+of :func:`repdyn.insights`, which knows the loss at every tenth step only. Rates have 95% intervals
+of Clopper and Pearson. A training is written to the file as soon as it is done, and is not
+repeated.
 """
 
 from __future__ import annotations

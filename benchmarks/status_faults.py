@@ -1,17 +1,16 @@
 """Plant faults in short trainings and read their status: how many failures does it miss, how often
 is it a false alarm?
 
-    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 3000             # 116 trainings:
-                                                                                 some 20 minutes
-    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling  # measured at 0, 1,
-                                                                                 2, 4 ... 64, 75 ...
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 3000
+    OMP_NUM_THREADS=1 python benchmarks/status_faults.py --seed 4000 --doubling
 
-60 trainings without a fault, each with an architecture, width, depth, text, batch, optimizer,
-schedule and learning rate of its own, and each of 14 faults in four of them, so that every faulty
-training has a sound twin with the same seed. Thresholds and rules were chosen on trainings that
-failed by their learning rate alone; no fault here is one of those (`abrupt` comes nearest). A
-training is measured with the defaults at every tenth step, with the loss of the step before and
-that of held-out text, as its owner would see it, the fault included.
+These are 116 trainings, some 20 minutes; --doubling measures at steps 0, 1, 2, 4 ... 64, 75 ...
+There are 60 trainings without a fault, each with an architecture, width, depth, text, batch,
+optimizer, schedule and learning rate of its own, and each of 14 faults in four of them, so that
+every faulty training has a sound twin with the same seed. Thresholds and rules were chosen on
+trainings that failed by their learning rate alone; no fault here is one of those (`abrupt` comes
+nearest). A training is measured with the defaults at every tenth step, with the loss of the step
+before and that of held-out text, as its owner would see it, the fault included.
 
 Criteria, fixed before the first of these trainings and not to be changed by their outcome:
 
@@ -24,8 +23,9 @@ Criteria, fixed before the first of these trainings and not to be changed by the
 - Intervals are those of Clopper and Pearson, 95%. The status is acceptable if
   A1 of sound trainings at most 5% have the status failed, and the interval ends below 10%;
   A2 of sound trainings at most 20% have the status failed or watch, and the interval ends below
-  33%; A3 of failed trainings at least 80% have the status failed or watch, and the interval begins
-  above 65%.
+     33%;
+  A3 of failed trainings at least 80% have the status failed or watch, and the interval begins
+     above 65%.
 - It is expected that A1 holds and A3 does not: the status looks at losses that rise and geometry
   that changes, not at a loss that stays high, nor at one that falls for a wrong reason.
 - Of the trainings from seed 0 on, 27% of the sound and 27% of the failed ones were watched because
@@ -39,8 +39,9 @@ Criteria, fixed before the first of these trainings and not to be changed by the
   seed 4000 on, once, both ways are compared on the same trainings. The change stays if
   B1 of sound trainings at most 20% are failed or watched, and the interval ends below 33%;
   B2 of failed trainings those that are found are at most 10 points fewer than with the last half of
-  the measured steps. If it is not less often a false alarm than before (B3), it goes too. All three
-  are expected to hold.
+     the measured steps.
+  If it is not less often a false alarm than before (B3), it goes too. All three are expected to
+  hold.
 
 What a fault does was tried on 20 seeds from 1000 on, by the true loss alone: `frozen` and
 `residual` did no harm. A training is written to the file as soon as it is done, and is not

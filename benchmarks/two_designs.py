@@ -2,8 +2,8 @@
 one figure.
 
     python benchmarks/two_designs.py --run decoder docs/runs/decoder docs/sampling/decoder_dense \\
-        --run encoder docs/runs/encoder docs/sampling/encoder_dense --output
-        docs/sampling/two_designs.png
+        --run encoder docs/runs/encoder docs/sampling/encoder_dense \\
+        --output docs/sampling/two_designs.png
 
 Each --run names a title, the store of the default design and that of the dense one, as
 benchmarks/remeasure.py makes them. The curves are means over the blocks that have a value at most

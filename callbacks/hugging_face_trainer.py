@@ -29,8 +29,8 @@ class HuggingFaceTracker(TrainerCallback):
     """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a
     ``transformers.Trainer``.
 
-        Trainer(model, arguments, train_dataset=data, callbacks=[HuggingFaceTracker(probe,
-        schedule=100)])
+        tracker = HuggingFaceTracker(probe, schedule=100)
+        Trainer(model, arguments, train_dataset=data, callbacks=[tracker])
 
     Schedule, store, figures and guarantees are those of
     :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a measured step is stored if the

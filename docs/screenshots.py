@@ -1,11 +1,11 @@
 """Make the screenshots of the docs in a headless chromium: of reports, of the table of runs, of the
 explorer.
 
-    python docs/screenshots.py                                      # reports and runs, from the
-                                                                    stores of docs/runs
-    python docs/screenshots.py --models all-MiniLM-L6-v2 stories260K    # the explorer's: an
-                                                                        encoder, then a decoder
+    python docs/screenshots.py
+    python docs/screenshots.py --models all-MiniLM-L6-v2 stories260K
 
+The first makes those of reports and runs, from the stores of docs/runs, the second the explorer's,
+of an encoder and then a decoder.
 An encoder alone gives the pictures in which it is alone.
 Needs playwright and a chromium, which REPDYN_CHROMIUM may name.
 """

@@ -1,7 +1,7 @@
 """Compare the arms of several experiments with the first of them: a table and a forest plot.
 
-  python -m experiments.compare docs/experiment/small docs/experiment/small_no_bos --output
-  docs/experiment
+  python -m experiments.compare docs/experiment/small docs/experiment/small_no_bos \\
+      --output docs/experiment
 
 The folders are those that experiments.collect writes. Writes comparison.csv and
 figures/comparison.png: the statistics of each arm, and their differences from the first arm in the

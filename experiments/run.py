@@ -4,8 +4,8 @@
   python -m experiments.run experiments/plans/matched_pair.yaml --text TEXT --workers 1 --threads 2
   python -m experiments.run experiments/plans/matched_pair.yaml --text TEXT --only 'seed[12]/*'
   python -m experiments.run experiments/plans/matched_pair.yaml --list
-  RAY_ADDRESS=HEAD:6379 python -m experiments.run PLAN --text /shared/TEXT --output /shared/OUT
-  --ray --workers 10
+  RAY_ADDRESS=HEAD:6379 python -m experiments.run PLAN --text /shared/TEXT \\
+      --output /shared/OUT --ray --workers 10
 
 Each run is a process of its own. Ctrl-C stops all of them after the step they are at, and they save
 a checkpoint; a killed one loses at most 100 steps. The same command goes on. A run that fails is

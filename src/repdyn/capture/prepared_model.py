@@ -600,8 +600,7 @@ def _body(
     block.
 
     The model itself is called where a measured block is in the head, and where its forward pass is
-    not the library's
-    own: in a class of the user's, or in a function or hooks attached to it.
+    not the library's own: in a class of the user's, or in a function or hooks attached to it.
     """
     inside = set() if whole is None else set(whole.base_model.modules())
     if whole is None or not all(block.module in inside for block in blocks):

@@ -6,8 +6,7 @@ that topic's words. Words of a document are exchangeable: where a word stands sa
 topic.
 
 Source: Blei, Ng, Jordan, Latent Dirichlet Allocation, JMLR 2003; as data for transformers, Li, Li,
-    Risteski, How Do
-Transformers Learn Topic Structure, ICML 2023.
+Risteski, How Do Transformers Learn Topic Structure, ICML 2023.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class CollateMasked:
             every batch (so that validation losses compare), or is drawn anew each time.
 
     Source: Devlin et al. 2019, section 3.1, through
-        ``transformers.DataCollatorForLanguageModeling``.
+    ``transformers.DataCollatorForLanguageModeling``.
     """
 
     def __init__(

@@ -179,8 +179,8 @@ class Session:
     def attention(self, sentence: str, number: int, layer: int) -> tuple[list[str], Tensor]:
         """Return the tokens of a sentence in one checkpoint, and their attention weights in one
         layer: (heads, n, n), from each of the first n tokens to each; a row sums to 1, or to less
-            with learned sinks. A ValueError if there
-        are none."""
+        with learned sinks. A ValueError if there are none.
+        """
         loaded = self.models[number]
         ids = self._ids(loaded, sentence)
         try:

@@ -136,10 +136,10 @@ def means_over_layers(
     """Draw metrics averaged over layers against training, one line per run, one panel per metric
     and subset.
 
-    The panels of a metric share the axis of values. The x axis is in
-    tokens if all runs have token counts, otherwise in steps; it is logarithmic and shows zero. Runs
-    with one checkpoint are left out, and the title says how many. The legend tells which runs are
-    averaged over fewer layers than they have.
+    The panels of a metric share the axis of values. The x axis is in tokens if all runs have token
+    counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint are left
+    out, and the title says how many. The legend tells which runs are averaged over fewer layers
+    than they have.
     """
     drawn, looks = [run for run in runs if len(run.steps) > 1], _looks(runs)
     wanted = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]

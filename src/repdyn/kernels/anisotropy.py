@@ -82,8 +82,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
 
     Source: Razzhigaev et al., The Shape of Learning: Anisotropy and Intrinsic Dimensions in
-        Transformer-Based Models,
-    Findings of EACL 2024, section 3.1.
+    Transformer-Based Models, Findings of EACL 2024, section 3.1.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])

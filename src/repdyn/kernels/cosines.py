@@ -108,8 +108,7 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
     Undefined when the points contain NaN, inf or a vector of zeros, or fewer than 3 of them differ.
 
     Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019, its
-        measure of anisotropy,
-    there taken over random pairs.
+    measure of anisotropy, there taken over random pairs.
 
     Example:
         >>> mean_cosine(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])).item()
@@ -206,7 +205,7 @@ def alignment_falls(
     Invariant and undefined as :func:`alignment`.
 
     Source: Lee, Fractal Self-Similarity in Semantic Convergence, Fractal Fract. 8(10):552, 2024,
-        assumption 1.
+    assumption 1.
 
     Example:
         >>> first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 1.0],

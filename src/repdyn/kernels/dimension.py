@@ -41,8 +41,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
     of float64.
 
     Source: Denti, Doimo, Laio, Mira, The generalized ratios intrinsic dimension estimator,
-        Scientific Reports 12:20005,
-    2022, equations 5 and 8.
+    Scientific Reports 12:20005, 2022, equations 5 and 8.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1,
@@ -102,10 +101,9 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
     Invariant and undefined as :func:`gride`.
 
     Source: Levina, Bickel, Maximum Likelihood Estimation of Intrinsic Dimension, NeurIPS 17, 2004,
-        equation 8; combined
-    over the points as in MacKay, Ghahramani, Comments on "Maximum Likelihood Estimation of
-    Intrinsic Dimension", 2005. Estimates of high dimensions are biased low, the more so the larger
-    k.
+    equation 8; combined over the points as in MacKay, Ghahramani, Comments on "Maximum Likelihood
+    Estimation of Intrinsic Dimension", 2005. Estimates of high dimensions are biased low, the more
+    so the larger k.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1,
@@ -166,9 +164,8 @@ def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Ten
     throughout.
 
     Source: Ruppik, Heck, van Niekerk, Vukovic, Lin, Feng, Zibrowius, Gasic, Less is More: Local
-        Intrinsic Dimensions of
-    Contextual Language Models, arXiv 2506.01034, 2025; the estimator is that of Facco et al.,
-    Scientific Reports 7:12140, 2017.
+    Intrinsic Dimensions of Contextual Language Models, arXiv 2506.01034, 2025; the estimator is
+    that of Facco et al., Scientific Reports 7:12140, 2017.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1,
@@ -269,11 +266,10 @@ def ph_dimension(x: Tensor | Cloud, *, points: int = 512, alpha: float = 1.0) ->
     distances leave the range of float64.
 
     Source: Schweinhart, Fractal dimension and the persistent homology of random geometric
-        complexes, Advances in
-    Mathematics 372, 2020; for language models Tulchinskii et al., Intrinsic Dimension Estimation
-    for Robust Detection of AI-Generated Texts, NeurIPS 36, 2023. That lengths of a minimum spanning
-    tree grow so is Steele's theorem, Annals of Probability 16:1767, 1988. Estimates of high
-    dimensions are biased low.
+    complexes, Advances in Mathematics 372, 2020; for language models Tulchinskii et al., Intrinsic
+    Dimension Estimation for Robust Detection of AI-Generated Texts, NeurIPS 36, 2023. That lengths
+    of a minimum spanning tree grow so is Steele's theorem, Annals of Probability 16:1767, 1988.
+    Estimates of high dimensions are biased low.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1,

@@ -43,9 +43,8 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
     rounding (1e-9 of the longest one's length, centred).
 
     Source: Wu, Papyan, Linguistic Collapse: Neural Collapse in (Large) Language Models, arXiv
-        2405.17767, 2024; the
-    quantity is that of Galanti, György, Hutter, On the Role of Neural Collapse in Transfer
-    Learning, ICLR 2022.
+    2405.17767, 2024; the quantity is that of Galanti, György, Hutter, On the Role of Neural
+    Collapse in Transfer Learning, ICLR 2022.
 
     Example:
         >>> points = torch.tensor([[0.0, 1.0], [0.0, -1.0], [4.0, 1.0], [4.0, -1.0], [9.0, 9.0]])
@@ -87,8 +86,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     for W (beside one of each, at least dim), or when all means are equal.
 
     Source: Thilak et al., LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL
-        Architectures, ICLR 2024
-    (arXiv 2312.04000).
+    Architectures, ICLR 2024 (arXiv 2312.04000).
 
     Example:
         >>> points = torch.tensor([[0.0, 1.0], [0.2, 1.1], [4.0, 1.0], [4.1, 0.8], [9.0, 9.0],
@@ -149,9 +147,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     equals the mean of all in a view.
 
     Source: Skean et al., DiME: Maximizing Mutual Information by a Difference of Matrix-Based
-        Entropies, arXiv
-    2301.08164; with these matrices in the code of Layer by Layer, arXiv 2502.02013, whose views are
-    augmented prompts.
+    Entropies, arXiv 2301.08164; with these matrices in the code of Layer by Layer, arXiv
+    2502.02013, whose views are augmented prompts.
 
     Example:
         >>> points = torch.tensor([[3.0, 0.0], [2.0, 1.0], [0.0, 3.0], [-1.0, 2.0], [-3.0, -1.0],
@@ -265,8 +262,7 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     has ``min_contexts`` vectors.
 
     Source: Ethayarajh, How Contextual are Contextualized Word Representations?, EMNLP 2019,
-        self-similarity adjusted
-    for anisotropy, of words in at least 5 contexts.
+    self-similarity adjusted for anisotropy, of words in at least 5 contexts.
 
     Example:
         >>> points = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
@@ -321,8 +317,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     is zero, or for NaN and inf.
 
     Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6;
-        theirs is of the word
-    embeddings, each word once.
+    theirs is of the word embeddings, each word once.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])

@@ -469,10 +469,9 @@ def near_duplicate_share(cloud: Cloud) -> Tensor:
     near duplicate.
 
     Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct
-    points from their
-    centre: from the mean of all of them, then three times from the mean of the nearer half. This is
-        robust to a few
-    huge points, such as attention sinks, which would dominate the mean and any mean square.
+    points from their centre: from the mean of all of them, then three times from the mean of the
+    nearer half. This is robust to a few huge points, such as attention sinks, which would dominate
+    the mean and any mean square.
 
     Returns:
         0-d float64 tensor in [0, 1]; NaN when undefined.

@@ -44,8 +44,7 @@ def massive_activation_share(
     Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
 
     Source: Sun, Chen, Kolter, Liu, Massive Activations in Large Language Models, COLM 2024, section
-        2, whose criterion
-    it is ("at least or around 1,000 times"); the share is ours.
+    2, whose criterion it is ("at least or around 1,000 times"); the share is ours.
 
     Example:
         >>> states = torch.full((4, 8), 0.125)
@@ -90,8 +89,7 @@ def outlier_kurtosis(x: Tensor | Cloud) -> Tensor:
     Invariant and undefined as :func:`massive_activation_share`, and invariant to uniform scaling.
 
     Source: He, Noci, Paliotta, Schlag, Hofmann, Understanding and Minimising Outlier Features in
-        Neural Network
-    Training, arXiv 2405.19279, 2024.
+    Neural Network Training, arXiv 2405.19279, 2024.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -141,8 +139,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     alone would choose the longest.
 
     Source: the definition is ours. The few vectors it is made for are those of Sun, Chen, Kolter,
-        Liu, Massive
-    Activations in Large Language Models, COLM 2024.
+    Liu, Massive Activations in Large Language Models, COLM 2024.
 
     Example:
         >>> x = torch.tensor([[9.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])

@@ -75,11 +75,10 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     normalised, for vectors of one coordinate.
 
     Source: prompt entropy of Skean et al., Layer by Layer: Uncovering Hidden Representations in
-        Language Models, ICML
-    2025 (arXiv 2502.02013), with alpha = 1, as measured by Queipo-de-Llano et al., Attention Sinks
-    and Compression Valleys in LLMs Are Two Sides of the Same Coin (arXiv 2510.06477). The code of
-    the former centres the tokens of a sequence and scales each to length 1 first, so that long
-    vectors count as much as short ones.
+    Language Models, ICML 2025 (arXiv 2502.02013), with alpha = 1, as measured by Queipo-de-Llano et
+    al., Attention Sinks and Compression Valleys in LLMs Are Two Sides of the Same Coin (arXiv
+    2510.06477). The code of the former centres the tokens of a sequence and scales each to length 1
+    first, so that long vectors count as much as short ones.
 
     Example:
         >>> states = torch.tensor([[3.0, 0.0], [0.0, 3.0], [1.0, 1.0], [2.0, 2.0]])
@@ -122,8 +121,7 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
     and where a vector equals the mean of its sequence.
 
     Source: Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML
-        2025 (arXiv
-    2502.02013), as its code has it.
+    2025 (arXiv 2502.02013), as its code has it.
 
     Example:
         >>> states = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
@@ -171,9 +169,8 @@ def curvature(sequences: Sequences) -> Tensor:
     tokens. Undefined where a sequence has no two successive steps, and for NaN and inf.
 
     Source: Henaff, Goris, Simoncelli, Perceptual straightening of natural videos, Nature
-        Neuroscience 22, 2019; for
-    language models Hosseini, Fedorenko, NeurIPS 36, 2023, and Skean et al., arXiv 2502.02013. The
-    deviation is ours.
+    Neuroscience 22, 2019; for language models Hosseini, Fedorenko, NeurIPS 36, 2023, and Skean et
+    al., arXiv 2502.02013. The deviation is ours.
 
     Example:
         >>> line = torch.arange(5.0)[:, None] * torch.tensor([[3.0, 4.0]])
@@ -211,9 +208,9 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
     Undefined for a sequence of one token, and for NaN, inf or a vector of zeros.
 
     Source: Liu et al., Dispersion Loss Counteracts Embedding Condensation and Improves
-        Generalization in Small Language
-    Models, 2026 (arXiv 2602.00217), who average over all n**2 pairs, each vector with itself among
-    them: their value is ``c + (1 - c) / n`` where this one is c.
+    Generalization in Small Language Models, 2026 (arXiv 2602.00217), who average over all n**2
+    pairs, each vector with itself among them: their value is ``c + (1 - c) / n`` where this one is
+    c.
 
     Example:
         >>> states = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
@@ -247,9 +244,9 @@ def largest_activation(sequences: Sequences) -> Tensor:
     Undefined for NaN and inf.
 
     Source: Sun, Chen, Kolter, Liu, Massive Activations in Large Language Models, COLM 2024, who
-        show the largest
-    magnitudes of each layer, mean over sequences. Gallego-Feliciano et al., Hidden Dynamics of
-    Massive Activations in Transformer Training (arXiv 2508.03616), follow them over training.
+    show the largest magnitudes of each layer, mean over sequences. Gallego-Feliciano et al., Hidden
+    Dynamics of Massive Activations in Transformer Training (arXiv 2508.03616), follow them over
+    training.
 
     Example:
         >>> states = torch.tensor([[1.0, -8.0], [2.0, 0.0], [0.5, 4.0]])
@@ -293,8 +290,7 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     and for NaN and inf.
 
     Source: Gu, Pang, Du, Liu, Zhang, Du, Wang, Lin, When Attention Sink Emerges in Language Models:
-        An Empirical View,
-    ICLR 2025 (arXiv 2410.10781), section 3, with the threshold 0.3.
+    An Empirical View, ICLR 2025 (arXiv 2410.10781), section 3, with the threshold 0.3.
 
     Example:
         >>> weights = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[1.0, 0.0], [0.2, 0.8]]])
@@ -328,9 +324,8 @@ def attention_evenness(weights: Tensor) -> Tensor:
     inf.
 
     Source: entropy of attention, as in Ghader, Monz, What does Attention in Neural Machine
-        Translation Pay Attention
-    to?, IJCNLP 2017, here relative to even attention, which Li, Li, Risteski, ICML 2023, assume
-    while embeddings form.
+    Translation Pay Attention to?, IJCNLP 2017, here relative to even attention, which Li, Li,
+    Risteski, ICML 2023, assume while embeddings form.
 
     Example:
         >>> weights = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]])

@@ -28,10 +28,9 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     another's.
 
     ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with ``K = A A.T`` and ``L = B B.T``. Debiased,
-    HSIC is the unbiased
-    estimate: without the diagonals, and centred so that it is zero on average for independent
-        clouds. Otherwise it is
-    ``|A.T B|**2`` of the centred points, which for such clouds is about ``d / (n + d)``.
+    HSIC is the unbiased estimate: without the diagonals, and centred so that it is zero on average
+    for independent clouds. Otherwise it is ``|A.T B|**2`` of the centred points, which for such
+    clouds is about ``d / (n + d)``.
 
     Args:
         a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -51,11 +50,10 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     alike than any other two.
 
     Source: Kornblith, Norouzi, Lee, Hinton, Similarity of Neural Network Representations Revisited,
-        ICML 2019; the
-    estimate of HSIC is equation 5 of Song, Smola, Gretton, Bedo, Borgwardt, JMLR 13, 2012, in the
-    form of inner products of U-centred matrices (Székely, Rizzo, Annals of Statistics 42, 2014).
-    Why it is the default: Murphy, Zylberberg, Fyshe, Correcting Biased Centered Kernel Alignment
-    Measures, arXiv 2405.01012, 2024.
+    ICML 2019; the estimate of HSIC is equation 5 of Song, Smola, Gretton, Bedo, Borgwardt, JMLR 13,
+    2012, in the form of inner products of U-centred matrices (Székely, Rizzo, Annals of Statistics
+    42, 2014). Why it is the default: Murphy, Zylberberg, Fyshe, Correcting Biased Centered Kernel
+    Alignment Measures, arXiv 2405.01012, 2024.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -173,8 +171,7 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     differ.
 
     Source: Ding, Denain, Steinhardt, Grounding Representation Similarity Through Statistical
-        Testing, NeurIPS 34, 2021,
-    section 2; the minimum is Schönemann's, Psychometrika 31:1, 1966.
+    Testing, NeurIPS 34, 2021, section 2; the minimum is Schönemann's, Psychometrika 31:1, 1966.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -243,9 +240,8 @@ def mutual_knn(
     left, or when ties leave out more than half of the tokens.
 
     Source: Huh, Cheung, Wang, Isola, The Platonic Representation Hypothesis, ICML 2024, appendix A
-        (the overlap, with
-    k = 10). The calibration has the form of Cohen's kappa (Educational and Psychological
-    Measurement 20:37, 1960).
+    (the overlap, with k = 10). The calibration has the form of Cohen's kappa (Educational and
+    Psychological Measurement 20:37, 1960).
 
     Example:
         >>> line = torch.arange(100.0)[:, None] ** 1.1
@@ -346,8 +342,7 @@ def information_imbalance(
     more than rounding.
 
     Source: Glielmo, Zeni, Cheng, Csanyi, Laio, Ranking the information content of distance
-        measures, PNAS Nexus 1,
-    2022, equation 2.
+    measures, PNAS Nexus 1, 2022, equation 2.
 
     Example:
         >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
@@ -409,7 +404,7 @@ def token_imbalance(x: Tensor | Cloud, ids: Tensor) -> Tensor:
     rounding.
 
     Source: as :func:`information_imbalance`; the distance of labels is that of Acevedo et al.,
-        arXiv 2505.17101.
+    arXiv 2505.17101.
 
     Example:
         >>> x = torch.tensor([[0.0], [0.1], [5.0], [5.3]])
@@ -475,8 +470,7 @@ def linearity(
     next layer the step is -X and a constant, which is linear: 1.
 
     Source: Razzhigaev et al., Your Transformer is Secretly Linear, ACL 2024, section 3; their
-        similarity without
-    the residual is that of "step".
+    similarity without the residual is that of "step".
 
     Example:
         >>> x = torch.tensor([[-3.0], [-1.0], [1.0], [3.0]])

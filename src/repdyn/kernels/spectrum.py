@@ -40,7 +40,7 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
     fewer than 3 of them differ.
 
     Source: Gao et al., A theory of multineuronal dimensionality, dynamics and measurement, bioRxiv
-        214262, 2017.
+    214262, 2017.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -74,9 +74,8 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     and where A <= 0.
 
     Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno,
-        Yamada, Estimations
-    for some functions of covariance matrix in high dimension, Journal of Multivariate Analysis 130,
-    2014.
+    Yamada, Estimations for some functions of covariance matrix in high dimension, Journal of
+    Multivariate Analysis 130, 2014.
 
     Example:
         >>> cross = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 0.0]])
@@ -151,7 +150,7 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     translation.
 
     Source: arXiv 2509.23024, which calls it RankMe; RankMe of Garrido et al., ICML 2023, takes
-        singular values.
+    singular values.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -203,8 +202,8 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         first: rank of the first of at least 10 eigenvalues of the fit, the largest being 1.
         last: rank of the last one. Where fewer than that stand above rounding (1e-12 of the
-            largest), the fit ends with
-            them: compare clouds of at least ``last`` directions, or of one width.
+            largest), the fit ends with them: compare clouds of at least ``last`` directions, or of
+            one width.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number >= 0; NaN when undefined.
@@ -213,10 +212,9 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     eigenvalues from ``first`` on stand above rounding.
 
     Source: Agrawal, Mondal, Ghosh, Richards, alpha-ReQ: Assessing Representation Quality in
-        Self-Supervised Learning by
-    measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights are the defaults of its
-    authors' package, reptrix 0.1.0; the code of its experiments, fastssl, took ranks 4 to 100. The
-    fit is that of Stringer et al., Nature 571:361, 2019.
+    Self-Supervised Learning by measuring eigenspectrum decay, NeurIPS 35, 2022. Ranks and weights
+    are the defaults of its authors' package, reptrix 0.1.0; the code of its experiments, fastssl,
+    took ranks 4 to 100. The fit is that of Stringer et al., Nature 571:361, 2019.
 
     Example:
         >>> spokes = torch.arange(1.0, 65.0).rsqrt().diag()
@@ -307,8 +305,7 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
     they are directions that are not used, and that it is undefined when dim is 1.
 
     Source: Rudman, Gillman, Rayne, Eickhoff, IsoScore: Measuring the Uniformity of Embedding Space
-        Utilization,
-    Findings of ACL 2022, algorithm 1.
+    Utilization, Findings of ACL 2022, algorithm 1.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])

@@ -162,10 +162,9 @@ def two_nn(
     leave the range of float64.
 
     Source: Facco, d'Errico, Rodriguez, Laio, Estimating the intrinsic dimension of datasets by a
-        minimal neighborhood
-    information, Scientific Reports 7:12140, 2017, equations 3 to 5. Estimates of high dimensions
-    are biased low. The convention of "count": Razzhigaev et al., The Shape of Learning, Findings of
-    EACL 2024, whose package it is.
+    minimal neighborhood information, Scientific Reports 7:12140, 2017, equations 3 to 5. Estimates
+    of high dimensions are biased low. The convention of "count": Razzhigaev et al., The Shape of
+    Learning, Findings of EACL 2024, whose package it is.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1,

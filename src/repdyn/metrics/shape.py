@@ -51,8 +51,8 @@ METRICS = [
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
         settings={"discard": 0.1, "duplicates": "collapse", "estimator": "regression"},
         neighbours=2,
-        # The nearest neighbour of most vectors may be the same input in another window: then the
-        # dimension is that of one token's variation, and never shown without that of the layer.
+        # The nearest neighbour of most vectors may be the same input in another window, and the
+        # dimension that of one token's variation: it is always measured without repeats too.
         subsets=("all", "distinct_inputs"),
         title="Intrinsic dimension (TwoNN)",
         family="geometry",

@@ -4,7 +4,7 @@ Vectors of one window share their context, so they are not independent. A neighb
 of dimension whose neighbours come from the same window measures a trajectory instead of the
 representation (Theiler, Physical Review A 34:2427, 1986). The design therefore belongs to every
 value: it is hashed with the probe and recorded in each row, and values of different designs are
-    never joined into one curve.
+never joined into one curve.
 """
 
 import math

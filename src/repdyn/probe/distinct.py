@@ -18,9 +18,9 @@ from repdyn.probe.design import DISTINCT_INPUTS, TYPES
 MOST_VECTORS = {DISTINCT_INPUTS: 2048, TYPES: 4096}
 """Largest number of vectors in each of the two clouds. 2,048 distinct inputs are within reach of a
 text of bytes, so that models of all vocabularies are measured at one number."""
-FEWEST_VECTORS = {DISTINCT_INPUTS: 512, TYPES: 512}
-"""Least number of vectors in each of the two clouds: below, estimates vary too much with the draw
-of the occurrences. A cloud of all tokens that is smaller itself needs half of its vectors."""
+FEWEST_VECTORS = 512
+"""Least number of vectors in either cloud: below, estimates vary too much with the draw of the
+occurrences. Where a cloud of all tokens is small itself, half as many as it has are enough."""
 
 
 def input_numbers(tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def too_few(subset: str, n_vectors: int, batch_vectors: int) -> str | None:
     'the text has 81 distinct tokens, at least 512 needed'
     >>> too_few("types", n_vectors=81, batch_vectors=100)
     """
-    least = min(FEWEST_VECTORS[subset], batch_vectors // 2)
+    least = min(FEWEST_VECTORS, batch_vectors // 2)
     if n_vectors >= least:
         return None
     what = "distinct tokens" if subset == TYPES else "distinct tokens at a position"

@@ -248,7 +248,7 @@ class Probe:
                 of each window of 80 tokens, disjoint batches, neighbours in the same window
                 excluded), "dense" (most tokens of few long windows), "paper" (the published
                 protocol: all tokens of 128 windows of 512 characters) or "shuffled" (as
-                    "independent", the tokens of each window in random order).
+                "independent", the tokens of each window in random order).
             vectors_per_window: largest number of vectors of one window in a batch, if the text has
                 enough windows; None for the design's default.
 

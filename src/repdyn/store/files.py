@@ -181,8 +181,7 @@ def read_tables(
         paths: of the files.
         columns: those to read, in this order; nullable ones that a file lacks are null.
         damaged: called with the error of each file that cannot be read, or has other columns than
-            the schema, or no
-            rows: it is left out. Without it, the ValueError is raised.
+            the schema, or no rows: it is left out. Without it, the ValueError is raised.
     """
     wanted, tables, shared = (
         encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])),

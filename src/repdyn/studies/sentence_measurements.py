@@ -289,7 +289,7 @@ def consistency(
 
     Two differences that start from the same sentence (``sources``) share a vector, which makes them
     alike: they are not compared. The permutation test permutes the labels of the kinds; p-values
-        are not corrected for their number.
+    are not corrected for their number.
 
     Returns:
         A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of

@@ -153,9 +153,8 @@ def position_effect(
     tokens of a sentence.
 
     Columns: layer, state, change (of the cosine or distance), size (of it, without sign), ranks
-        (change of rank,
-    without sign), same_rank (share of tokens), same_nearest (share of tokens with the same nearest
-    token).
+    (change of rank, without sign), same_rank (share of tokens), same_nearest (share of tokens with
+    the same nearest token).
     """
     keys, measure = ["layer", "state"], measure_of(plain.table)
     change = added.table[measure] - plain.table[measure]

@@ -157,8 +157,7 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     """Fit a topic model to documents by online variational Bayes, the same one for the same seed.
 
     Source: Blei, Ng, Jordan, JMLR 2003; Hoffman, Blei, Bach, Online Learning for Latent Dirichlet
-        Allocation, NeurIPS
-    2010.
+    Allocation, NeurIPS 2010.
     """
     lexicon = Lexicon()
     spans = [lexicon.read(document)[2] for document in documents]
@@ -217,8 +216,8 @@ class TopicMeasurements(NamedTuple):
     attention: pd.DataFrame
     """A row for each layer from 1 on and head, and one for the mean over heads, whose head is
     missing: layer, head, same, different, gap, control, difference, standard_error, evenness; only
-        layer and reason for a layer without a
-    gap."""
+    layer and reason for a layer without a gap.
+    """
     words: pd.DataFrame | None
     """(n, n) inner products of the input embeddings of each topic's most frequent words, whose
     topics are index and columns, ascending; None where the input embeddings are not known."""

@@ -2,19 +2,16 @@
 
 The elements of a dump are treated as follows:
 
-======================================================
-===============================================================
-pages of the article namespace                          kept, starting with their title and
-                                                        separated by blank lines
+======================================================  ======================================
+pages of the article namespace                          kept, with their title, between blank lines
 redirects, pages of other namespaces, a truncated page  dropped
 links ``[[target|text]]`` and ``[address text]``        their text; bare addresses dropped
 headings, list items, bold, italics, inline HTML        their text
 templates, comments, tables, references                 dropped
 images, media, categories, links to other languages     dropped, with their captions
 code, preformatted lines, formulas, galleries, charts   dropped
-entities                                               the character
-======================================================
-===============================================================
+entities                                                the character
+======================================================  ======================================
 
 Markup is parsed by mwparserfromhell. On real pages this takes half a second per megabyte; for
 markup that is opened thousands of times and never closed, the time grows quadratically (20 s for
