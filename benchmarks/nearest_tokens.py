@@ -8,7 +8,8 @@ enwiki_extract.txt.xz and stories260K-hf; a study of other weights takes their f
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py tiny --data DATA
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py pretrained --data DATA --weights FOLDER
     OMP_NUM_THREADS=1 python benchmarks/nearest_tokens.py coverage --data DATA
-    python benchmarks/nearest_tokens.py verdict
+
+nearest_tokens_verdict.py judges the tables.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def synthetic(_: argparse.Namespace) -> Iterator[dict[str, object]]:
             types = draw(tokens, windows, 4096, PER_WINDOW, seed)
             fresh = torch.randn(len(types), d, generator=generator).double() @ embed[:d]
             plain = cloud[draw(None, windows, len(types), PER_WINDOW, seed)]
-            found = {
+            by_cloud = {
                 "today": measure(cloud),
                 "one of each type": measure(cloud[types], error=True),
                 "plain": measure(plain),
@@ -193,7 +194,7 @@ def synthetic(_: argparse.Namespace) -> Iterator[dict[str, object]]:
                 "without the same token": measure(cloud, "token"),
                 "second of a third token": measure(cloud, "token", third_token=True),
             }
-            for name, values in found.items():
+            for name, values in by_cloud.items():
                 yield {"d": d, "draw": seed, "cloud": name, **values}
 
 
@@ -370,7 +371,8 @@ def tiny(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     other = topics()
     for n_tokens in options.vocabularies:
         encode = tokenized(n_tokens, text)
-        training, held_out = encode(text[:1_500_000]), encode(text[3_000_000:6_000_000])
+        training = encode(text[:1_500_000])
+        held_out = encode(text[3_000_000:6_000_000])
         other_ids = encode(other)
         for positions in options.positions:
             model = tiny_model(positions, n_tokens)
@@ -390,8 +392,8 @@ def tiny(options: argparse.Namespace) -> Iterator[dict[str, object]]:
                     for block in (1, 4):
                         about = {**base, "text": name, "length": length, "block": block}
                         everything = all_vectors(ids, states[block])
-                        found = clouds_of(everything, True) if is_main else short(everything)
-                        for cloud, seed, values in found:
+                        clouds = clouds_of(everything, True) if is_main else short(everything)
+                        for cloud, seed, values in clouds:
                             yield {**about, "cloud": cloud, "draw": seed, **values}
 
 
@@ -407,7 +409,8 @@ def short(everything: Cloud) -> Iterator[tuple[str, int, dict[str, float]]]:
 
 def reach(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Count the distinct inputs and types that 512 windows of 80 tokens have."""
-    text, other = wikipedia(options.data), topics()
+    text = wikipedia(options.data)
+    other = topics()
     encoders = [(str(n), tokenized(n, text)) for n in (256, 512, 4096)]
     if options.weights is not None:
         from transformers import AutoTokenizer
@@ -491,144 +494,6 @@ def _probes(
                 yield {**row, **measure(cloud[drawn], error=True)}
 
 
-# Verdicts
-
-
-def verdict(options: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Judge the tables of all other studies by docs/neighbours/criteria.md."""
-    folder = OUTPUT
-    tiny_rows = pd.read_csv(folder / "tiny.csv")
-    tiny_rows["model"] = (
-        tiny_rows.vocabulary.astype(str) + " tokens, positions " + tiny_rows.positions
-    )
-    published = pd.read_csv(folder / "pretrained.csv").assign(
-        step=10**6, text="wikipedia", length=LENGTH
-    )
-    rows = pd.concat([tiny_rows, published])
-    keys = ["model", "step", "block"]
-    # the last cloud of a cell; a study that was ended early leaves cells without it
-    last = rows[rows.cloud == "gaussian, plain"].set_index(keys).index
-    rows = rows[rows.set_index(keys).index.isin(last)]
-    is_main = (rows.text == "wikipedia") & (rows.length == LENGTH)
-    by_cloud = rows[is_main].groupby([*keys, "cloud"])
-    value = by_cloud.dimension.mean().unstack()
-    spread = by_cloud.dimension.std().unstack()
-    same_input = by_cloud.same_input.mean().unstack()
-    same_token = by_cloud.same_token.mean().unstack()
-    size = by_cloud.n.mean().unstack()
-    is_trained = value.index.get_level_values("step") > 0
-
-    def line(criterion: str, cells: pd.Series) -> dict[str, object]:
-        """Say in how many cells a criterion holds, and where it does not."""
-        failed = ["/".join(map(str, each)) for each in cells.index[~cells]]
-        return {
-            "criterion": criterion,
-            "cells": len(cells),
-            "holding": int(cells.sum()),
-            "failed": "; ".join(failed),
-        }
-
-    known = pd.read_csv(folder / "synthetic.csv")
-    means = known.groupby(["d", "cloud"]).agg(n=("n", "mean"), dimension=("dimension", "mean"))
-    of_known, of_size = means.dimension.unstack(), means.n.unstack()["one of each type"]
-    d = of_known.index.to_series()
-    reference = of_known["without repeats"]
-    three = 3 * d / of_size**0.5
-    for name in ("one of each type", "without the same token", "second of a third token"):
-        holds = (of_known[name] - reference).abs() <= three
-        yield line(f"1 known dimension: {name} within 3 d / sqrt(n)", _named(holds))
-    yield line("1 known dimension: today below d / 2", _named(of_known["today"] < d / 2))
-    yield line("2 reach: at least 2,000 inputs measured", size["inputs"] >= 2000)
-    for name in ("inputs", "types"):
-        big = size[name] >= 512
-        yield line(f"3 draw: sd of {name} at most 5%", (spread[name] / value[name] <= 0.05)[big])
-    change = (value["inputs"] / value["inputs, 1024"] - 1).abs()[is_trained]
-    plain_change = (value["plain"] / value["plain, 1024"] - 1).abs()[is_trained]
-    medians = f"medians {change.median():.3f}, plain {plain_change.median():.3f}"
-    yield line(f"4 n: 1,024 to 2,048 at most 10% ({medians})", change <= 0.1)
-    at_1024 = tiny_rows[tiny_rows.text == "wikipedia"].groupby([*keys, "length", "cloud"])
-    lengths = at_1024.dimension.mean().unstack()
-    ranges = {}
-    for name in ("inputs, 1024", "plain, 1024"):
-        of_lengths = lengths[name].unstack("length").dropna()
-        ranges[name] = (of_lengths.max(axis=1) - of_lengths.min(axis=1)) / of_lengths.mean(axis=1)
-    ours, todays = ranges["inputs, 1024"], ranges["plain, 1024"]
-    later = ours.index.get_level_values("step") > 0
-    holds = ((ours <= 0.2) | (ours <= todays))[later]
-    medians = f"medians {ours[later].median():.3f}, plain {todays[later].median():.3f}"
-    yield line(f"5 length: range at most 20% or today's ({medians})", holds)
-    difference = (value["inputs"] / value["plain"] - 1).abs()
-    often, rarely = same_input["today"] > 0.2, same_input["today"] < 0.05
-    yield line("6 differs by over 25% where same input > 0.2", (difference > 0.25)[often])
-    yield line("6 differs by under 15% where same input < 0.05", (difference < 0.15)[rarely])
-    both = (value["gaussian, inputs"] - value["gaussian, plain"]).abs()
-    allowed = 3 * value["gaussian, plain"] / size["gaussian, plain"] ** 0.5
-    yield line("7a Gaussian: labels alone do nothing", both <= allowed)
-    texts = tiny_rows[(tiny_rows.length == LENGTH) & (tiny_rows.cloud == "inputs, 1024")]
-    texts = texts.groupby([*keys, "text"]).dimension.mean().unstack().dropna()
-    ratio = (texts["wikipedia"] / texts["wikipedia, shuffled"]).map(np.log).abs()
-    is_random = ratio.index.get_level_values("step") == 0
-    is_learned = ratio.index.get_level_values("model").str.endswith("learned")
-    holds = (ratio < np.log(1.25))[is_random & is_learned]
-    yield line("7b random weights: shuffled within 1.25", holds)
-    error = by_cloud.std_error.mean().unstack()["inputs"]
-    below = value["inputs"] + 2.8 * error < value["gaussian, plain"]
-    yield line("7c trained: below the Gaussian by its interval", below[is_trained])
-    learned = value[value.index.get_level_values("model").str.endswith("learned")]
-    for name in ("inputs", "today", "plain"):
-        of_steps = learned[name].unstack("step").dropna(subset=[0, 300])
-        yield line(f"8 falls from 0 to 300: {name}", of_steps[300] < of_steps[0])
-    big = (size["types"] >= 512) & (same_token["inputs"] > 0.3)
-    differs = ((value["types"] / value["inputs"] - 1).abs() > 0.25)[big]
-    yield line("types 4: differ from inputs by over 25% where same token > 0.3", differs)
-    against = ((value["types"] / value["inputs"] - 1).abs() > 0.25)[
-        (same_input["today"] > 0.2) & (size["types"] >= 512)
-    ]
-    yield line("against: types differ from inputs by over 25% where same input > 0.2", against)
-    halves = ((value["types, half"] / value["types"] - 1).abs() <= 0.15)[size["types"] >= 512]
-    yield line("types 3: half of them within 15%", halves)
-    third = value["today, second of a third token"] / value["types"] - 1
-    yield line("third token: within 15% of types", (third.abs() < 0.15)[size["types"] >= 512])
-    among = value["inputs among the sampled"] / value["inputs, as many as among the sampled"] - 1
-    root = size["inputs among the sampled"] ** 0.5
-    yield line("positions: all or sampled agree", among.abs() <= np.maximum(0.1, 3 / root))
-    for name in ("inputs", "inputs, at most 80 of a window", "inputs, at most 4 of a window"):
-        allowed_here = value[f"{name}, own window allowed"] / value[name] - 1
-        yield line(f"own window: {name}, changes by at most 5%", allowed_here.abs() <= 0.05)
-    found = pd.read_csv(folder / "coverage.csv").set_index(["model", "block", "cloud"])
-    found = found[found.n >= 512]
-    for cloud in ("inputs", "types"):
-        if cloud in found.index.get_level_values("cloud"):
-            yield _covered(cloud, found.xs(cloud, level="cloud"))
-
-
-def _named(cells: pd.Series) -> pd.Series:
-    return cells.set_axis(pd.MultiIndex.from_arrays([cells.index]))
-
-
-def _covered(cloud: str, rows: pd.DataFrame) -> dict[str, object]:
-    in_mean, in_other, ratios = [], [], []
-    # Student's t of 63 degrees of freedom
-    half_width = 1.998 * np.sqrt(2)
-    for _, probes in rows.groupby(level=[0, 1]):
-        values, errors = probes.dimension.to_numpy(), probes.std_error.to_numpy()
-        in_mean.append(np.abs(values - values.mean()) <= 1.96 * errors)
-        gaps = np.abs(values[:, None] - values)
-        inside = gaps <= half_width * errors[:, None]
-        in_other.append(inside[~np.eye(len(values), dtype=bool)])
-        ratios.append(float(errors.mean() / values.std(ddof=1)))
-    means, others = np.concatenate(in_mean), np.concatenate(in_other)
-    return {
-        "criterion": (
-            f"9 coverage of {cloud}: mean {means.mean():.3f}, another probe {others.mean():.3f}, "
-            f"std_error / spread {np.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        ),
-        "cells": len(ratios),
-        "holding": int(sum(0.75 <= ratio <= 1.35 for ratio in ratios)),
-        "failed": "",
-    }
-
-
 STUDIES = {
     "synthetic": synthetic,
     "scales": scales,
@@ -636,7 +501,6 @@ STUDIES = {
     "tiny": tiny,
     "pretrained": pretrained,
     "coverage": coverage,
-    "verdict": verdict,
 }
 
 
@@ -656,7 +520,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     path = options.output or OUTPUT / f"{options.study}.csv"
-    start, rows = time.monotonic(), []
+    start = time.monotonic()
+    rows = []
     for row in STUDIES[options.study](options):
         rows.append(row)
         if len(rows) % 50 == 1:
