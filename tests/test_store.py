@@ -19,6 +19,8 @@ from synthetic_runs import fill, make_published, make_row, make_rows
 from repdyn import Probe, open_store
 from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, find_store, find_stores
+from repdyn.store import store as store_module
+from repdyn.store.files import is_whole
 from repdyn.store.schema import (
     COLUMNS,
     DESCRIPTIONS,
@@ -186,6 +188,40 @@ def test_a_damaged_file_is_named_left_out_and_measured_again(tmp_path, change, c
         store.read(KEY)
 
 
+def test_a_key_is_looked_up_without_reading_a_row(tmp_path, monkeypatch):
+    """A resumed sweep of 154 checkpoints with all metrics began with a minute of reading."""
+    store = open_store(tmp_path)
+    store.write(KEY, [row(layer=layer) for layer in range(50)])
+    for owner, name in ((pq.ParquetFile, "read"), (store_module, "read_rows")):
+        monkeypatch.setattr(owner, name, lambda *given, **options: pytest.fail("rows are read"))
+    assert KEY in store
+
+
+def test_one_changed_byte_anywhere_is_seen_without_reading_a_row(tmp_path):
+    """In the footer as well, of which many bytes can change and rows are still read: a changed
+    checksum of a page, a metric's description or a column's statistics.
+    """
+    path = open_store(tmp_path).write(KEY, [row(layer=layer) for layer in range(50)])
+    content = path.read_bytes()
+    assert is_whole(path)
+    for position in range(0, len(content), 97):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        assert not is_whole(path), position
+    path.write_bytes(content[:-1])
+    assert not is_whole(path)
+
+
+def test_rows_that_another_program_rewrote_are_still_there(tmp_path):
+    """It copies the metadata, and with it the checksum of the file as it was."""
+    store = open_store(tmp_path)
+    path = store.write(KEY, [row(layer=layer) for layer in range(50)])
+    pq.write_table(pq.ParquetFile(path).read(), path, compression="zstd")
+    assert not is_whole(path)
+    assert KEY in store
+
+
 def test_a_table_of_something_else_is_refused(tmp_path):
     path = open_store(tmp_path).write(KEY, [row()])
     whole = pq.ParquetFile(path).read()
@@ -195,6 +231,7 @@ def test_a_table_of_something_else_is_refused(tmp_path):
             open_store(tmp_path).to_pandas()
         with pytest.raises(ValueError, match="step000000008"):
             open_store(tmp_path).read(KEY)
+        assert KEY not in open_store(tmp_path)
 
 
 def test_nullable_columns_that_a_file_lacks_are_null(tmp_path):

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,12 @@ _FAILED = "failed"
 """Suffix of the name of a file with the rows of a failed measurement."""
 _STEP = re.compile(r"step([0-9]+)(?:-.*)?\.parquet", re.DOTALL)
 _CHECKPOINT_DIGITS = 12
+_CHECKSUM_KEY = "repdyn.checksum"
+"""Metadata of a file with rows, in its footer: what :func:`_with_checksum` computes."""
+_CHECKSUM_MARK = b"crc32-7d0fe25b6a914c38:"
+"""What the checksum stands behind: no text of a row is likely to have it."""
+_NO_CHECKSUM = b"--------"
+_CHECKSUM_BYTES = len(_NO_CHECKSUM)
 # Common file systems limit names to 255 bytes.
 _MAX_NAME_BYTES = 255
 
@@ -157,12 +164,44 @@ def has_row_files(folder: Path) -> bool:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table to a file atomically, with checksums by which damage is found when it
-    is read.
+    """Write a table to a file atomically, with checksums by which damage is found: one of each page
+    for whoever reads rows, and one of the whole file for :func:`is_whole`.
     """
-    write_atomically(
-        path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True)
-    )
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, write_page_checksum=True) as writer:
+        writer.write_table(table)
+        placeholder = _CHECKSUM_MARK + _NO_CHECKSUM
+        writer.add_key_value_metadata({_CHECKSUM_KEY: placeholder.decode()})
+    content = _with_checksum(sink.getvalue().to_pybytes())
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file has rows of today's columns and every byte as :func:`write_table` wrote
+    it, without reading a row; False as well for a file of another program, which has no checksum,
+    or that of the file it was made from.
+    """
+    try:
+        content = path.read_bytes()
+        if _with_checksum(content) != content:
+            return False
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            return file.metadata.num_rows > 0 and file.schema_arrow.equals(SCHEMA)
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+
+
+def _with_checksum(content: bytes) -> bytes:
+    """Return the content of a file with the CRC-32 of all other bytes behind the mark.
+
+    The checksum takes the place of eight bytes in the footer, so that it covers the footer too.
+
+    Raises:
+        ValueError: there is no mark.
+    """
+    start = content.rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
+    before, after = content[:start], content[start + _CHECKSUM_BYTES :]
+    return before + f"{zlib.crc32(after, zlib.crc32(before)):08x}".encode() + after
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from repdyn.store.files import (
     MeasurementKey,
     folder_name,
+    is_whole,
     own_folder,
     quoted,
     read_rows,
@@ -140,7 +141,11 @@ class Store:
     def __contains__(self, key: MeasurementKey) -> bool:
         """Return whether there are rows under a key; False for an unreadable file, which may be
         replaced.
+
+        A file that is as this package wrote it is known by its checksum; another one is read.
         """
+        if is_whole(self.path / key.filename):
+            return True
         try:
             return bool(self.read(key))
         except ValueError:
