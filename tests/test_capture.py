@@ -222,3 +222,59 @@ def test_learned_vectors_before_the_tokens_need_a_probe_of_inputs(small_probe):
         measure(WithMeta(), small_probe)
     probe = Probe.from_inputs([random_tokens(10, 9)], positions=slice(2, None), max_vectors=40)
     assert measure(WithMeta(), probe).rows
+
+
+class WritesIntoItsInputs(HandWritten):
+    """Replaces tokens, marks padding and scales what it adds, all in the tensors that it is given,
+    as models do whose forward prepares its inputs.
+    """
+
+    def forward(self, input_ids, attention_mask=None, shift=None):
+        input_ids.add_(1).remainder_(50)
+        x = self.token(input_ids)
+        if attention_mask is not None:
+            x = x * attention_mask.unsqueeze(-1)
+            attention_mask[:, 8:] = 0
+        if shift is not None:
+            x = x + shift.mul_(0.5).unsqueeze(-1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("kind", ["tokens", "inputs by name", "inputs in order", "forward"])
+def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind):
+    """Each pass gave another value: the probe's own tensors went into the model."""
+    ids, model = random_tokens(24, 12), WritesIntoItsInputs()
+    inputs = [
+        {"input_ids": part, "attention_mask": torch.ones_like(part), "shift": torch.ones(6, 12)}
+        for part in ids.split(6)
+    ]
+    forward = None
+    if kind == "tokens":
+        probe = Probe.from_tokens(ids, max_vectors=192, batch_vectors=96)
+    else:
+        given = inputs if kind != "inputs in order" else [(*batch.values(),) for batch in inputs]
+        probe = Probe.from_inputs(
+            given, causal=True, vectors_per_input=8, max_vectors=192, batch_vectors=96
+        )
+    if kind == "forward":
+
+        def forward(model, batch):
+            return model(**batch.inputs)
+
+    with torch.no_grad():
+        expected = model.token((ids + 1) % 50)
+        expected = expected if kind == "tokens" else expected + 0.5
+    for _ in range(2):
+        states = capture(prepare(model, forward=forward), probe, ["all"])
+        layer = next(iter(states))
+        if kind == "tokens":
+            sampled = probe.sample("all").ravel()
+            found = layer.states[states.rows[sampled]]
+            assert torch.equal(found, expected.flatten(0, 1)[sampled])
+        else:
+            rows = {tuple(row) for row in expected.flatten(0, 1).tolist()}
+            assert {tuple(row) for row in layer.states.tolist()} <= rows
+    assert causality(prepare(model, forward=forward), probe) == {None: True}
+    assert torch.equal(ids, random_tokens(24, 12))

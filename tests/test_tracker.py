@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -383,6 +384,53 @@ def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(
     tracker.finish()
     stuck.save()
     assert len((tmp_path / "stuck" / "0" / "metrics.csv").read_text().splitlines()) == 1 + 4
+
+
+def _write_slowly(*_, **__):
+    time.sleep(1.0)
+
+
+def _fail_to_write(*_, **__):
+    raise RuntimeError("no font")
+
+
+def _fail_to_draw(*_, **__):
+    raise RuntimeError("no canvas")
+
+
+@pytest.mark.parametrize("write", [_write_slowly, _fail_to_write])
+def test_a_page_that_is_slow_or_fails_ends_no_training(attach, monkeypatch, caplog, write):
+    """Under on_error="raise", as the first configuration of the README has it, a page that took
+    more than its time on a busy machine ended the training.
+    """
+    monkeypatch.setattr("repdyn.tracking.delivery.PAGE_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.tracking.delivery.MAX_TIME_SHARE", 1e9)  # every step is due
+    monkeypatch.setattr("repdyn.report.write_report", write)
+    monkeypatch.setattr("repdyn.publish.results.show_run", _fail_to_draw)
+    loop = Loop()
+    with attach(loop.model, schedule=1, report=True) as tracker:
+        for _ in range(3):
+            tracker.step(loss=loop.step())
+    assert tracker.store.steps("mine") == [0, 1, 2, 3]
+    assert caplog.text.count("drawing at step 0 failed") == 1
+    assert caplog.text.count("drawing at the end failed") == 1
+    assert caplog.text.count("failed, training goes on") == 2
+
+
+def test_a_logger_that_fails_ends_no_training_and_hides_no_request_to_stop(
+    attach, tmp_path, caplog
+):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            raise OSError("no route to host")
+
+    rule = Rule(name="stopping", when="above", metrics=("anisotropy",), bound=-1.0, stop=True)
+    loop, logger = Loop(), Failing(tmp_path, name="logs", version="0")
+    with attach(loop.model, schedule=1, loggers=[logger], alerts=[rule]) as tracker:
+        tracker.step(loss=loop.step())
+    assert tracker.store.steps("mine") == [0, 1]
+    assert tracker.should_stop
+    assert caplog.text.count("failed, training goes on: OSError: no route to host") == 1
 
 
 class FullStream:

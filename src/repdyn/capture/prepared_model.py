@@ -467,7 +467,9 @@ class Run:
         its place.
         """
         model = self.model
-        ids, mask = batch.input_ids.to(model.device), batch.attention_mask.to(model.device)
+        # copies, since a forward pass may write into its inputs, which are the probe's own tensors
+        ids = batch.input_ids.to(model.device, copy=True)
+        mask = batch.attention_mask.to(model.device, copy=True)
         inputs = batch.inputs
         if inputs is not None:  # in the precision of the first weights of floating type
             dtypes = (parameter.dtype for parameter in model.module.parameters())

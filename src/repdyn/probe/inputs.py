@@ -172,10 +172,17 @@ def batch_size(batch: InputBatch) -> int:
 
 
 def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) -> InputBatch:
-    """Return a batch on a device, tensors of floating type in the given precision."""
-    return tree_map_only(
-        Tensor, lambda value: value.to(device, dtype if value.is_floating_point() else None), batch
-    )
+    """Return a copy of a batch on a device, tensors of floating type in the given precision.
+
+    It is a copy on any device, for a forward pass that writes into its inputs: the next pass over
+    the probe gets what this one got.
+    """
+
+    def copied(value: Tensor) -> Tensor:
+        precision = dtype if value.is_floating_point() else None
+        return value.to(device, precision, copy=True)
+
+    return tree_map_only(Tensor, copied, batch)
 
 
 def rules_as_json(positions: Any, *, names: bool = False) -> Any:

@@ -179,12 +179,22 @@ class _Lane:
 
 class Loggers:
     """The loggers of a training, which may change during it, each with calls of its own; the prefix
-    leads the names of values."""
+    leads the names of values.
+
+    What one of them raises is reported, and harms neither the others nor the training.
+    """
 
     def __init__(
-        self, of_training: Callable[[], Iterable[Logger]], log_layers: LogLayers, prefix: str
+        self,
+        of_training: Callable[[], Iterable[Logger]],
+        log_layers: LogLayers,
+        prefix: str,
+        report: Callable[[Exception, int | None], None],
     ) -> None:
         self.of_training, self._log_layers, self._prefix = of_training, log_layers, prefix
+        self._report = report
+        self._last_step: int | None = None
+        """The last step whose values were kept, by which failures are reported."""
         self._lanes: dict[int, _Lane] = {}
         self._unsent: dict[int, dict[str, float]] = {}
 
@@ -195,32 +205,35 @@ class Loggers:
         values = logged_values(rows, self._log_layers)
         named = {f"{self._prefix}{name}": value for name, value in values.items()}
         if named:
+            self._last_step = rows[0].step
             self._unsent[rows[0].step] = self._unsent.get(rows[0].step, {}) | named
 
     def send(self) -> None:
-        """Log what is kept, each step at once; errors as for :meth:`each`."""
+        """Log what is kept, each step at once."""
         unsent, self._unsent = self._unsent, {}
-        with attempts() as attempt:
-            for step, named in unsent.items():
-                with attempt():
-                    self.each(lambda target, step=step, named=named: target.log_values(named, step))
+        for step, named in unsent.items():
+            self.each(lambda target, step=step, named=named: target.log_values(named, step))
 
     def each(self, job: Callable[[Target], None]) -> None:
-        """Call ``job(target)`` for each logger, then raise what the first failing call raised."""
-        with attempts() as attempt:
-            for logger in self.of_training():
+        """Call ``job(target)`` for each logger."""
+        for logger in self.of_training():
+            try:
                 lane = self._lanes.get(id(logger)) or self._lanes.setdefault(
                     id(logger), _Lane(logger)
                 )
                 lane.jobs.append(job)
-                with attempt():
-                    lane.drain(0.0 if lane.was_late else LOGGER_SECONDS)
+                lane.drain(0.0 if lane.was_late else LOGGER_SECONDS)
+            except Exception as error:
+                self._report(error, self._last_step)
 
     def wait(self, seconds: float) -> None:
         """Wait for loggers that are behind; what they have not got by then is in the store."""
         for lane in [lane for lane in self._lanes.values() if lane.is_behind]:
             lane.runner.wait(seconds)
-            lane.drain(seconds)
+            try:
+                lane.drain(seconds)
+            except Exception as error:
+                self._report(error, self._last_step)
             if lane.is_behind:
                 warn(
                     log,
@@ -317,7 +330,8 @@ class Views:
         """
         self._n_measured += 1
         with attempts() as attempt:
-            if self._live and time.perf_counter() >= self._page_after:
+            is_due = time.perf_counter() >= self._page_after and not self._page.is_busy
+            if self._live and is_due:
                 with attempt():
                     self._write_page()
             if not list(self._loggers.of_training()):

@@ -185,7 +185,6 @@ class TrackedRun:
         self._open_step: int | None = None
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
-        self._loggers = Loggers(loggers, options.log_layers, self.prefix)
         self._views: Views | None = None
         pairs = resolve(options.metrics, probe)
         self._captures = frozenset().union(*(metric.captures for metric, _ in pairs))
@@ -206,6 +205,8 @@ class TrackedRun:
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
         self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
+        report = partial(self.notices.error, what="logging", never_raise=True)
+        self._loggers = Loggers(loggers, options.log_layers, self.prefix, report)
         if ranks is None:
             return
         ranks.require_same(
@@ -382,7 +383,8 @@ class TrackedRun:
         with attempts() as attempt:
             with attempt():
                 self._store(step, rows, rows)
-            with attempt(), self.notices.errors(step, "drawing"):
+            # a view can be made from the store at any time: none is worth a training
+            with attempt(), self.notices.errors(step, "drawing", never_raise=True):
                 if self._views is not None and not arrived:
                     self._views.refresh()
 
@@ -505,7 +507,7 @@ class TrackedRun:
             with attempt():
                 self._close(self._open_step)
                 self._loggers.wait(seconds)
-            with attempt(), self.notices.errors(None, "drawing", never_raise=interrupted):
+            with attempt(), self.notices.errors(None, "drawing", never_raise=True):
                 if self._views is not None and self._writer.call(
                     "reading", lambda store: store.steps(self.id or "")
                 ):

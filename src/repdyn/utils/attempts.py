@@ -57,13 +57,18 @@ class TimeoutRunner:
         self.seconds = seconds
         self._running: tuple[str, Future[Any]] | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call that took too long has not returned yet."""
+        return self._running is not None and not self._running[1].done()
+
     def __call__(
         self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None
     ) -> T:
         """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes
         too long, or an earlier call has not returned. ``what`` names it; ``watch`` is called
         meanwhile, and gives it up by what it raises."""
-        if self._running is not None and not self._running[1].done():
+        if self._running is not None and self.is_busy:
             raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
         outcome: Future[T] = Future()
         self._running = what, outcome
