@@ -254,11 +254,11 @@ def cut(ids: Tensor, length: int, n: int, seed: int = 0) -> Tensor:
     return rows[order[:n]]
 
 
-def tiny_model(positions: str, n_tokens: int) -> nn.Module:
+def tiny_model(positions: str, n_tokens: int, seed: int = 0) -> nn.Module:
     """Return an untrained decoder of 4 blocks of 64."""
     from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     if positions == "rotary":
         return GPTNeoXForCausalLM(
             GPTNeoXConfig(

@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument(
         "--metrics", nargs="+", default=list(DEFAULT_METRICS), help="(default: %(default)s)"
     )
+    parser.add_argument("--steps", type=int, nargs="+", help="only these of the checkpoints")
     options = parser.parse_args()
     steps = {
         int(path.name.removeprefix("step")): path
@@ -64,7 +65,8 @@ def main() -> None:
     scalars = _scalars(options.run, config)
     name = options.name or options.run.parent.name
     chosen = MeasurementOptions(metrics=options.metrics).identity(probe)
-    for step in tqdm(sorted(steps), unit="checkpoint"):
+    chosen_steps = steps if options.steps is None else steps.keys() & options.steps
+    for step in tqdm(sorted(chosen_steps), unit="checkpoint"):
         key = MeasurementKey(run=name, step=step, probe=probe.hash, metrics=chosen)
         if key not in store:
             tokens = step * config["data"]["batch_size"] * config["data"]["sequence_length"]

