@@ -73,8 +73,22 @@ def test_rows_of_a_live_training_and_of_its_end(tmp_path, small_probe):
     )
 
 
-def test_gradients_that_the_trainer_clears_before_it_says_so(tmp_path, small_probe):
-    trainer(tmp_path / "job", tracker(small_probe, 2, metrics=NAMES), max_steps=4).train()
+def test_the_step_after_the_start_has_an_update(tmp_path, small_probe):
+    """It had none wherever step 0 was measured, which it always is."""
+    torch.manual_seed(0)
+    model = HandWritten().eval()
+    options = {"store": tmp_path / "a", "on_error": "raise", "report": False}
+    with Tracker(model, small_probe, 1, ["update_ratio"], **options) as attached:
+        expected = train(model, attached, 2)
+    rows = attached.store.to_pandas().dropna(subset="layer")
+    found = rows.set_index(["step", "layer"])["value"]
+    for step, layer in expected:
+        assert found[step, layer] == pytest.approx(expected[step, layer][2].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_gradients_that_the_trainer_clears_before_it_says_so(tmp_path, small_probe, every):
+    trainer(tmp_path / "job", tracker(small_probe, every, metrics=NAMES), max_steps=4).train()
     rows = open_store(tmp_path / "job" / "repdyn").to_pandas().dropna(subset="layer")
     assert rows.loc[rows["step"] > 0, "value"].gt(0).all()
 

@@ -286,6 +286,8 @@ class TrackedRun:
                 self._on_first(partial(self._deliver, step, rows, arrived))
         if averaged is not None:
             self._measure_averaged(model, checkpoint, scalars, averaged)
+        # what was kept is used up, and no step is counted after a measurement of step 0
+        self._keep_weights(step)
 
     def _measured(
         self,
