@@ -7,7 +7,7 @@ from hostile import HOSTILE, n_kept_of, naive_two_nearest, naive_two_nn
 from reference.clouds import CLOUDS
 from skdim.id import TwoNN
 
-from repdyn.kernels import Cloud, Undefined, two_nn
+from repdyn.kernels import Cloud, Undefined, neighbours, two_nn
 
 REFERENCE = [
     line.split()
@@ -95,12 +95,18 @@ def test_repeating_points_changes_nothing(name):
 
 
 def test_neighbours_are_searched_once_for_all_settings(monkeypatch):
+    searches, search = [], neighbours.nearest_neighbours
+    monkeypatch.setattr(
+        neighbours,
+        "nearest_neighbours",
+        lambda points, k, groups: searches.append(k) or search(points, k, groups=groups),
+    )
     cloud = Cloud(HOSTILE["low_rank"]())
     first = two_nn.or_raise(cloud)
-    monkeypatch.setitem(two_nn.or_raise.__globals__, "nearest", None)
     assert two_nn.or_raise(cloud).item() == first.item()
     assert two_nn.or_raise(cloud, discard=0.8).item() != first.item()
     assert two_nn.or_raise(cloud, estimator="maximum_likelihood").item() != first.item()
+    assert searches == [2]
 
 
 UNDEFINED = {
