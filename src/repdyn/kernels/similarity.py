@@ -484,8 +484,6 @@ def linearity(
         # the next layer may be constant: the step is then -X and a constant
         matched(require_numbers, cloud, following, one_space=True)
         cloud.require_defined()
-        if following.n_unique == 1:
-            return torch.ones((), dtype=torch.float64, device=cloud.x.device)
     else:
         matched(Cloud.require_defined, cloud, following)
     dim = cloud.x.shape[1]
@@ -494,6 +492,8 @@ def linearity(
             f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least "
             f"{dim + 2} needed"
         )
+    if of == "step" and following.n_unique == 1:
+        return torch.ones((), dtype=torch.float64, device=cloud.x.device)
     residual, totals, rank = cloud.once(_fit, following)
     total = totals[of]
     if total <= _CONSTANT**2 * following.x.numel():
