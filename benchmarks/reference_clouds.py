@@ -42,7 +42,7 @@ def main() -> None:
         "64 of 768": pad(x[:, :64], (0, 704)),
     }
     for name, points in clouds.items():
-        cloud = kernels.Cloud(points, n_neighbours=20, whole_spectrum=True)
+        cloud = kernels.Cloud(points, n_neighbours=20)
         values = {kernel.__name__: kernel(cloud).item() for kernel in (*_OF_ONE, *_OF_NEIGHBOURS)}
         print(f"{name}:", ", ".join(f"{metric} {value:.3g}" for metric, value in values.items()))
     block = torch.tanh(x @ _draw(2)[:768] / 768**0.5)

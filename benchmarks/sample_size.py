@@ -60,7 +60,7 @@ def size_table(sizes: tuple[int, ...], repeats: int) -> str:
                 torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(seed))
                 * scales.float()
             )
-            cloud = Cloud(points, whole_spectrum=True)
+            cloud = Cloud(points)
             for name, kernel in METRICS.items():
                 values[name].append(kernel(cloud).item())
         for name, each in values.items():
@@ -69,7 +69,7 @@ def size_table(sizes: tuple[int, ...], repeats: int) -> str:
             )
         if n == sizes[-1]:
             # a cloud whose own covariance is the true one: of as many vectors as one likes
-            exact = Cloud(torch.cat([scales.diag(), -scales.diag()]), whole_spectrum=True)
+            exact = Cloud(torch.cat([scales.diag(), -scales.diag()]))
             for name, kernel in METRICS.items():
                 true = (
                     kernels.participation_ratio

@@ -115,15 +115,6 @@ def test_a_direction_that_is_not_principal_is_rejected(monkeypatch):
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_read_off_the_whole_spectrum_where_more_of_it_is_asked_for(name, monkeypatch):
-    monkeypatch.setattr(module, "_iterated", None)
-    points = HOSTILE[name]()
-    assert anisotropy.or_raise(Cloud(points, whole_spectrum=True)).item() == pytest.approx(
-        naive_anisotropy(points), rel=1e-7
-    )
-
-
 def test_undefined_is_nan_with_a_reason():
     points = torch.zeros(10, 4)
     assert anisotropy(points).isnan()

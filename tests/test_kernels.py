@@ -291,7 +291,7 @@ def test_an_influence_is_the_change_of_the_anisotropy_without_a_window():
     without = torch.stack([kernels.anisotropy(x[windows != window]) for window in range(100)])
     jackknife = (99 / 100 * (without - without.mean()).square().sum()).sqrt()
     assert kernels.anisotropy.std_error is not None
-    for cloud in (Cloud(x), Cloud(x, whole_spectrum=True), Cloud(x[:, :20])):
+    for cloud in (Cloud(x), Cloud(x[:, :20])):
         found = kernels.anisotropy.std_error(cloud, windows=windows)
         assert found.item() > 0
         if cloud.x.shape == x.shape:
@@ -327,3 +327,73 @@ def test_metrics_of_whole_sequences():
     assert kernels.sequence_cosine(states).item() == pytest.approx(expected, rel=1e-9)
     largest = np.mean([np.abs(part).max() for part in parts])
     assert kernels.largest_activation(states).item() == pytest.approx(largest, rel=1e-6)
+
+
+def published_entropy(z: np.ndarray, order: int) -> float:
+    """The convention of the published code: the smaller of both products, its negative entries 0,
+    the positive eigenvalues as shares of their sum.
+    """
+    z = z - z.mean(0)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    product = np.maximum(z.T @ z if len(z) > z.shape[1] else z @ z.T, 0)
+    values = np.linalg.eigvalsh(product)
+    shares = values[values > 0] / values[values > 0].sum()
+    entropy = -np.log((shares**2).sum()) if order == 2 else -(shares * np.log(shares)).sum()
+    return entropy / np.log(min(z.shape))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("length", [8, 60, 200])
+def test_prompt_entropy_is_the_published_one_of_short_and_of_long_sequences(length, order):
+    """The Gram matrix of the tokens of a sequence longer than wide gave .779 where it is .657."""
+    x = low_rank()[: 2 * length, :60]
+    found = kernels.prompt_entropy(Sequences(x, (length, len(x) - length)), order=order).item()
+    parts = [part.double().numpy() for part in x.split(length)]
+    expected = np.mean([published_entropy(part, order) for part in parts])
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert 0 <= found <= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", [kernels.prompt_entropy, kernels.curvature])
+def test_a_sequence_of_vectors_that_differ_by_rounding_has_no_value(kernel, dtype):
+    """It was 0, -6e-16 or NaN, as rounding had it, and part of the mean over sequences."""
+    normal = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    for noise in (0.0, torch.finfo(dtype).eps):
+        equal = 0.1 + noise * normal
+        with pytest.raises(kernels.Undefined, match=r"rounding|no two successive steps"):
+            kernel.or_raise(Sequences(torch.cat([normal, equal]), (12, 12)))
+
+
+def test_a_gaussian_control_has_the_unit_of_the_cloud():
+    """It had the covariance of the cloud divided by a power of two: a norm of 0.29 for 12.6."""
+    for factor in (2.0**-20, 1.0, 30.0, 2.0**20):
+        x = factor * (low_rank() - low_rank().mean(0))
+        found = kernels.norm(kernels.gaussian_like(Cloud(x))).item()
+        expected = np.linalg.norm(x.double().numpy(), axis=1).mean()
+        assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_a_constant_next_layer_of_few_points_has_no_linearity():
+    """Any layer of fewer than dim + 2 points is a linear map of another: the value was 1."""
+    x = low_rank()[:20, :30]
+    with pytest.raises(kernels.Undefined, match="at least 32 needed"):
+        kernels.linearity.or_raise(x, torch.ones_like(x), of="step")
+    assert kernels.linearity(low_rank(), torch.ones(400, 80), of="step").item() == 1
+
+
+@pytest.mark.parametrize("kernel", [kernels.lidar, kernels.class_variance, kernels.dime])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_classes_of_equal_means_are_not_told_apart_by_rounding(kernel, dtype):
+    normal = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    # each class, and each half of one, has the same mean, but not to the last bit
+    opposed = torch.cat([normal.view(20, 2, 6), -normal.view(20, 2, 6)], 1).view(80, 6)
+    x = torch.cat([3.3 + (1 + 0.1 * number) * opposed for number in range(5)])
+    classes = torch.arange(5).repeat_interleave(80)
+    means = x.view(5, 80, 6).mean(1)
+    assert (means - 3.3).abs().max() < 1e-5
+    assert (means != means[0]).any()
+    with pytest.raises(kernels.Undefined, match="equal up to rounding|no direction"):
+        kernel.or_raise(x, classes)
+    moved = x + classes[:, None]
+    assert kernel.or_raise(moved + torch.arange(6) * classes[:, None] ** 2, classes).isfinite()

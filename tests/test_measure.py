@@ -330,3 +330,22 @@ def test_noise_of_a_forward_is_the_same_in_every_measurement(small_probe):
         [row.value for row in measure(model, small_probe, ["anisotropy"]).rows] for _ in range(2)
     ]
     assert found[0] == found[1]
+
+
+def test_no_bit_of_a_value_depends_on_which_other_metrics_are_asked_for():
+    """The anisotropy of more than 64 directions was read off the whole spectrum where another
+    metric needed it.
+    """
+    torch.manual_seed(0)
+    model = HandWritten(n_layers=1, dim=80)
+    probe = Probe.from_tokens(random_tokens(40, 12), max_vectors=240, batch_vectors=120)
+    together = measure(model, probe, ["all"])
+    of_metric = {
+        (row.metric, row.subset, row.settings, row.layer, row.head): row for row in together.rows
+    }
+    for name in dict.fromkeys(row.metric for row in together.rows):
+        for row in measure(model, probe, [name]).rows:
+            other = of_metric.get((row.metric, row.subset, row.settings, row.layer, row.head))
+            if other is not None:
+                of_both = [(each.value, each.std, each.std_error) for each in (row, other)]
+                assert repr(of_both[0]) == repr(of_both[1]), name

@@ -8,7 +8,6 @@ from hostile import HOSTILE
 from repdyn.kernels import (
     Cloud,
     Undefined,
-    anisotropy,
     dime,
     effective_rank,
     lidar,
@@ -67,8 +66,8 @@ def test_one_decomposition_serves_all(monkeypatch):
     monkeypatch.setattr(
         spectrum, "gram_matrix", lambda *args, **how: calls.append(1) or gram_matrix(*args, **how)
     )
-    cloud = Cloud(HOSTILE["gaussian"](), whole_spectrum=True)
-    for kernel in (anisotropy.or_raise, participation_ratio.or_raise, effective_rank.or_raise):
+    cloud = Cloud(HOSTILE["gaussian"]())
+    for kernel in (participation_ratio.or_raise, effective_rank.or_raise):
         kernel(cloud)
     assert calls == [1]
 

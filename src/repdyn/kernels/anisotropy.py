@@ -93,7 +93,8 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    found = None if cloud.whole_spectrum else cloud.once(_iterated)
+    # also where another metric needs the whole spectrum: the last bits must not depend on it
+    found = cloud.once(_iterated)
     if found is not None:
         return found[0]
     spectrum = cloud.once(spectrum_of)

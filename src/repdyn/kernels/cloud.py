@@ -189,8 +189,6 @@ class Cloud:
             own group. None excludes no neighbour.
         n_neighbours: largest number of nearest neighbours that will be used; they are searched
             once.
-        whole_spectrum: whether more of the spectrum than its largest value will be used; it is
-            decomposed once.
 
     Raises:
         ValueError: for another shape or dtype, of the points or of the groups.
@@ -202,7 +200,6 @@ class Cloud:
         *,
         groups: Tensor | None = None,
         n_neighbours: int = 2,
-        whole_spectrum: bool = False,
     ) -> None:
         if x.ndim != 2 or x.shape[1] == 0:
             raise ValueError(
@@ -218,7 +215,6 @@ class Cloud:
         self.n_vectors = len(x)
         self.groups = None if groups is None else as_labels(x, groups=groups)[0]
         self.n_neighbours = n_neighbours
-        self.whole_spectrum = whole_spectrum
         self.results: dict[Any, Any] = {}
         """What :meth:`once` has computed, by function."""
 
@@ -312,12 +308,7 @@ class Cloud:
         computed yet.
         """
         groups = None if self.groups is None else self.groups.clone()
-        return Cloud(
-            self.x.clone(),
-            groups=groups,
-            n_neighbours=self.n_neighbours,
-            whole_spectrum=self.whole_spectrum,
-        )
+        return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours)
 
     def require_defined(self) -> None:
         """Raise Undefined if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct
@@ -333,20 +324,39 @@ class Cloud:
             raise Undefined(
                 f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed"
             )
-        if first._is_one_point() and self._is_one_point():
+        if first.is_one_point and self.is_one_point:
             raise Undefined(f"the {self.n_vectors} points differ by less than rounding")
         self.results[Cloud.require_defined] = None
 
-    def _is_one_point(self) -> bool:
+    @property
+    def is_one_point(self) -> bool:
         """Return whether the root mean square distance from the mean is below the resolution of the
         dtype.
         """
-        varies = (self.x != self.x[:1]).any(0)  # what is constant is no rounding, however large
-        spread, length = 0.0, 0.0
+        spread = 0.0
         for rows in row_chunks(self.x):
-            spread += self.frame.transform(rows)[:, varies].square().sum().item()
-            length += rows[:, varies].double().mul(self.scale).square().sum().item()
-        return spread <= RESOLUTION[self.x.dtype] ** 2 * length
+            spread += self.frame.transform(rows)[:, self._varies].square().sum().item()
+        return spread <= RESOLUTION[self.x.dtype] ** 2 * self._squared_length
+
+    @property
+    def rounding(self) -> float:
+        """The distance, in the unit of :attr:`scale`, up to which two vectors differ by rounding
+        alone: the resolution of the dtype times the root mean square length of the vectors, over
+        the coordinates that vary.
+        """
+        return RESOLUTION[self.x.dtype] * math.sqrt(self._squared_length / self.n_vectors)
+
+    @cached_property
+    def _varies(self) -> Tensor:
+        # what is constant is no rounding, however large
+        return (self.x != self.x[:1]).any(0)
+
+    @cached_property
+    def _squared_length(self) -> float:
+        length = 0.0
+        for rows in row_chunks(self.x):
+            length += rows[:, self._varies].double().mul(self.scale).square().sum().item()
+        return length
 
     def once(self, compute: Callable[..., Result], *others: Cloud) -> Result:
         """Return ``compute(self, *others)``, cached by function, and by the others where there are
@@ -412,9 +422,9 @@ def gaussian_like(cloud: Cloud) -> Cloud:
         normal = torch.randn(len(rows), n, generator=generator, dtype=centred.dtype).to(
             centred.device
         )
-        rows.copy_(normal @ centred).div_(math.sqrt(n - 1))
-    kept = {"n_neighbours": cloud.n_neighbours, "whole_spectrum": cloud.whole_spectrum}
-    return Cloud(vectors, groups=cloud.groups, **kept)
+        # in the unit of the cloud: the centred points are scaled, by a power of two
+        rows.copy_(normal @ centred).div_(math.sqrt(n - 1) * cloud.scale)
+    return Cloud(vectors, groups=cloud.groups, n_neighbours=cloud.n_neighbours)
 
 
 def as_cloud(x: Tensor | Cloud) -> Cloud:

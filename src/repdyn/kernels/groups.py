@@ -55,8 +55,10 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         raise ValueError(
             f"expected min_vectors >= 2, got {min_vectors}; a single vector has no variance"
         )
-    points, sizes = _classes_of(x, classes, min_vectors)
+    cloud = as_cloud(x)
+    points, sizes = _classes_of(cloud, classes, min_vectors)
     means = _reduced(points, "mean", sizes)
+    _require_different(means - means.mean(0), sizes, cloud)
     variances = _reduced(
         (points - means.repeat_interleave(sizes, dim=0)).square().sum(1), "mean", sizes
     )
@@ -83,7 +85,8 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     Invariant to translation, rotation, uniform scaling and order of the points and, where ``delta``
     is small, to any invertible linear map. Undefined when the points contain NaN or inf, when fewer
     than 3 of them differ, when fewer than 2 classes have 2 vectors, when these have too few vectors
-    for W (beside one of each, at least dim), or when all means are equal.
+    for W (beside one of each, at least dim), or when all means are equal up to
+    rounding.
 
     Source: Thilak et al., LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL
     Architectures, ICLR 2024 (arXiv 2312.04000).
@@ -96,7 +99,8 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     """
     if delta < 0:
         raise ValueError(f"expected delta >= 0, got {delta}")
-    points, sizes = _classes_of(x, classes)
+    cloud = as_cloud(x)
+    points, sizes = _classes_of(cloud, classes)
     dim, n_beside = points.shape[1], len(points) - len(sizes)
     if n_beside < dim:
         raise Undefined(
@@ -108,12 +112,9 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     within = points.mT @ points / len(points)
     within.diagonal().add_(delta * within.diagonal().mean())
     root, info = torch.linalg.cholesky_ex(within)
-    if int(info) or not bool(means.any()):
-        raise Undefined(
-            "the means of all classes are equal"
-            if not int(info)
-            else "no spread within the classes"
-        )
+    if int(info):
+        raise Undefined("no spread within the classes")
+    _require_different(means, sizes, cloud)
     whitened = torch.linalg.solve_triangular(root, means.mT, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.mT).clamp_min(0)
     return torch.special.entr(values / values.sum()).sum().exp()
@@ -160,7 +161,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         raise ValueError(
             f"expected pairs >= 2 and permutations >= 1, got {pairs} and {permutations}"
         )
-    points, sizes = _classes_of(x, classes)
+    cloud = as_cloud(x)
+    points, sizes = _classes_of(cloud, classes)
     points, sizes = points[: int(sizes[:pairs].sum())], sizes[:pairs]
     of_class = torch.arange(len(points), device=points.device) - (
         sizes.cumsum(0) - sizes
@@ -170,6 +172,7 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         view = _reduced(points[of_class % 2 == turn], "mean", n_of_view)
         view -= view.mean(0)
         lengths = torch.linalg.vector_norm(view, dim=1, keepdim=True)
+        _require_different(view, n_of_view, cloud)
         if not bool((lengths > _TOO_CLOSE * lengths.max()).all()):
             raise Undefined("a class equals the mean of all in a view, and so has no direction")
         view /= lengths
@@ -187,10 +190,9 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     return entropies[1:].mean() - entropies[0]
 
 
-def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Tensor, Tensor]:
+def _classes_of(cloud: Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Tensor, Tensor]:
     """Return the points of the classes of :func:`_by_class`, centred, in float64, and the numbers
     of their points; raise Undefined for fewer than 2 classes."""
-    cloud = as_cloud(x)
     [classes] = as_labels(cloud.x, classes=classes)
     cloud.require_defined()
     order, sizes = _by_class(classes, min_vectors)
@@ -199,6 +201,16 @@ def _classes_of(x: Tensor | Cloud, classes: Tensor, min_vectors: int = 2) -> tup
             f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed"
         )
     return cloud.frame.transform(cloud.x[order]), sizes
+
+
+def _require_different(centred_means: Tensor, sizes: Tensor, cloud: Cloud) -> None:
+    """Raise Undefined where the means of all classes are equal up to rounding: what is computed
+    from their differences would describe it.
+    """
+    largest = torch.linalg.vector_norm(centred_means, dim=1).max()
+    # the mean of k vectors is off by the square root of k less than these
+    if not bool(largest > cloud.rounding / sizes.double().mean().sqrt()):
+        raise Undefined("the means of all classes are equal up to rounding")
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:

@@ -123,12 +123,7 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     """
     points, groups, *_ = cloud.distinct
     groups = None if groups is None else groups[stays]
-    part = Cloud(
-        points[stays],
-        groups=groups,
-        n_neighbours=cloud.n_neighbours,
-        whole_spectrum=cloud.whole_spectrum,
-    )
+    part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours)
     every = torch.arange(len(part.x), device=points.device)
     # what is left of distinct points is distinct
     part.distinct = Distinct(part.x, groups, every, every)

@@ -9,9 +9,6 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, nan_if_undefined
 
-# length of a centred vector, relative to the longest of its sequence, that is rounding
-_CENTRED = 1e-12
-
 
 @dataclass(frozen=True)
 class Sequences:
@@ -51,6 +48,32 @@ class Sequences:
         if not all(each):
             raise Undefined(f"{each.count(0)} of {len(each)} sequences have vectors of zeros alone")
         return padded / largest[:, None, None]
+
+    @cached_property
+    def clouds(self) -> list[Cloud]:
+        """Each sequence as a cloud, which knows how far its vectors are off by rounding."""
+        return [Cloud(part) for part in self.x.split(self.lengths)]
+
+    def require_different(self) -> None:
+        """Raise Undefined where the vectors of a sequence differ by rounding alone, of which a
+        metric of their differences would be one.
+        """
+        if n_equal := sum(cloud.is_one_point for cloud in self.clouds):
+            raise Undefined(
+                f"in {n_equal} of {len(self.lengths)} sequences the vectors differ by less than "
+                "rounding"
+            )
+
+    @cached_property
+    def rounding(self) -> list[float]:
+        """The distance, in the unit of :attr:`padded`, up to which two vectors of a sequence differ
+        by rounding alone.
+        """
+        largest = [cloud.x.detach().abs().max().double().item() for cloud in self.clouds]
+        return [
+            cloud.rounding / (cloud.scale * magnitude)
+            for cloud, magnitude in zip(self.clouds, largest, strict=True)
+        ]
 
 
 @nan_if_undefined
@@ -104,29 +127,32 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
     """Compute the entropy of each sequence's Gram matrix in the convention of Layer by Layer, mean
     over sequences.
 
-    The vectors of a sequence are centred and scaled to length 1; K is their Gram matrix with
-    negative entries set to 0. Of the n eigenvalues p of ``K / n`` it is ``-sum(p log p)`` for order
-    1, ``-log(sum(p**2))`` for order 2, divided by ``log(min(length, dim))``. Another quantity than
+    The vectors of a sequence are centred and scaled to length 1: Z (length, dim). K is ``Z Z^T``
+    or, of a sequence that is longer than the vectors, ``Z^T Z``, with negative entries set to 0. Of
+    the positive eigenvalues p of K, as shares of their sum, it is ``-sum(p log p)`` for order 1,
+    ``-log(sum(p**2))`` for order 2, divided by ``log(min(length, dim))``. Another quantity than
     :func:`sequence_entropy`: long vectors count as short ones.
 
     Args:
         order: of the Renyi entropy: 2 as published for WikiText, 1 as published for MTEB.
 
     Returns:
-        0-d float64 tensor on the device of the states, a pure number >= 0, of order 2 at most 1
-        where dim is not smaller than the length; NaN when undefined.
+        0-d float64 tensor on the device of the states, a pure number in [0, 1]; NaN when undefined.
 
-    Invariant to rotation, translation and uniform scaling of a sequence, and to the order of its
-    tokens. Undefined for a sequence of one token, for vectors of one coordinate, for NaN and inf,
-    and where a vector equals the mean of its sequence.
+    Invariant to translation, uniform scaling of a sequence and the order of its tokens; to rotation
+    where no sequence is longer than the vectors: of a longer one the products of coordinates are
+    set to 0, not those of tokens, and values of both kinds do not compare. Undefined for a sequence
+    of one token, for vectors of one coordinate, for NaN and inf, where the vectors of a sequence
+    differ by rounding alone, and where one equals their mean up to it.
 
     Source: Skean et al., Layer by Layer: Uncovering Hidden Representations in Language Models, ICML
     2025 (arXiv 2502.02013), as its code has it.
 
     Example:
-        >>> states = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+        >>> states = torch.tensor([[1.0, 0.0, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0]])
+        >>> states = torch.cat([states, 2 * states.roll(1, dims=1)])
         >>> round(prompt_entropy(Sequences(states, (4,)), order=2).item(), 6)
-        2.0
+        1.0
     """
     _require_pairs(sequences)
     if order not in (1, 2):
@@ -135,20 +161,22 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
         raise Undefined(
             "vectors of one coordinate have one direction, so that log(min(length, dim)) is 0"
         )
-    entropies, shortest = [], []
-    for z, length in zip(sequences.padded, sequences.lengths, strict=True):
-        z = z[:length] - z[:length].mean(0)
+    padded = sequences.padded
+    sequences.require_different()
+    entropies = []
+    of_sequences = zip(padded, sequences.lengths, sequences.rounding, strict=True)
+    for vectors, length, rounding in of_sequences:
+        z = vectors[:length] - vectors[:length].mean(0)
         norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        shortest.append(norms.min() / norms.max())
-        z = (z / norms).nan_to_num()
-        gram = (z @ z.mT).clamp_min_(0) / length
-        if order == 1:
-            entropy = torch.special.entr(torch.linalg.eigvalsh(gram).clamp_min(0)).sum()
-        else:
-            entropy = -gram.square().sum().log()
-        entropies.append(entropy / math.log(min(length, z.shape[1])))
-    if not torch.stack(shortest).min() > _CENTRED:
-        raise Undefined("a vector equals the mean of its sequence, and so has no direction")
+        if not bool((norms > rounding).all()):
+            raise Undefined("a vector equals the mean of its sequence, and so has no direction")
+        z = z / norms
+        # of which of the two decides where negative entries are set to 0
+        products = (z @ z.mT if length <= z.shape[1] else z.mT @ z).clamp_min(0)
+        values = torch.linalg.eigvalsh(products).clamp_min(0)
+        shares = values / values.sum()
+        entropy = torch.special.entr(shares).sum() if order == 1 else -shares.square().sum().log()
+        entropies.append(entropy.clamp_min(0) / math.log(min(length, z.shape[1])))
     return torch.stack(entropies).mean()
 
 
@@ -158,8 +186,8 @@ def curvature(sequences: Sequences) -> Tensor:
     over sequences.
 
     The mean angle between successive steps, ``arccos(cos(z_(k+1) - z_k, z_(k+2) - z_(k+1)))``, less
-    ``2 pi / 3``: the steps between independent vectors have a cosine of -1/2. A step of length 0,
-    between two equal vectors, has no direction; the angles at it are left out.
+    ``2 pi / 3``: the steps between independent vectors have a cosine of -1/2. A step between two
+    vectors that are equal up to rounding has no direction; the angles at it are left out.
 
     Returns:
         0-d float64 tensor on the device of the states, radians in [-2 pi / 3, pi / 3]: 0 for
@@ -178,9 +206,11 @@ def curvature(sequences: Sequences) -> Tensor:
         True
     """
     means = []
-    for z, length in zip(sequences.padded, sequences.lengths, strict=True):
+    of_sequences = zip(sequences.padded, sequences.lengths, sequences.rounding, strict=True)
+    for z, length, rounding in of_sequences:
         steps = z[:length].diff(dim=0)
         sizes = torch.linalg.vector_norm(steps, dim=1)
+        sizes = sizes.masked_fill(sizes <= rounding, torch.nan)
         cosines = torch.linalg.vecdot(steps[1:], steps[:-1]) / (sizes[1:] * sizes[:-1])
         means.append(cosines.clamp(-1, 1).arccos().nanmean())
     mean = torch.stack(means).mean()

@@ -348,7 +348,6 @@ def measure_with(
         if captures & {"weights", "gradients", "weights_before"}
         else None,
         n_neighbours=max(2, *(metric.n_neighbours for metric, _ in pairs)),
-        whole_spectrum=any(metric.whole_spectrum for metric, _ in pairs),
     )
     rows_by_layer = []
     n_layers = len(states.layers)

@@ -94,8 +94,6 @@ class CheckpointContext:
     """The weights of the blocks, or why they are not known; None if no metric needs them."""
     n_neighbours: int = 2
     """The largest number of nearest neighbours that a metric uses; they are searched once."""
-    whole_spectrum: bool = False
-    """Whether a metric uses more of the spectrum than its largest value."""
 
 
 @dataclass
@@ -154,18 +152,8 @@ class LayerView:
                         raise Undefined(norm or "the final norm was not looked for")
                     vectors = [norm(each) for each in vectors]
                 x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
-                n_neighbours, whole_spectrum = (
-                    self.context.n_neighbours,
-                    self.context.whole_spectrum,
-                )
-                found.append(
-                    Cloud(
-                        x.to(device),
-                        groups=groups,
-                        n_neighbours=n_neighbours,
-                        whole_spectrum=whole_spectrum,
-                    )
-                )
+                n_neighbours = self.context.n_neighbours
+                found.append(Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours))
             self._clouds[of, subset] = found
         return self._clouds[of, subset]
 

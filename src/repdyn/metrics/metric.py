@@ -87,7 +87,7 @@ class Metric:
     says so; 0 if none. Exact duplicates then count once, unless a setting ``duplicates`` is
     "count"."""
     whole_spectrum: bool = False
-    """It uses all eigenvalues of the covariance, which are then computed once for all metrics."""
+    """It uses all eigenvalues of the covariance, and so depends on the number of vectors."""
 
     # Where it is measured
     subsets: tuple[str, ...] = ("all",)

@@ -209,8 +209,7 @@ METRICS = [
     _of_sequences(
         name="prompt_entropy",
         meaning="entropy of the similarities of a sequence's tokens, centred and of unit length",
-        range=(0.0, inf),
-        scale="from_zero",
+        **SHARE,
         source="Skean et al. 2025, Layer by Layer (ICML), as its code has it",
         settings={"order": 2},
         title="Entropy of a prompt (Layer by Layer)",

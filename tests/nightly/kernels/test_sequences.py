@@ -71,9 +71,9 @@ def naive_prompt_entropy(of_sequences, order):
     for z in in_numpy(of_sequences):
         z = z - z.mean(0)
         z /= np.linalg.norm(z, axis=1, keepdims=True)
-        shares = np.linalg.eigvalsh(np.maximum(z @ z.T, 0) / len(z))
-        positive = shares[shares > 1e-18]
-        entropy = -np.log((shares**2).sum()) if order == 2 else -(positive * np.log(positive)).sum()
+        values_of_k = np.linalg.eigvalsh(np.maximum(z.T @ z if len(z) > z.shape[1] else z @ z.T, 0))
+        shares = values_of_k[values_of_k > 0] / values_of_k[values_of_k > 0].sum()
+        entropy = -np.log((shares**2).sum()) if order == 2 else -(shares * np.log(shares)).sum()
         values.append(entropy / np.log(min(z.shape)))
     return np.mean(values)
 
