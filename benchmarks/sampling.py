@@ -206,7 +206,9 @@ def table_row(subject: Subject, n_probes: int) -> list[str]:
 
 
 def _probe(subject: Subject, windows: np.ndarray, **settings: object) -> Probe:
-    return Probe.from_tokens(windows, special_ids=subject.special_ids, **settings)  # type: ignore[arg-type]
+    return Probe.from_tokens(  # all windows, whatever the bound
+        windows, n_windows=len(windows), special_ids=subject.special_ids, **settings
+    )  # type: ignore[arg-type]
 
 
 def _single(subject: Subject, windows: np.ndarray, design: Design) -> dict[tuple[str, int], float]:

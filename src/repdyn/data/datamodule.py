@@ -106,8 +106,10 @@ class TextDataModule(WindowsDataModule):
         from repdyn.probe import Probe
 
         splits = ("validation", "test")[: len(self._probe_splits())]
+        windows = self.probe_windows()
         probe = Probe.from_tokens(
-            self.probe_windows(),
+            windows,
+            n_windows=len(windows),
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=None if self.design.n_windows else self.batch_vectors,

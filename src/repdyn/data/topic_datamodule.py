@@ -161,6 +161,7 @@ class TopicDataModule(WindowsDataModule):
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=self.batch_vectors,
+            n_windows=wanted,
             name=f"documents of {self._topics_text}",
         ).with_topics(topics.ravel())
 

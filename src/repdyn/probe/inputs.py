@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from repdyn.probe.bounds import MAX_WINDOWS, evenly
 from repdyn.probe.content import ProbeBatch
 from repdyn.probe.design import AUDIO, IMAGES, INPUTS, Design, fitting
 
@@ -32,7 +33,7 @@ Causal: TypeAlias = bool | Mapping[str, bool | None] | None
 """Whether no position sees a later one, or that of each stack; None where it is not known."""
 
 VECTORS_PER_INPUT = 8
-"""Least number of vectors that are taken of each input, unless another is requested."""
+"""Number of vectors that are taken of each input, unless another is requested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +91,11 @@ def inputs_fields(
         )
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
-    n_inputs = sum(map(batch_size, copied))
     plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
     size, n_batches = plan["batch_vectors"], plan["n_batches"]
-    in_each = n_inputs // max(n_batches, 1)
-    of_each = (
-        max(VECTORS_PER_INPUT, -(-size // max(in_each, 1)))
-        if vectors_per_input is None
-        else vectors_per_input
-    )
+    of_each = VECTORS_PER_INPUT if vectors_per_input is None else vectors_per_input
+    copied = _evenly_spaced(copied, max(MAX_WINDOWS, n_batches * -(-size // max(of_each, 1))))
+    n_inputs = sum(map(batch_size, copied))
     if n_inputs < 1 or of_each < 1:
         raise ValueError(
             f"expected at least 1 input and 1 vector of each, got {n_inputs} inputs, {of_each} of "
@@ -113,6 +110,23 @@ def inputs_fields(
         "inputs": Inputs(copied, positions, causal, of_each),
         **fitting(plan, available=filled or n_inputs * of_each),
     }
+
+
+def _evenly_spaced(batches: tuple[InputBatch, ...], count: int) -> tuple[InputBatch, ...]:
+    """Return batches of at most so many inputs, evenly spaced over all."""
+    sizes = [*map(batch_size, batches)]
+    if sum(sizes) <= count:
+        return batches
+    chosen = evenly(sum(sizes), count)
+    kept, first = [], 0
+    for batch, size in zip(batches, sizes, strict=True):
+        within = torch.from_numpy(chosen[(chosen >= first) & (chosen < first + size)] - first)
+        first += size
+        if len(within):
+            kept.append(
+                tree_map_only(Tensor, lambda x, rows=within: x[rows] if x.ndim else x, batch)
+            )
+    return tuple(kept)
 
 
 def _design_of(batch: InputBatch) -> Design:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from repdyn.probe.bounds import bounded_windows, most_windows
 from repdyn.probe.content import (
     ProbeBatch,
     padded_batches,
@@ -30,6 +32,7 @@ from repdyn.probe.content import (
     validate_content,
     validate_subset_sizes,
 )
+from repdyn.probe.datasets import Source, read_dataset
 from repdyn.probe.design import (
     BATCH_VECTORS,
     DENSE,
@@ -62,7 +65,7 @@ from repdyn.probe.inputs import (
 )
 from repdyn.probe.windows import TokenizedWindows, tokenize_windows
 from repdyn.probe.word_classes import TokenWords
-from repdyn.utils.caller_state import plain_state
+from repdyn.utils.caller_state import isolated_rng, plain_state
 from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
@@ -157,7 +160,16 @@ class Probe:
         drawn = (
             f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
         )
-        return f"Probe({self.name!r}: {size}, {drawn}, hash {self.hash})"
+        return f"Probe({self.name!r}: {size}, {drawn}, {self._cost}, hash {self.hash})"
+
+    @property
+    def _cost(self) -> str:
+        """What a measurement on all tokens reads, in words."""
+        if self.inputs is not None:
+            return f"a measurement reads {len(self.lengths):,} inputs"
+        needed = self.tokens_needed(self.sample("all").ravel(), causal=False)
+        n_windows = int((needed > 0).sum())
+        return f"a measurement reads {int(needed.sum()):,} tokens of {n_windows:,} windows"
 
     @classmethod
     @plain_state()
@@ -169,6 +181,7 @@ class Probe:
         special_ids: Iterable[int] = (),
         max_vectors: int = MAX_VECTORS,
         batch_vectors: int | None = None,
+        n_windows: int | None = None,
         seed: int = 0,
         pad_id: int = 0,
         name: str = "tokens",
@@ -176,7 +189,11 @@ class Probe:
         mask_id: int | None = None,
         bytes_per_token: float | None = None,
     ) -> Probe:
-        """Return a probe of given token ids.
+        """Return a probe of given token ids: of 512 evenly spaced sequences at most, and of 65,536
+        tokens.
+
+        Longer sequences are cut into windows of 128 tokens where the bound needs it, with a
+        warning. More vectors raise the bound in proportion, ``n_windows`` replaces it.
 
         Args:
             input_ids: (n_sequences, length) integers: a tensor, an array or nested lists; lists may
@@ -185,6 +202,8 @@ class Probe:
                 without padding. Padding may be on either side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
             max_vectors, batch_vectors, seed, name: as for :meth:`from_texts`.
+            n_windows: number of sequences to read, evenly spaced and whole, whatever the bound;
+                ``n_windows=len(input_ids)`` reads all.
             pad_id: token id used for padding when batches are formed.
             design: name of a sampling design ("independent", "dense", "paper", "shuffled") or a
                 :class:`repdyn.Design`, whose windows are replaced by the given sequences. For
@@ -200,8 +219,22 @@ class Probe:
         """
         design = resolve_design(design)
         special_ids = tuple(sorted({int(token) for token in special_ids}))
+        tokens, lengths = unpad(input_ids, attention_mask)
+        bounded = bounded_windows(
+            lengths.numpy(), design, max_vectors=max_vectors, n_windows=n_windows
+        )
+        if bounded.cut_to is not None:
+            warnings.warn(
+                f"sequences of up to {int(lengths.max()):,} tokens are cut into windows of "
+                f"{bounded.cut_to}, so that a measurement reads {int(bounded.lengths.sum()):,} "
+                f"tokens and not {len(tokens):,}; n_windows=N reads N whole sequences",
+                UserWarning,
+                stacklevel=3,
+            )
         windows = TokenizedWindows(
-            *unpad(input_ids, attention_mask), bytes_per_token=bytes_per_token
+            tokens[torch.from_numpy(bounded.tokens)],
+            torch.from_numpy(bounded.lengths),
+            bytes_per_token=bytes_per_token,
         )
         windows = windows.in_order_of(design, special_ids, seed)
         fields = _fields_of_windows(windows, design, special_ids, max_vectors, batch_vectors, seed)
@@ -279,6 +312,102 @@ class Probe:
         return probe if windows.words is None else probe.with_words(windows.words, classes, phrases)
 
     @classmethod
+    @plain_state()
+    def from_dataset(
+        cls,
+        data: Any,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        column: str | None = None,
+        n_windows: int | None = None,
+        sequence_length: int | None = None,
+        max_vectors: int = MAX_VECTORS,
+        batch_vectors: int | None = None,
+        seed: int = 0,
+        name: str = "data set",
+        accepted: Collection[str] | None = None,
+    ) -> Probe:
+        """Return a probe of a data set: of 512 evenly spaced windows at most, and of 65,536 tokens.
+
+        Rows are read in order: not through a loader, its workers or its shuffling, and without a
+        trace in the global random states. A collate function is called only where rows have no
+        token ids of their own, so that none that masks is asked for tokens. Of an iterable data
+        set the first rows are read. Rows of more than 128 tokens are cut into windows where the
+        bound needs it, or where there are fewer than 512. Images, sounds and pairs become a probe
+        of inputs, of at most 128 MiB.
+
+        Args:
+            data: a ``datasets.Dataset`` of texts or token ids, streamed or not; a ``Dataset`` of
+                torch, or a ``DataLoader``; a list of texts, of rows or of batches.
+            tokenizer: that of the models to measure, for texts; of token ids it tells the special
+                ones.
+            column: the column of texts or token ids; by default ``input_ids``, ``text``, or the
+                only one there is.
+            n_windows: number of rows to read, whole, whatever the bound.
+            sequence_length: number of tokens to which rows are cut; by default 128, of texts 80.
+            max_vectors, batch_vectors, seed, name: as for :meth:`from_texts`.
+            accepted: names of the arguments of a forward pass, which batches of inputs are
+                restricted to; by default all but labels.
+
+        Raises:
+            TypeError: something that has no rows.
+            ValueError: a data set without rows, or whose rows are neither token ids, texts nor
+                tensors.
+        """
+        sizes = {"max_vectors": max_vectors, "batch_vectors": batch_vectors, "seed": seed}
+        with isolated_rng(seed):
+            content = read_dataset(
+                Source.of(data),
+                n_windows or most_windows(max_vectors),
+                int(max_vectors * TOKENS_PER_VECTOR),
+                column=column,
+                tokenizes=tokenizer is not None,
+                accepted=accepted,
+            )
+        if content.inputs:
+            return cls.from_inputs(content.inputs, **sizes, name=name)
+        if content.texts and tokenizer is not None:
+            return cls.from_texts(
+                content.texts, tokenizer, sequence_length=sequence_length, **sizes, name=name
+            )
+        lengths = np.array([len(row) for row in content.tokens], dtype=np.int64)
+        if not len(lengths):
+            raise ValueError(
+                "expected rows with tokens, got empty ones; pass another column with column="
+            )
+        windows = bounded_windows(
+            lengths,
+            INDEPENDENT,
+            max_vectors=max_vectors,
+            n_windows=n_windows,
+            window_tokens=sequence_length,
+            fills=True,
+        )
+        if windows.cut_to is not None and sequence_length is None:
+            warnings.warn(
+                f"rows of up to {lengths.max():,} tokens are cut into windows of {windows.cut_to}; "
+                "sequence_length= sets another length, n_windows=N reads N whole rows",
+                UserWarning,
+                stacklevel=3,
+            )
+        tokens = np.concatenate(content.tokens)[windows.tokens]
+        of_tokenizer: dict[str, Any] = {}
+        if tokenizer is not None:
+            of_tokenizer = {
+                "special_ids": tokenizer.all_special_ids,
+                "pad_id": tokenizer.pad_token_id or 0,
+                "mask_id": tokenizer.mask_token_id,
+            }
+        rows = np.split(tokens, np.cumsum(windows.lengths)[:-1])
+        return cls.from_tokens(
+            [torch.from_numpy(row) for row in rows],
+            n_windows=len(rows),
+            **sizes,
+            **of_tokenizer,
+            name=name,
+        )
+
+    @classmethod
     def enwik8(
         cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any
     ) -> Probe:
@@ -312,7 +441,7 @@ class Probe:
         name: str = "inputs",
     ) -> Probe:
         """Return a probe of anything that a model takes: images, waveforms, pairs of image and
-        text.
+        text; of 512 evenly spaced inputs at most, or as many as ``max_vectors`` needs.
 
         Args:
             batches: each as the model's forward takes it and as large as one forward pass can be: a
@@ -326,8 +455,7 @@ class Probe:
                 tested.
             max_vectors, batch_vectors: as for :meth:`from_texts`; fewer, with a warning, where
             inputs are few.
-            vectors_per_input: number of vectors of each input at every layer; None for 8, or more
-                if inputs are few.
+            vectors_per_input: number of vectors of each input at every layer, 8 by default.
             seed, name: as for :meth:`from_texts`.
 
         Raises:

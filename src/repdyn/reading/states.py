@@ -195,7 +195,13 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
     design = Design(
         "sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False
     )
-    return Probe.from_tokens(whole, max_vectors=n_tokens, batch_vectors=n_tokens, design=design)
+    return Probe.from_tokens(
+        whole,
+        n_windows=len(whole),
+        max_vectors=n_tokens,
+        batch_vectors=n_tokens,
+        design=design,
+    )
 
 
 @contextmanager

@@ -152,6 +152,7 @@ def sentence_probe(
         sequences,
         special_ids=tokenizer.all_special_ids,
         max_vectors=3,
+        n_windows=len(sequences),
         seed=seed,
         pad_id=cast(int, tokenizer.pad_token_id or 0),
         name=" and ".join(f"{n} {kind}" for kind in kinds) + " sentences",

@@ -148,7 +148,13 @@ class TextTopics:
         is_special, pad_id = np.isin(ids, special), cast(int, tokenizer.pad_token_id or 0)
         most = min(MAX_VECTORS, int((~is_special[:, 1:]).sum()))
         probe = Probe.from_tokens(
-            ids, special_ids=special, max_vectors=most, seed=seed, pad_id=pad_id, name=name
+            ids,
+            n_windows=len(ids),
+            special_ids=special,
+            max_vectors=most,
+            seed=seed,
+            pad_id=pad_id,
+            name=name,
         )
         return probe.with_topics(np.where(is_special, -1, topics).ravel())
 

@@ -79,7 +79,8 @@ def test_batches_use_disjoint_windows_and_equally_many_vectors_of_each(subset):
 
 
 def test_one_vector_of_each_window_if_there_are_enough_windows():
-    probe = Probe.from_tokens(random_tokens(600, 8), max_vectors=600, batch_vectors=300)
+    tokens = random_tokens(600, 8)
+    probe = Probe.from_tokens(tokens, max_vectors=600, batch_vectors=300, n_windows=600)
     for batch in probe.sample("all"):
         assert window_counts(probe, batch).tolist() == [1] * 300
     offsets = probe.sample("all").ravel() % 8

@@ -1,0 +1,201 @@
+"""A probe of whatever data a user has, and what it reads at most."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from small import random_tokens
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from transformers import DataCollatorForLanguageModeling
+
+from repdyn import Probe
+from repdyn.data.tokens import byte_tokenizer
+from repdyn.probe.bounds import bounded_windows
+from repdyn.probe.design import DENSE, INDEPENDENT
+
+IDS = random_tokens(600, 20, seed=0)
+ROWS = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": 1} for row in IDS]
+SETTINGS: dict[str, Any] = {"max_vectors": 256, "n_windows": 64}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from ({"input_ids": row} for row in IDS)
+
+
+class Rows(Dataset):
+    """A data set of torch that draws random numbers, as augmentations do."""
+
+    def __len__(self) -> int:
+        return len(IDS)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        random.random()
+        np.random.rand()
+        torch.rand(1)
+        return IDS[index], index % 2
+
+
+def columns() -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"input_ids": IDS.tolist(), "label": [0] * len(IDS)})
+
+
+def padded() -> list[dict[str, torch.Tensor]]:
+    """Batches with padding on the left, whose mask says so."""
+    ids = torch.cat([torch.zeros(600, 3, dtype=torch.long), IDS], dim=1)
+    mask = (torch.arange(23) >= 3).long().expand(600, 23)
+    return [
+        {"input_ids": a, "attention_mask": b}
+        for a, b in zip(ids.split(32), mask.split(32), strict=True)
+    ]
+
+
+def masking() -> DataLoader:
+    collator = DataCollatorForLanguageModeling(byte_tokenizer("bert"), mlm_probability=0.9)
+    return DataLoader(ROWS, batch_size=8, shuffle=True, collate_fn=collator)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: IDS, id="tensor"),
+        pytest.param(lambda: IDS.tolist(), id="lists"),
+        pytest.param(lambda: {"input_ids": IDS}, id="one batch"),
+        pytest.param(lambda: list(IDS.split(32)), id="batches"),
+        pytest.param(padded, id="padded batches"),
+        pytest.param(columns, id="datasets"),
+        pytest.param(lambda: TensorDataset(IDS, torch.ones_like(IDS), IDS[:, 0]), id="tuples"),
+        pytest.param(Rows, id="torch"),
+        pytest.param(lambda: DataLoader(ROWS, batch_size=7, shuffle=True), id="loader"),  # type: ignore[arg-type]
+        pytest.param(lambda: DataLoader(Rows(), batch_size=7, num_workers=2), id="workers"),
+        pytest.param(masking, id="masking collator"),
+    ],
+)
+def test_the_same_rows_are_the_same_probe(make: Callable[[], Any]):
+    """Catches padding taken for tokens, masked tokens, and shuffled rows."""
+    rows = IDS[np.linspace(0, 599, 64).round().astype(int)]
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    probe = Probe.from_dataset(make(), **SETTINGS)
+    assert probe.hash == Probe.from_tokens(rows, max_vectors=256, n_windows=64).hash
+    assert random.getstate() == before[0]
+    assert (np.random.get_state()[1] == before[1]).all()
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize("make", [Stream, lambda: columns().to_iterable_dataset()])
+def test_a_stream_is_read_from_its_beginning(make):
+    probe = Probe.from_dataset(make(), **SETTINGS)
+    assert probe.hash == Probe.from_tokens(IDS[:64], max_vectors=256, n_windows=64).hash
+
+
+def test_texts():
+    texts = [f"A sentence about number {number}. " * 5 for number in range(200)]
+    tokenizer, named = byte_tokenizer(), datasets.Dataset.from_dict({"text": texts})
+    expected = Probe.from_texts(texts, tokenizer, max_vectors=256).hash
+    for data in (texts, named, named.to_iterable_dataset(), DataLoader(texts, shuffle=True)):  # type: ignore[arg-type]
+        assert Probe.from_dataset(data, tokenizer, max_vectors=256).hash == expected
+
+
+def test_images_become_a_probe_of_inputs():
+    images = TensorDataset(torch.randn(40, 3, 8, 8), torch.zeros(40, dtype=torch.long))
+    probe = Probe.from_dataset(DataLoader(images, batch_size=4), max_vectors=64)
+    assert probe.design.name == "images"
+    assert len(probe.lengths) == 40
+    named = [{"pixel_values": torch.randn(4, 3, 8, 8), "labels": torch.zeros(4)} for _ in range(3)]
+    inputs = Probe.from_dataset(named, max_vectors=64).inputs
+    assert inputs is not None
+    assert [list(batch) for batch in inputs.batches] == [["pixel_values"]] * 3  # type: ignore[arg-type]
+
+
+def test_empty_and_short_rows_are_no_windows():
+    """Of Wikipedia as it is published every second row is empty."""
+    rows = [row.tolist() if number % 3 == 0 else [] for number, row in enumerate(IDS.repeat(6, 1))]
+    probe = Probe.from_dataset(rows)
+    assert len(probe.lengths) == 512
+    assert set(probe.lengths.tolist()) == {20}
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "length", "n_windows", "size"),
+    [(512, 80, 512, 80), (5000, 80, 512, 80), (700, 1024, 512, 128), (3000, 5, 1280, 5)],
+)
+def test_what_is_read_is_bounded_whatever_is_given(n_rows, length, n_windows, size):
+    ids = random_tokens(n_rows, length, seed=1)
+    with pytest.warns(UserWarning, match="cut") if length > 128 else nullcontext():
+        of_tokens = Probe.from_tokens(ids)
+        of_dataset = Probe.from_dataset(ids)
+    for probe in (of_tokens, of_dataset):
+        assert len(probe.lengths) == n_windows
+        assert set(probe.lengths.tolist()) == {size}
+        assert len(probe.tokens) <= 65_536
+        assert probe.batch_vectors * probe.n_batches == 4096
+        assert f"reads {n_windows * size:,} tokens of {n_windows:,} windows" in repr(probe)
+
+
+def test_long_rows_are_cut_where_they_are_few_and_that_is_said():
+    with pytest.warns(UserWarning, match="rows of up to 1,024 tokens are cut into windows of 128"):
+        probe = Probe.from_dataset(random_tokens(64, 1024, seed=1))
+    assert probe.lengths.tolist() == [128] * 512
+    # the first window of the second row begins where that does
+    assert probe.tokens[1024:1028].tolist() == random_tokens(64, 1024, seed=1)[1, :4].tolist()
+
+
+def test_more_is_read_where_it_is_asked_for():
+    ids = random_tokens(1500, 200, seed=1)
+    assert Probe.from_tokens(ids, n_windows=700).lengths.tolist() == [200] * 700
+    assert Probe.from_dataset(ids, n_windows=700).lengths.tolist() == [200] * 700
+    with pytest.warns(UserWarning, match="cut"):
+        assert len(Probe.from_dataset(ids, max_vectors=8192).lengths) == 1024
+    cut = Probe.from_dataset(ids, sequence_length=50)
+    assert set(cut.lengths.tolist()) == {50}
+    with pytest.raises(ValueError, match="n_windows >= 1"):
+        Probe.from_tokens(ids, n_windows=-1)
+
+
+def test_rows_of_one_length_are_cut_into_windows_of_one_length():
+    """A model without an attention mask takes no others."""
+    windows = bounded_windows(np.full(100, 257), INDEPENDENT, fills=True)
+    assert set(windows.lengths) == {85}
+    assert windows.starts[:4].tolist() == [0, 85, 170, 257]
+
+
+def test_whole_rows_are_left_out_where_all_tokens_of_a_window_are_taken():
+    windows = bounded_windows(np.full(1000, 256), DENSE)
+    assert set(windows.lengths) == {256}
+    assert 200 < len(windows.lengths) <= 256
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        ([], "empty"),
+        ("a text", "list"),
+        ([[], []], "empty"),
+        ([1, 2, 3], "rows"),
+        (["a text"], "tokenizer"),
+        ({"train": columns(), "test": columns()}, "train"),
+        ([object()], "from_inputs"),
+    ],
+)
+def test_what_is_no_data_is_refused_with_what_to_pass(data, word):
+    with pytest.raises((ValueError, TypeError), match=word):
+        Probe.from_dataset(data)
+    with pytest.raises(ValueError, match="column"):
+        Probe.from_dataset(columns(), column="tokens")
+
+
+def test_inputs_are_bounded_and_shrink_to_what_there_is():
+    many = Probe.from_inputs([torch.randn(100, 4, 2) for _ in range(7)])
+    assert len(many.lengths) == 512
+    assert many.batch_vectors == 4096
+    with pytest.warns(UserWarning, match="1 x 80 are measured"):
+        few = Probe.from_inputs([torch.randn(10, 4, 2)])
+    assert few.batch_vectors == 80
+    assert "reads 10 inputs" in repr(few)
