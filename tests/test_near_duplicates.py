@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from repdyn.kernels import (
@@ -19,7 +20,7 @@ from repdyn.kernels import (
     ph_dimension,
     two_nn,
 )
-from repdyn.kernels.neighbours import resolved
+from repdyn.kernels.neighbours import radius, resolved
 
 ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "two_nn": two_nn,
@@ -80,3 +81,46 @@ def test_of_each_set_one_is_left_whatever_its_group():
         apart, _ = resolved(cloud)
         assert torch.equal(apart.x, x)
         assert near_duplicate_share(cloud) == pytest.approx(3 * 0.1 / 1.2, abs=2e-3)
+
+
+def naive_first_members(x: Tensor, limit: float) -> list[int]:
+    """The first point of each connected component of all pairs closer than a limit."""
+    distances = torch.cdist(x.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    n_clusters, cluster = connected_components((distances < limit).numpy(), directed=False)
+    return [int((cluster == number).argmax()) for number in range(n_clusters)]
+
+
+def in_chains(x: Tensor, n_chains: int, length: int) -> Tensor:
+    """Replace points by chains whose neighbours, but not whose ends, are nearly the same, all in a
+    random order.
+    """
+    generator = torch.Generator().manual_seed(3)
+    radius = (x.double() - x.double().mean(0)).norm(dim=1).median()
+    limit = 64 * torch.finfo(x.dtype).eps * radius
+    steps = torch.randn(n_chains, length, DIM, generator=generator, dtype=torch.float64)
+    # an even and an odd pair are nearer to one another than two pairs, so that the nearest
+    # neighbour of a point alone joins no chain
+    size = torch.where(torch.arange(length) % 2 == 0, 0.8, 0.6)[:, None] * limit
+    chains = x[:n_chains, None].double() + (steps / steps.norm(dim=2, keepdim=True) * size).cumsum(
+        1
+    )
+    joined = torch.cat([chains.flatten(0, 1).to(x.dtype), x[n_chains:]])
+    return joined[torch.randperm(len(joined), generator=generator)]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("length", [3, 20])
+def test_a_chain_of_near_duplicates_is_one_point(length: int, grouped: bool):
+    """Several points of a chain were left, each beyond the limit from the others: gride_16 3.3 for
+    14.8.
+    """
+    x = in_chains(clean(torch.float64), 120, length)
+    groups = torch.arange(len(x)) // 8 if grouped else None
+    cloud = Cloud(x, groups=groups)
+    limit = 64 * torch.finfo(x.dtype).eps * radius(cloud)
+    expected = sorted(naive_first_members(x, limit))
+    assert N - 5 <= len(expected) <= N + 5
+    assert resolved(cloud)[1].tolist() == expected
+    apart = gride(x[expected], k=16).item()
+    assert gride(x, k=16).item() == pytest.approx(apart, rel=1e-9)
+    assert apart == pytest.approx(gride(clean(torch.float64), k=16).item(), rel=0.02)

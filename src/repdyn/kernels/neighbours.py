@@ -81,27 +81,25 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius,
     have no distance that means anything. A pair of them gives two ratios without bound, and a ratio
     of 1 to every point that has both as its nearest. They may be of one group. Points that are
-    joined in several steps count as one.
+    joined in several steps count as one, the first of them: they are the clusters of single
+    linkage.
     """
     cloud.require_defined()
     part, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
     part = part or cloud
     if resolved not in cloud.results:
-        limit = RESOLUTION[cloud.x.dtype] * cloud.once(radius)
-        while len(rows) >= 3 and len(later := _later_of_close(part, limit)):
-            stays = torch.ones_like(rows, dtype=torch.bool)
-            stays[later] = False
-            part, rows = _part(part, stays), rows[stays]
+        cluster = _clusters(cloud, RESOLUTION[cloud.x.dtype] * cloud.once(radius))
+        stays = cluster == torch.arange(len(cluster), device=cluster.device)
+        rows = rows[stays]
         if len(rows) < 3:
             raise Undefined(
                 f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of "
                 f"{cloud.x.dtype}, at least 3 needed"
             )
+        if len(rows) < len(stays):
+            part = _part(cloud, stays)
         # not the cloud, which would stay in memory
-        cloud.results[resolved] = (
-            (None if part is cloud else part),
-            rows,
-        )
+        cloud.results[resolved] = ((None if part is cloud else part), rows)
     if part.n_unique < fewest:
         raise Undefined(
             f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed"
@@ -146,21 +144,50 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     return part
 
 
-def _later_of_close(cloud: Cloud, limit: float) -> Tensor:
-    """Return the later point of each pair closer than a limit, among nearest neighbours and within
-    groups.
+def _clusters(cloud: Cloud, limit: float) -> Tensor:
+    """Return the first member of the cluster of each distinct point: (n_unique,) int64. Points
+    closer than a limit are of one cluster, and so are those that others join in several steps.
+
+    As Boruvka's algorithm for the shortest spanning tree: the nearest point outside of each
+    cluster is searched until all of them are farther than the limit.
     """
+    points = cloud.distinct.points
+    cluster = torch.arange(len(points), device=points.device)
     if not bool((torch.minimum(*cloud.once(nearest_by_origin)) < limit).any()):
-        return torch.empty(0, dtype=torch.int64, device=cloud.x.device)
+        return cluster
     pairs = list(cloud.once(_pairs_in_groups))
     if cloud.n_candidates > 0:
         distances, indices = cloud_neighbours(cloud, 1)
-        pairs.append(
-            (torch.arange(len(indices), device=indices.device), indices[:, 0], distances[:, 0])
-        )
-    return torch.cat(
-        [first.maximum(second)[distances < limit] for first, second, distances in pairs]
-    ).unique()
+        pairs.append((cluster, indices[:, 0], distances[:, 0]))
+    links = [
+        torch.stack([first, second])[:, distances < limit] for first, second, distances in pairs
+    ]
+    cluster = _joined(cluster, torch.cat(links, 1))
+    # a link joins two points that have a neighbour within the limit
+    close = torch.cat(links, 1).unique()
+    while len(cluster[close].unique()) > 1:
+        distances, indices = nearest_neighbours(points[close], 1, groups=cluster[close])
+        is_link = distances[:, 0] < limit
+        if not bool(is_link.any()):
+            break
+        cluster = _joined(cluster, torch.stack([close, close[indices[:, 0]]])[:, is_link])
+    return cluster
+
+
+def _joined(cluster: Tensor, links: Tensor) -> Tensor:
+    """Return clusters, each by its first member, after those of linked points, (2, n_links), are
+    joined.
+    """
+    while True:
+        first = cluster[links].amin(0)
+        joined = cluster
+        for ends in links:
+            # by the members that stand for the clusters, of which all others hear below
+            joined = joined.scatter_reduce(0, cluster[ends], first, "amin")
+        joined = joined[joined]
+        if torch.equal(joined, cluster):
+            return cluster
+        cluster = joined
 
 
 def nearest_by_origin(cloud: Cloud) -> tuple[Tensor, Tensor]:
