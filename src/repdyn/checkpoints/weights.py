@@ -5,10 +5,9 @@ checkpoint, a GGUF file.
 import inspect
 import json
 import logging
-import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -40,18 +39,20 @@ from repdyn.checkpoints.hub import (
     total_bytes,
 )
 from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.weight_names import (
+    missing_weights,
+    require_all_weights,
+    require_known_names,
+    stored_tensors,
+)
 from repdyn.models import LanguageModel
 from repdyn.utils.printing import without_reports
-
-# Modules after the last block, which the checkpoint of a model with a head may lack.
-_AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
 # Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens
 # too.
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
-_NUMBER, _LISTS = re.compile(r"\.(\d+)(?=\.)"), (nn.ModuleList, nn.Sequential)
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -104,15 +105,14 @@ def load_model(
             model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
         if auto_class is not AutoModel and absent:
             return load_model(folder, loading, offload_folder)
-        name = type(model).__name__
-        if absent:
-            raise CheckpointError(
-                f"{len(absent)} weights of {name} are not in the checkpoint and would be random: "
-                f"{', '.join(absent[:3])}"
-            )
+        # first, since names of an adapter or of quantised weights explain those that are missing
+        unused = report["unexpected_keys"]
+        require_known_names(model, unused, stored_tensors(folder), prefix=prefix)
+        require_all_weights(model, absent)
         if wrong := list(report["mismatched_keys"]):
-            raise CheckpointError(f"weights of another shape than {name}'s: {wrong[0]}")
-        _require_every_block(model, report["unexpected_keys"])
+            raise CheckpointError(
+                f"weights of another shape than {type(model).__name__}'s: {wrong[0]}"
+            )
         if loading.device_map is None:
             model = model.to(loading.device)
         _require_finite(model)
@@ -204,11 +204,7 @@ def _from_pretrained(
             str(error).splitlines()[0],
         )
         model, report = auto_class.from_pretrained(**settings)
-    return (
-        model,
-        sorted(name for name in report["missing_keys"] if not _AFTER_THE_BLOCKS.fullmatch(name)),
-        report,
-    )
+    return model, missing_weights(model, report["missing_keys"]), report
 
 
 def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
@@ -293,32 +289,6 @@ def _require_free(n_bytes: float) -> None:
         raise CheckpointError(
             f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB "
             "are free; try --dtype bfloat16 or --device-map auto"
-        )
-
-
-def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
-    """Check that the model has all blocks of the checkpoint: with fewer in its configuration the
-    others are ignored.
-    """
-    base = f"{model.base_model_prefix}."
-    lists = {
-        name.removeprefix(base): len(part)
-        for name, part in model.named_modules()
-        if isinstance(part, _LISTS)
-    }
-    short = [name.removeprefix(base) for name in unexpected]
-    cut_off = sorted(
-        {
-            n
-            for n in short
-            for at in _NUMBER.finditer(n)
-            if int(at[1]) >= lists.get(n[: at.start()], math.inf)
-        }
-    )
-    if cut_off:
-        raise CheckpointError(
-            f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such "
-            f"as {cut_off[0]}; the model would be cut off without notice"
         )
 
 

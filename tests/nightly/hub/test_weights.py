@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sweeping import downloads_in, measure_tasks, settings
 from transformers import (
     LlamaConfig,
@@ -67,18 +66,6 @@ def test_a_configuration_without_any_layer_of_a_stack(tmp_path, make, changes, w
         CheckpointError, match=r"has blocks that its configuration lacks, \d+ weights such as "
     ):
         load_model(with_configuration(tmp_path, **changes), Loading(), with_head=with_head)
-
-
-def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
-    """Older versions saved buffers with each block."""
-    LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file(
-        weights | {"model.layers.1.self_attn.old": torch.ones(2)},
-        tmp_path / "model.safetensors",
-        {"format": "pt"},
-    )
-    assert load_model(tmp_path, Loading())
 
 
 ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_norm"), "cpu")

@@ -1,0 +1,195 @@
+"""Weights that a model does not use, or lacks: harmless by name, or the checkpoint is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.weights import load_model
+
+DIM = 16
+SIZES = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
+
+
+def llama():
+    return LlamaForCausalLM(LlamaConfig(intermediate_size=32, **SIZES))
+
+
+def gpt2():
+    return GPT2LMHeadModel(GPT2Config(n_embd=DIM, n_layer=2, n_head=2, vocab_size=64))
+
+
+def bert():
+    return BertForMaskedLM(BertConfig(intermediate_size=32, **SIZES))
+
+
+def with_more(folder: Path, model, more, *, prefix: str = "") -> Path:
+    """The checkpoint of a model, with further tensors in its file."""
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    tensors |= more if isinstance(more, dict) else {name: torch.ones(DIM) for name in more}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def short_name(case) -> str:
+    if isinstance(case, list | dict):
+        return next(iter(case))
+    return case if isinstance(case, str) else case.__name__
+
+
+PROJECTION = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])
+@pytest.mark.parametrize(
+    ("make", "more", "word"),
+    [
+        (llama, [f"{PROJECTION}.weight_scale"], "quantization_config"),
+        (llama, [f"{PROJECTION}.weight_scale_inv"], "quantization_config"),
+        (llama, [f"{PROJECTION}.SCB"], "quantization_config"),
+        (llama, ["lm_head.weight_scale"], "quantization_config"),
+        (llama, ["model.layers.1.mlp.experts.down_proj_scales"], "quantization_config"),
+        (
+            llama,
+            {f"{PROJECTION}.weight": torch.ones(DIM, DIM, dtype=torch.int8)},
+            "quantization_config",
+        ),
+        (llama, [f"{PROJECTION}.bias"], "attention_bias"),
+        (llama, ["model.layers.1.mlp.up_proj.bias", "model.norm.bias"], "mlp_bias"),
+        (llama, [f"{PROJECTION}.lora_A.weight", f"{PROJECTION}.lora_B.weight"], "merge"),
+        (llama, [f"base_model.model.{PROJECTION}.lora_A.default.weight"], "merge"),
+        (llama, [f"{PROJECTION}.lora_magnitude_vector.weight"], "merge"),
+        (llama, ["prompt_encoder.embedding.weight"], "adapter"),
+        (llama, ["model.layers.0.self_attn.q_norm.weight"], "q_norm"),
+        (llama, ["model.embed_norm.weight"], "embed_norm"),
+        (llama, ["model.layers.0.layer_scale"], "another model's"),
+        (gpt2, ["transformer.h.0.mlp.gate.weight"], "gate"),
+        (bert, {"bert.encoder.layer.0.attention.bias": torch.ones(DIM)}, "attention.bias"),
+        (bert, ["bert.encoder.layer.0.attention.output.gamma_2"], "gamma_2"),
+    ],
+    ids=short_name,
+)
+def test_what_a_model_leaves_out_and_would_change_it_is_refused(
+    tmp_path, make, more, word, with_head
+):
+    """Each would give the values of another model, without a word."""
+    with pytest.raises(CheckpointError, match=word):
+        load_model(with_more(tmp_path, make(), more), Loading(), with_head=with_head)
+
+
+@pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])
+@pytest.mark.parametrize(
+    ("make", "more"),
+    [
+        (llama, [f"model.layers.{n}.self_attn.rotary_emb.inv_freq" for n in (0, 1)]),
+        (llama, ["model.layers.0.self_attn.rotary_emb.cos_cached"]),
+        (llama, ["rope.freqs"]),
+        (llama, ["model.layers.0.self_attn.k_scale"]),
+        (llama, ["score.weight"]),
+        (llama, ["v_head.summary.weight", "v_head.summary.bias"]),
+        (llama, ["mtp.layers.0.self_attn.q_proj.weight"]),
+        (gpt2, {"transformer.h.0.attn.bias": torch.ones(1, 1, 8, 8)}),
+        (gpt2, {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}),
+        (bert, ["bert.embeddings.position_ids"]),
+        (bert, {"bert.pooler.dense.weight": torch.ones(DIM, DIM)}),
+        (llama, ["logit_scale"]),
+        (bert, ["cls.seq_relationship.weight"]),
+    ],
+    ids=short_name,
+)
+def test_what_published_checkpoints_hold_beside_their_weights_is_harmless(
+    tmp_path, make, more, with_head, caplog
+):
+    folder = with_more(tmp_path, make(), more)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(folder, Loading(), with_head=with_head)
+    assert hasattr(loaded, "lm_head") or hasattr(loaded, "cls") or not with_head
+    assert "not read" not in caplog.text
+
+
+@pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])
+def test_names_of_a_model_saved_without_the_beginning_of_its_names(tmp_path, with_head):
+    """As the first GPT-2 was: a module that is none of the model's may be in it."""
+    mask = {"h.0.attn.bias": torch.ones(1, 1, 8, 8)}
+    folder = with_more(tmp_path / "sound", gpt2(), mask, prefix="transformer.")
+    assert load_model(folder, Loading(), with_head=with_head)
+    for number, name in enumerate(("h.0.attn.c_attn.scaled", "embedding_norm.weight")):
+        folder = with_more(tmp_path / f"other{number}", gpt2(), [name], prefix="transformer.")
+        with pytest.raises(CheckpointError, match=name):
+            load_model(folder, Loading(), with_head=with_head)
+
+
+def test_a_module_of_ones_own_beside_the_model_is_named(tmp_path, caplog):
+    folder = with_more(tmp_path, llama(), ["regression.weight"])
+    with caplog.at_level(logging.WARNING):
+        load_model(folder, Loading())
+    assert "regression.weight" in caplog.text
+
+
+def test_one_of_two_models_is_not_chosen(tmp_path):
+    """Two towers: the first one's names would have been taken, without a word."""
+    llama().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = {
+        f"{tower}.{name}": value.clone()
+        for tower in ("query", "passage")
+        for name, value in tensors.items()
+    }
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="two"):
+        load_model(tmp_path, Loading())
+
+
+def test_biases_that_the_configuration_names_are_read(tmp_path):
+    LlamaForCausalLM(
+        LlamaConfig(intermediate_size=32, attention_bias=True, **SIZES)
+    ).save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, Loading())
+    assert loaded.layers[0].self_attn.q_proj.bias is not None
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"attention_bias": False}))
+    with pytest.raises(CheckpointError, match="attention_bias"):
+        load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])
+def test_positions_that_are_computed_need_not_be_stored(tmp_path, with_head):
+    """Marian saves none, and was refused as if they were random."""
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=64,
+        d_model=DIM,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    )
+    saved = MarianMTModel(config)
+    saved.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, Loading(), with_head=with_head).base_model
+    expected = saved.model.encoder.embed_positions.weight
+    assert torch.equal(loaded.get_encoder().embed_positions.weight, expected)
