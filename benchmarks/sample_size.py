@@ -32,7 +32,7 @@ METRICS: dict[str, Callable[[Cloud], Tensor]] = {
     "participation_ratio": kernels.participation_ratio,
     "unbiased_participation_ratio": kernels.unbiased_participation_ratio,
     "effective_rank": kernels.effective_rank,
-    "rank_me": kernels.rank_me,
+    "effective_rank_of_variance": kernels.effective_rank_of_variance,
     "alpha_req": kernels.alpha_req,
     "alpha_req[first=12]": partial(kernels.alpha_req, first=12),
     "isoscore": kernels.isoscore,

@@ -49,7 +49,7 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "participation_ratio": lambda t, x: 12 + 40 * t * (1 - 0.8 * x) + 30 * shift,
         "effective_rank": lambda t, x: 80 + 300 * t * (1 - 0.5 * x) + 200 * shift,
         "unbiased_participation_ratio": lambda t, x: 13 + 42 * t * (1 - 0.8 * x) + 30 * shift,
-        "rank_me": lambda t, x: 30 + 150 * t * (1 - 0.5 * x) + 100 * shift,
+        "effective_rank_of_variance": lambda t, x: 30 + 150 * t * (1 - 0.5 * x) + 100 * shift,
         "lidar": lambda t, x: 5 + 20 * t * x,
         "dime": lambda t, x: 0.2 + 0.5 * t * x,
         "alpha_req": lambda t, x: 1.9 - 0.9 * t + 0.4 * x + shift,

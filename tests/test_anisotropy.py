@@ -4,7 +4,7 @@ import pytest
 import torch
 from hostile import HOSTILE, naive_anisotropy
 
-from repdyn.kernels import Cloud, Undefined, anisotropy
+from repdyn.kernels import Cloud, UndefinedError, anisotropy
 
 # the package exports the function under the module's name
 module = importlib.import_module("repdyn.kernels.anisotropy")
@@ -119,7 +119,7 @@ def test_undefined_is_nan_with_a_reason():
     points = torch.zeros(10, 4)
     assert anisotropy(points).isnan()
     assert anisotropy(points).dtype == torch.float64
-    with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
+    with pytest.raises(UndefinedError, match=r"^1 distinct of 10 points, at least 3 needed$"):
         anisotropy.or_raise(Cloud(points))
 
 
@@ -129,6 +129,6 @@ def test_a_layer_behind_a_collapsed_one_is_not_measured_by_its_rounding(dtype):
     anisotropy of 0.35.
     """
     noise = torch.randn(300, 16, dtype=dtype) * 2 * torch.finfo(dtype).eps
-    with pytest.raises(Undefined, match="rounding"):
+    with pytest.raises(UndefinedError, match="rounding"):
         anisotropy.or_raise(1 + noise)
     assert anisotropy(1 + 1000 * noise).isfinite()

@@ -101,8 +101,8 @@ def test_experts_that_are_stacked_are_not_one_matrix(hand_written, small_probe):
 
 
 def test_undefined():
-    with pytest.raises(kernels.Undefined, match="not all weights or gradients are finite"):
+    with pytest.raises(kernels.UndefinedError, match="not all weights or gradients are finite"):
         kernels.weight_norm.or_raise(torch.tensor([1.0, torch.inf]))
-    with pytest.raises(kernels.Undefined, match="all weights were 0"):
+    with pytest.raises(kernels.UndefinedError, match="all weights were 0"):
         kernels.update_ratio.or_raise(torch.ones(3), torch.zeros(3))
     assert kernels.weight_stable_rank(torch.zeros(3, 4)).isnan()

@@ -22,7 +22,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.kernels import Undefined, alignment_falls, self_similarity
+from repdyn.kernels import UndefinedError, alignment_falls, self_similarity
 from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
 from repdyn.studies.convergence_measurements import (
     FALLS,
@@ -326,7 +326,7 @@ def test_self_similarity_against_loops():
     everything = np.mean([cosine[i, j] for i, j in permutations(range(12), 2)])
     found = self_similarity(torch.from_numpy(points), torch.from_numpy(words), min_contexts=3)
     assert found.item() == pytest.approx(np.mean(pairs) - everything, rel=1e-10)
-    with pytest.raises(Undefined, match="no word"):
+    with pytest.raises(UndefinedError, match="no word"):
         self_similarity.or_raise(torch.from_numpy(points), torch.from_numpy(words))
 
 

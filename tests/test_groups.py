@@ -8,7 +8,7 @@ import torch
 from grouped import GROUPED, GROUPINGS, n_outside, naive_nearest_outside
 from hostile import HOSTILE, nearest_distances
 
-from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
+from repdyn.kernels import Cloud, UndefinedError, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
 from repdyn.kernels.neighbours import cloud_neighbours, nearest_neighbours
 
@@ -241,13 +241,13 @@ def test_too_few_outside_is_undefined(reason, groups, k, kernel):
     points = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
     value_or_nan, value_or_reason = KERNELS[kernel]
     assert value_or_nan(Cloud(points, groups=groups)).isnan()
-    with pytest.raises(Undefined) as caught:
+    with pytest.raises(UndefinedError) as caught:
         value_or_reason(Cloud(points, groups=groups))
     assert caught.value.reason == reason.format(k)
 
 
 def test_what_makes_a_cloud_undefined_comes_first():
-    with pytest.raises(Undefined, match="^the points contain NaN$"):
+    with pytest.raises(UndefinedError, match="^the points contain NaN$"):
         two_nn.or_raise(
             Cloud(torch.full((9, 2), torch.nan), groups=torch.zeros(9, dtype=torch.long))
         )

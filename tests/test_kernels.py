@@ -25,7 +25,7 @@ CLOUDS: dict[str, Callable[..., Tensor]] = {
     "participation_ratio": kernels.participation_ratio,
     "unbiased_participation_ratio": kernels.unbiased_participation_ratio,
     "effective_rank": kernels.effective_rank,
-    "rank_me": kernels.rank_me,
+    "effective_rank_of_variance": kernels.effective_rank_of_variance,
     "alpha_req": lambda x: kernels.alpha_req.or_raise(x, first=2, last=60),
     "components": kernels.components,
     "mean_cosine": kernels.mean_cosine,
@@ -116,7 +116,7 @@ def test_what_is_no_number_has_no_value(name: str, bad: float):
     x[3, 5] = bad
     try:
         is_undefined = bool(value_of(name, x).isnan())
-    except kernels.Undefined as error:
+    except kernels.UndefinedError as error:
         is_undefined = bool(error.reason)
     assert is_undefined
 
@@ -197,7 +197,7 @@ NAIVE: dict[str, Callable[..., float]] = {
     "participation_ratio": lambda x: variances(x).sum() ** 2 / (variances(x) ** 2).sum(),
     "unbiased_participation_ratio": naive_unbiased_ratio,
     "effective_rank": lambda x: entropy_rank(np.sqrt(variances(x))),
-    "rank_me": lambda x: entropy_rank(variances(x)),
+    "effective_rank_of_variance": lambda x: entropy_rank(variances(x)),
     "components": lambda x: int((np.cumsum(variances(x)) / variances(x).sum() < 0.9).sum()) + 1,
     "mean_cosine": naive_mean_cosine,
     "outlier_kurtosis": naive_kurtosis,
@@ -361,7 +361,7 @@ def test_a_sequence_of_vectors_that_differ_by_rounding_has_no_value(kernel, dtyp
     normal = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
     for noise in (0.0, torch.finfo(dtype).eps):
         equal = 0.1 + noise * normal
-        with pytest.raises(kernels.Undefined, match=r"rounding|no two successive steps"):
+        with pytest.raises(kernels.UndefinedError, match=r"rounding|no two successive steps"):
             kernel.or_raise(Sequences(torch.cat([normal, equal]), (12, 12)))
 
 
@@ -377,7 +377,7 @@ def test_a_gaussian_control_has_the_unit_of_the_cloud():
 def test_a_constant_next_layer_of_few_points_has_no_linearity():
     """Any layer of fewer than dim + 2 points is a linear map of another: the value was 1."""
     x = low_rank()[:20, :30]
-    with pytest.raises(kernels.Undefined, match="at least 32 needed"):
+    with pytest.raises(kernels.UndefinedError, match="at least 32 needed"):
         kernels.linearity.or_raise(x, torch.ones_like(x), of="step")
     assert kernels.linearity(low_rank(), torch.ones(400, 80), of="step").item() == 1
 
@@ -393,7 +393,7 @@ def test_classes_of_equal_means_are_not_told_apart_by_rounding(kernel, dtype):
     means = x.view(5, 80, 6).mean(1)
     assert (means - 3.3).abs().max() < 1e-5
     assert (means != means[0]).any()
-    with pytest.raises(kernels.Undefined, match="equal up to rounding|no direction"):
+    with pytest.raises(kernels.UndefinedError, match="equal up to rounding|no direction"):
         kernel.or_raise(x, classes)
     moved = x + classes[:, None]
     assert kernel.or_raise(moved + torch.arange(6) * classes[:, None] ** 2, classes).isfinite()

@@ -124,7 +124,7 @@ def test_nothing_is_computed_after_the_first_undefined_batch(hand_written, small
 
     def kernel(cloud):
         calls.append(cloud)
-        raise kernels.Undefined("no value")
+        raise kernels.UndefinedError("no value")
 
     frame = measure(
         hand_written, small_probe, [Metric("none", kernel, "never defined", (0, 1), "nobody")]

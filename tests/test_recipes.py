@@ -68,7 +68,16 @@ ENTROPY = (
 """Of Pythia-410m, published: falls to step 128, rises to step 2000, falls."""
 
 
-def rows_of(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, name="lab/a", **given):
+def rows_of(
+    curve,
+    *,
+    metric="effective_rank_of_variance",
+    steps=STEPS,
+    n_blocks=9,
+    noise=0.01,
+    name="lab/a",
+    **given,
+):
     """One metric whose value at a place in training and a relative depth is ``curve(number of the
     step, depth)``.
     """
@@ -96,7 +105,7 @@ def criterion(**settings):
     return validated(AnyCriterion, settings, "a test")
 
 
-def judge(kind, model, metric="rank_me", **settings):
+def judge(kind, model, metric="effective_rank_of_variance", **settings):
     return criterion(kind=kind, **settings).judge(model, metric)[0]
 
 
@@ -127,7 +136,7 @@ def test_phases():
     assert judge("phases", course, **three) == "shown"
     assert judge("phases", course, **three | {"more": (0.1, 0.5, 0.1)}) == "not shown"
     assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
-    _, evidence = criterion(kind="phases", **three).judge(course, "rank_me")
+    _, evidence = criterion(kind="phases", **three).judge(course, "effective_rank_of_variance")
     assert evidence.startswith(
         "to step 128 it falls by 16% (interval 16 to 16); to step 2,000 it rises by 19%"
     )

@@ -28,7 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from repdyn import Probe, measure
 from repdyn.capture.prepared_model import prepare
-from repdyn.capture.shadow import NoShadow, Shadow
+from repdyn.capture.shadow import Shadow, ShadowError
 from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
 
 LOSSES: list[float] = []
@@ -389,7 +389,7 @@ def test_a_model_without_a_shadow_is_restored(probe):
     model.register_buffer("n", torch.zeros(1))
     model.seen = [[]]
     model.register_forward_pre_hook(lambda module, args: module.seen[0].append(module.n.add_(1)))
-    with pytest.raises(NoShadow):
+    with pytest.raises(ShadowError):
         Shadow(model)
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"restored"}

@@ -5,16 +5,18 @@ import pytest
 import torch
 from hostile import HOSTILE
 
+from repdyn import kernels
 from repdyn.kernels import (
     Cloud,
-    Undefined,
+    UndefinedError,
     dime,
     effective_rank,
+    effective_rank_of_variance,
     lidar,
     participation_ratio,
-    rank_me,
     spectrum,
 )
+from repdyn.metrics import resolve
 
 
 def naive_singular_values(points):
@@ -34,30 +36,53 @@ def test_numbers_of_directions_against_a_float64_svd(name):
     assert participation_ratio(points).item() == pytest.approx(
         squares.sum() ** 2 / (squares**2).sum(), rel=1e-6
     )
-    assert rank_me(points).item() == pytest.approx(entropy_rank(squares / squares.sum()), rel=1e-6)
+    assert effective_rank_of_variance(points).item() == pytest.approx(
+        entropy_rank(squares / squares.sum()), rel=1e-6
+    )
     # directions that float32 rounding makes up have singular values of 1e-7 of the largest
     shares = values[values > 1e-6 * values[0]] / values.sum()
     assert effective_rank(points).item() == pytest.approx(entropy_rank(shares), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "heavy_tail", "d_gt_n", "low_rank"])
-def test_rank_me_of_points_as_they_are(name):
+def test_ranks_of_points_as_they_are(name):
     points = HOSTILE[name]().double() + 3
     values = np.linalg.svd(points.numpy(), compute_uv=False) ** 2
     shares = values[values > 0] / values.sum()
-    raw = rank_me(points, centred=False).item()
+    raw = effective_rank_of_variance(points, centred=False).item()
     assert raw == pytest.approx(entropy_rank(shares), rel=1e-8)
-    assert rank_me(points * 7, centred=False).item() == pytest.approx(raw, rel=1e-8)
-    assert rank_me(points - points.mean(0), centred=False).item() == pytest.approx(
-        rank_me(points).item(), rel=1e-8
+    assert effective_rank_of_variance(points * 7, centred=False).item() == pytest.approx(
+        raw, rel=1e-8
     )
+    assert effective_rank_of_variance(
+        points - points.mean(0), centred=False
+    ).item() == pytest.approx(effective_rank_of_variance(points).item(), rel=1e-8)
+
+
+def test_effective_rank_of_points_as_they_are_is_rank_me():
+    """By the published formula: singular values of the embeddings, and 1e-7 added to each share."""
+    points = torch.randn(500, 32, generator=torch.Generator().manual_seed(0)) + 0.5
+    values = torch.linalg.svdvals(points)
+    shares = values / values.sum() + 1e-7
+    published = (-shares * shares.log()).sum().exp().item()
+    assert effective_rank(points, centred=False).item() == pytest.approx(published, rel=1e-5)
+    assert effective_rank(points).item() != pytest.approx(published, rel=1e-2)
+
+
+def test_the_name_of_two_quantities_is_refused_with_those_of_both():
+    for name in ("rank_me", "RankMe", "rankme"):
+        with pytest.raises(ValueError, match="effective_rank_of_variance") as refused:
+            resolve([name])
+        assert "'effective_rank[centred=false]'" in str(refused.value)
+    with pytest.raises(AttributeError, match=r"effective_rank\(x, centred=False\)"):
+        kernels.rank_me  # noqa: B018
 
 
 def test_even_spectra_count_their_directions():
     cross = torch.cat([torch.eye(9), -torch.eye(9)])
     assert participation_ratio(cross).item() == pytest.approx(9, rel=1e-12)
     assert effective_rank(cross).item() == pytest.approx(9, rel=1e-12)
-    assert rank_me(cross).item() == pytest.approx(9, rel=1e-12)
+    assert effective_rank_of_variance(cross).item() == pytest.approx(9, rel=1e-12)
 
 
 def test_one_decomposition_serves_all(monkeypatch):
@@ -73,10 +98,11 @@ def test_one_decomposition_serves_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kernel", [participation_ratio.or_raise, effective_rank.or_raise, rank_me.or_raise]
+    "kernel",
+    [participation_ratio.or_raise, effective_rank.or_raise, effective_rank_of_variance.or_raise],
 )
 def test_undefined_has_a_reason(kernel):
-    with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
+    with pytest.raises(UndefinedError, match=r"^1 distinct of 10 points, at least 3 needed$"):
         kernel(Cloud(torch.zeros(10, 4)))
 
 
@@ -95,7 +121,7 @@ def test_lidar_of_normal_texts():
         lidar(x, texts, delta=0.0).item(), rel=1e-4
     )
     with pytest.raises(
-        Undefined, match="0 classes have at least 2 vectors, at least 2 classes needed"
+        UndefinedError, match="0 classes have at least 2 vectors, at least 2 classes needed"
     ):
         lidar.or_raise(x[::views], texts[::views])
 
@@ -130,6 +156,6 @@ def test_dime_is_a_mean_over_all_permutations():
         2 * np.log(3) + (squared * np.log(squared)).sum(), abs=0.01
     )
     with pytest.raises(
-        Undefined, match="1 classes have at least 2 vectors, at least 2 classes needed"
+        UndefinedError, match="1 classes have at least 2 vectors, at least 2 classes needed"
     ):
         dime.or_raise(x, torch.tensor([3, 3, *range(4, 17)]))

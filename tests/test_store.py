@@ -451,7 +451,7 @@ def test_the_states_before_a_resumed_run_are_those_of_its_parent(tmp_path):
     """Those that the parent saved after it was left are of other weights."""
     import torch
 
-    from repdyn.kernels import Undefined
+    from repdyn.kernels import UndefinedError
     from repdyn.store.state_cache import StateCache
 
     like = torch.zeros(3, 2)
@@ -469,5 +469,5 @@ def test_the_states_before_a_resumed_run_are_those_of_its_parent(tmp_path):
     child.delete_before(16)
     assert child.load_previous(20, None, 1, like)[0] == 16
     assert parent.load_previous(20, None, 1, like)[0] == 12
-    with pytest.raises(Undefined):
+    with pytest.raises(UndefinedError):
         StateCache(tmp_path / "b", run="b", probe="p").load_previous(16, None, 1, like)

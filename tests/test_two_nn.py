@@ -7,7 +7,7 @@ from hostile import HOSTILE, n_kept_of, naive_two_nearest, naive_two_nn
 from reference.clouds import CLOUDS
 from skdim.id import TwoNN
 
-from repdyn.kernels import Cloud, Undefined, neighbours, two_nn
+from repdyn.kernels import Cloud, UndefinedError, neighbours, two_nn
 
 REFERENCE = [
     line.split()
@@ -147,6 +147,6 @@ def test_undefined_is_nan_with_a_reason(points, settings, reason):
     value = two_nn(points, **settings)
     assert value.isnan()
     assert (value.shape, value.dtype) == ((), torch.float64)
-    with pytest.raises(Undefined) as caught:
+    with pytest.raises(UndefinedError) as caught:
         two_nn.or_raise(Cloud(points), **settings)
     assert caught.value.reason == reason

@@ -53,8 +53,8 @@ ON_SUBSETS = (
     "anisotropy@no_massive",
     "anisotropy@last_token",
     "anisotropy@all.normed",
-    "rank_me@window_mean",
-    "rank_me@differences",
+    "effective_rank_of_variance@window_mean",
+    "effective_rank_of_variance@differences",
     "weight_norm",
     "weight_stable_rank",
 )

@@ -21,7 +21,7 @@ from repdyn.capture.blocks import Block, is_a
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, exact_device, watched
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state
 
@@ -60,13 +60,13 @@ class AttentionWeights:
             Weights on the device where the model had them, if it has float64.
 
         Raises:
-            Undefined: the layer has no attention weights.
+            UndefinedError: the layer has no attention weights.
         """
         found = self.layers.get(
             (stack, layer), "no block ran as this layer" if layer else "it is no block's output"
         )
         if self.reason or isinstance(found, str):
-            raise Undefined(self.reason or str(found))
+            raise UndefinedError(self.reason or str(found))
         return [
             (weights.to(device), at)
             for (weights, device), at in zip(found, self.tokens, strict=True)

@@ -131,7 +131,7 @@ def evaluating(
     full precision.
 
     Raises:
-        repdyn.capture.shadow.NoShadow: the model has none; see :func:`restoring`.
+        repdyn.capture.shadow.ShadowError: the model has none; see :func:`restoring`.
         RuntimeError: the weights were overwritten by code invisible to PyTorch.
     """
     with plain_state(), variables_restored(model) as (tensors, objects):

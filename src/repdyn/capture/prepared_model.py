@@ -44,7 +44,7 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
-from repdyn.capture.shadow import NoShadow, own_names
+from repdyn.capture.shadow import ShadowError, own_names
 from repdyn.capture.token_states import (
     EmbeddingSearch,
     InputStates,
@@ -243,7 +243,7 @@ class PreparedModel:
             return self
         try:
             tried = self._tried(probe)
-        except NoShadow as reason:
+        except ShadowError as reason:
             if self.parameters:
                 raise ValueError(
                     "expected a model that parameters= can stand in for, got a "
@@ -275,9 +275,9 @@ class PreparedModel:
                 try:
                     model = replace(self, call=call)._linked(batch, largest)
                     return replace(model, any_length=length < len(tokens))
-                except NoShadow:
+                except ShadowError:
                     raise
-                except ForwardFailed as error:
+                except ForwardError as error:
                     failures.append(error)
                 except (
                     ValueError,
@@ -420,7 +420,7 @@ def _links(
     with search.during(batch), watched(model.blocks, enter, leave):
         try:
             run(batch)
-        except ForwardFailed:
+        except ForwardError:
             if failures and not model.blocks_named:
                 raise RuntimeError(failures[0]) from None
             raise
@@ -444,7 +444,7 @@ def _are_same(states: Tensor, others: Tensor) -> bool:
     return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
-class ForwardFailed(ValueError):
+class ForwardError(ValueError):
     """A forward pass that failed in code of the model, with what to do."""
 
 
@@ -491,7 +491,7 @@ class Run:
         except Exception as error:
             if _is_own(error):
                 raise
-            raise ForwardFailed(_explain(model, batch, error)) from error
+            raise ForwardError(_explain(model, batch, error)) from error
         if model.reports_states and model.blocks:
             states = list(self.reported_states(output, batch).values())
             for block, entered, left in zip(model.blocks, states[:-1], states[1:], strict=True):

@@ -95,7 +95,7 @@ _GLOBAL = (
 )
 
 
-class NoShadow(ValueError):
+class ShadowError(ValueError):
     """Why a model has no shadow."""
 
 
@@ -111,8 +111,8 @@ class Shadow:
         shared: objects that the shadow has in common with the model.
 
     Raises:
-        NoShadow: the model is sharded, of TorchScript, or moved between devices as it runs; a class
-            or an object in it refuses to be copied.
+        ShadowError: the model is sharded, of TorchScript, or moved between devices as it runs; a
+            class or an object in it refuses to be copied.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class Shadow:
         self._memo: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in shared}
         if onlookers is None:
             if is_sharded(model):
-                raise NoShadow("the weights are sharded")
+                raise ShadowError("the weights are sharded")
             if any(hasattr(module, "_hf_hook") for module in model.modules()):
-                raise NoShadow("accelerate moves the weights as the model runs")
+                raise ShadowError("accelerate moves the weights as the model runs")
         if parameters:
             own = dict(
                 [
@@ -145,10 +145,10 @@ class Shadow:
                 self._memo[id(own[name])] = own[name], self._tensor(own[name], tensor)
         try:
             self.module: nn.Module = self._copy(model)
-        except (NoShadow, MemoryError):
+        except (ShadowError, MemoryError):
             raise
         except Exception as error:  # code of any class may run here: properties, __setattr__
-            raise NoShadow(
+            raise ShadowError(
                 f"no second {type(model).__name__} can be made: {type(error).__name__}: {error}"
             ) from error
 
@@ -163,7 +163,7 @@ class Shadow:
         if id(x) in self._memo:
             return self._memo[id(x)][1]
         if len(self._memo) > _MOST_OBJECTS:
-            raise NoShadow(f"the model holds more than {_MOST_OBJECTS} objects")
+            raise ShadowError(f"the model holds more than {_MOST_OBJECTS} objects")
         if isinstance(x, nn.Module):
             return self._module(x)
         if isinstance(x, list | set | deque | dict):
@@ -233,9 +233,11 @@ class Shadow:
             new = self._copy(inner)
             self._memo[id(x)] = x, new
         elif isinstance(x, torch.jit.ScriptModule):
-            raise NoShadow("a part of the model is of TorchScript")
+            raise ShadowError("a part of the model is of TorchScript")
         elif hasattr(type(x), "__del__"):
-            raise NoShadow(f"the end of a second {type(x).__name__} would end what the first holds")
+            raise ShadowError(
+                f"the end of a second {type(x).__name__} would end what the first holds"
+            )
         else:
             new = object.__new__(type(x))
             self._memo[id(x)] = x, new

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from repdyn import reading
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.reading import CheckpointError, LoadedModel
 from repdyn.studies.anatomy_figures import paths_figure
@@ -185,7 +185,7 @@ class Session:
         ids = self._ids(loaded, sentence)
         try:
             [(weights, _)] = self._attention(loaded, ids).of(loaded.stack, layer)
-        except Undefined as undefined:
+        except UndefinedError as undefined:
             raise ValueError(
                 f"{loaded.name}: no attention weights in layer {layer}: {undefined.reason}"
             ) from undefined

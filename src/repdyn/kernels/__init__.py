@@ -1,13 +1,14 @@
 """Clouds in, numbers out: pure torch, any device, any floating dtype; float64 where it decides.
 
-Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises :class:`Undefined`
-with the reason. Inputs of another shape or dtype than its docstring names raise ValueError, and so
-do settings outside their range, numbers of points that do not match, and other groups.
+Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises
+:class:`UndefinedError` with the reason. Inputs of another shape or dtype than its docstring names
+raise ValueError, and so do settings outside their range, numbers of points that do not match, and
+other groups.
 """
 
 from repdyn.kernels.anisotropy import anisotropy as anisotropy
 from repdyn.kernels.cloud import Cloud as Cloud
-from repdyn.kernels.cloud import Undefined as Undefined
+from repdyn.kernels.cloud import UndefinedError as UndefinedError
 from repdyn.kernels.cloud import full_precision as full_precision
 from repdyn.kernels.cloud import gaussian_like as gaussian_like
 from repdyn.kernels.cloud import nan_if_undefined as nan_if_undefined
@@ -54,9 +55,9 @@ from repdyn.kernels.similarity import token_imbalance as token_imbalance
 from repdyn.kernels.spectrum import alpha_req as alpha_req
 from repdyn.kernels.spectrum import components as components
 from repdyn.kernels.spectrum import effective_rank as effective_rank
+from repdyn.kernels.spectrum import effective_rank_of_variance as effective_rank_of_variance
 from repdyn.kernels.spectrum import isoscore as isoscore
 from repdyn.kernels.spectrum import participation_ratio as participation_ratio
-from repdyn.kernels.spectrum import rank_me as rank_me
 from repdyn.kernels.spectrum import unbiased_participation_ratio as unbiased_participation_ratio
 from repdyn.kernels.two_nn import two_nn as two_nn
 from repdyn.kernels.vocabulary import Vocabulary as Vocabulary
@@ -67,3 +68,13 @@ from repdyn.kernels.vocabulary import token_top1_match as token_top1_match
 from repdyn.kernels.weights import update_ratio as update_ratio
 from repdyn.kernels.weights import weight_norm as weight_norm
 from repdyn.kernels.weights import weight_stable_rank as weight_stable_rank
+
+
+def __getattr__(name: str) -> object:
+    if name == "rank_me":
+        raise AttributeError(
+            "expected a kernel, got rank_me, which two papers use for two quantities; take "
+            "effective_rank(x, centred=False) for RankMe of Garrido et al., or "
+            "effective_rank_of_variance(x)"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class Undefined(ArithmeticError):
+class UndefinedError(ArithmeticError):
     """The quantity does not exist for this cloud; ``reason`` says why, in words fit for a table."""
 
     def __init__(self, reason: str) -> None:
@@ -33,7 +33,7 @@ class Kernel(Protocol[P]):
     """
 
     or_raise: Callable[P, Tensor]
-    """The same function, which raises :class:`Undefined` with the reason instead."""
+    """The same function, which raises :class:`UndefinedError` with the reason instead."""
     std_error: Callable[..., Tensor] | None
     """The standard error of the value: a function of the same arguments and ``windows``, integers
     (n_vectors,), which names the window of text that each vector comes from. None where none is
@@ -45,7 +45,7 @@ class Kernel(Protocol[P]):
 def nan_if_undefined(
     compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None
 ) -> Kernel[P]:
-    """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead, in
+    """Turn a function that raises :class:`UndefinedError` into a kernel that returns NaN instead, in
     full precision.
 
     The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences:
@@ -56,13 +56,13 @@ def nan_if_undefined(
         >>> @nan_if_undefined
         ... def mean_length(x: Tensor) -> Tensor:
         ...     if len(x) == 0:
-        ...         raise Undefined("0 vectors, at least 1 needed")
+        ...         raise UndefinedError("0 vectors, at least 1 needed")
         ...     return x.double().norm(dim=1).mean()
         >>> mean_length(torch.ones(0, 3))
         tensor(nan, dtype=torch.float64)
         >>> mean_length.or_raise(torch.ones(0, 3))
         Traceback (most recent call last):
-        repdyn.kernels.cloud.Undefined: 0 vectors, at least 1 needed
+        repdyn.kernels.cloud.UndefinedError: 0 vectors, at least 1 needed
     """
     or_raise, first = in_full_precision(compute), next(iter(signature(compute).parameters))
 
@@ -70,7 +70,7 @@ def nan_if_undefined(
     def kernel(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         try:
             return or_raise(*args, **kwargs)
-        except Undefined:
+        except UndefinedError:
             points: Any = args[0] if args else kwargs[first]
             x: Tensor = points if isinstance(points, Tensor) else points.x
             return x.new_full(x.shape[:-2], torch.nan, dtype=torch.float64)
@@ -311,21 +311,21 @@ class Cloud:
         return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours)
 
     def require_defined(self) -> None:
-        """Raise Undefined if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct
+        """Raise UndefinedError if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct
         points, or points that differ by rounding alone, of which every metric would describe the
         rounding."""
         if Cloud.require_defined in self.results:
             return
         if self.n_vectors and not math.isfinite(self.scale):
-            raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
+            raise UndefinedError(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
         # where these differ, all do; a device waits once
         first = Cloud(self.x[:_SAMPLE_ROWS].cpu())
         if first.n_unique < 3 and self.n_unique < 3:
-            raise Undefined(
+            raise UndefinedError(
                 f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed"
             )
         if first.is_one_point and self.is_one_point:
-            raise Undefined(f"the {self.n_vectors} points differ by less than rounding")
+            raise UndefinedError(f"the {self.n_vectors} points differ by less than rounding")
         self.results[Cloud.require_defined] = None
 
     @property
@@ -409,7 +409,7 @@ class Frame:
 @in_full_precision
 def gaussian_like(cloud: Cloud) -> Cloud:
     """Return a cloud of as many independent normal vectors with the covariance and the groups of a
-    cloud; raise Undefined where no metric is defined on it.
+    cloud; raise UndefinedError where no metric is defined on it.
 
     What a dimension says beyond the spectrum is how far it lies below that of such a cloud. The
     vectors are ``Z @ (X - mean) / sqrt(n - 1)`` with Z standard normal, always the same for one

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Undefined,
+    UndefinedError,
     as_cloud,
     mean_over_vectors,
     nan_if_undefined,
@@ -24,8 +24,8 @@ def matched(
     check: Callable[[Cloud], object], *points: Tensor | Cloud, one_space: bool = False
 ) -> list[Cloud]:
     """Return points as clouds; raise ValueError unless they are as many (and have as many
-    coordinates, if of ``one_space``), and Undefined unless each cloud passes a check; the reason
-    says if it is not the first."""
+    coordinates, if of ``one_space``), and UndefinedError unless each cloud passes a check; the
+    reason says if it is not the first."""
     cloud, *others = clouds = [as_cloud(each) for each in points]
     for other in others:
         if other.n_vectors != cloud.n_vectors:
@@ -42,22 +42,22 @@ def matched(
     for other in others:
         try:
             check(other)
-        except Undefined as undefined:
-            raise Undefined(COMPARED_WITH + undefined.reason) from undefined
+        except UndefinedError as undefined:
+            raise UndefinedError(COMPARED_WITH + undefined.reason) from undefined
     return clouds
 
 
 def require_numbers(cloud: Cloud) -> None:
-    """Raise Undefined for a cloud without points, or with NaN or inf among them."""
+    """Raise UndefinedError for a cloud without points, or with NaN or inf among them."""
     if cloud.n_vectors == 0:
-        raise Undefined("0 points, at least 1 needed")
+        raise UndefinedError("0 points, at least 1 needed")
     if not math.isfinite(cloud.scale):
-        raise Undefined(f"the points contain {'NaN' if cloud.x.isnan().any() else 'inf'}")
+        raise UndefinedError(f"the points contain {'NaN' if cloud.x.isnan().any() else 'inf'}")
 
 
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:
-    """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise Undefined if
-    a vector is 0.
+    """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise
+    UndefinedError if a vector is 0.
     """
     products, own, others = [], [], []
     for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
@@ -67,7 +67,7 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
         others.append(torch.linalg.vector_norm(other_wide, dim=1))
     for prefix, norms in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
         if n_zero := int((norms == 0).sum()):
-            raise Undefined(
+            raise UndefinedError(
                 f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction"
             )
     return (torch.cat(products) / torch.cat(own) / torch.cat(others)).clamp(-1, 1)
@@ -128,7 +128,7 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         wide = wide / largest
         total += (wide / torch.linalg.vector_norm(wide, dim=1, keepdim=True)).sum(0)
     if n_zero:
-        raise Undefined(f"{int(n_zero)} of {n} vectors are zero and have no direction")
+        raise UndefinedError(f"{int(n_zero)} of {n} vectors are zero and have no direction")
     return ((total @ total - n) / (n * (n - 1))).clamp_max(1)
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, UndefinedError, as_cloud, nan_if_undefined
 from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolved
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
@@ -60,7 +60,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
     log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
     require_in_range(log_ratios)
     if log_ratios.max() <= TIE:
-        raise Undefined(
+        raise UndefinedError(
             f"the distances r_{k} and r_{k // 2} are equal for each of the {len(log_ratios)} points"
         )
     return _likeliest(log_ratios, k)
@@ -122,7 +122,7 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
     log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
     require_in_range(log_ratios)
     if log_ratios.max() <= TIE:
-        raise Undefined(
+        raise UndefinedError(
             f"the distances r_1 to r_{k} are equal for each of the {cloud.n_unique} points"
         )
     return 1 / log_ratios.mean()
@@ -197,7 +197,7 @@ def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
         n_lonely += second.isinf().any(1).sum()
         ratios.append((second / first).log())
     if n_lonely:
-        raise Undefined(
+        raise UndefinedError(
             f"in {n_lonely} of {n} neighbourhoods a point has fewer than 2 others outside its group"
         )
     found = torch.cat(ratios)
@@ -225,7 +225,7 @@ def _slopes(log_ratios: Tensor) -> Tensor:
     n, k = log_ratios.shape
     x = log_ratios[:, : n_kept_of(k, _DISCARD)]
     if n_tied := int((x[:, -1] <= TIE).sum()):
-        raise Undefined(
+        raise UndefinedError(
             f"in {n_tied} of {n} neighbourhoods the two nearest distances are equal for each point "
             "used"
         )
@@ -292,12 +292,12 @@ def ph_dimension(x: Tensor | Cloud, *, points: int = 512, alpha: float = 1.0) ->
     distances = _direct_distances(cloud, torch.arange(n, device=cloud.x.device)[None])[0]
     sums = torch.stack([_mean_sum(distances, division, alpha) for division in _DIVISIONS])
     if not bool((sums.isfinite() & (sums > 0)).all()):
-        raise Undefined(
+        raise UndefinedError(
             "a subset of the points is all of one group, or distances leave the range of float64"
         )
     slope = _slope(sums.new_tensor([n // division for division in _DIVISIONS]).log(), sums.log())
     if (power := slope.item()) >= 1:
-        raise Undefined(
+        raise UndefinedError(
             f"the sum of the lengths grows with power {power:.3g} of the number of points, not "
             "below 1"
         )

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     Cloud,
-    Undefined,
+    UndefinedError,
     as_cloud,
     as_labels,
     nan_if_undefined,
@@ -103,7 +103,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     points, sizes = _classes_of(cloud, classes)
     dim, n_beside = points.shape[1], len(points) - len(sizes)
     if n_beside < dim:
-        raise Undefined(
+        raise UndefinedError(
             f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed"
         )
     means = _reduced(points, "mean", sizes)
@@ -113,7 +113,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     within.diagonal().add_(delta * within.diagonal().mean())
     root, info = torch.linalg.cholesky_ex(within)
     if int(info):
-        raise Undefined("no spread within the classes")
+        raise UndefinedError("no spread within the classes")
     _require_different(means, sizes, cloud)
     whitened = torch.linalg.solve_triangular(root, means.mT, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.mT).clamp_min(0)
@@ -174,7 +174,9 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         lengths = torch.linalg.vector_norm(view, dim=1, keepdim=True)
         _require_different(view, n_of_view, cloud)
         if not bool((lengths > _TOO_CLOSE * lengths.max()).all()):
-            raise Undefined("a class equals the mean of all in a view, and so has no direction")
+            raise UndefinedError(
+                "a class equals the mean of all in a view, and so has no direction"
+            )
         view /= lengths
         grams.append(view @ view.mT)
     generator = torch.Generator().manual_seed(0)
@@ -192,25 +194,25 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
 
 def _classes_of(cloud: Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Tensor, Tensor]:
     """Return the points of the classes of :func:`_by_class`, centred, in float64, and the numbers
-    of their points; raise Undefined for fewer than 2 classes."""
+    of their points; raise UndefinedError for fewer than 2 classes."""
     [classes] = as_labels(cloud.x, classes=classes)
     cloud.require_defined()
     order, sizes = _by_class(classes, min_vectors)
     if len(sizes) < 2:
-        raise Undefined(
+        raise UndefinedError(
             f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed"
         )
     return cloud.frame.transform(cloud.x[order]), sizes
 
 
 def _require_different(centred_means: Tensor, sizes: Tensor, cloud: Cloud) -> None:
-    """Raise Undefined where the means of all classes are equal up to rounding: what is computed
+    """Raise UndefinedError where the means of all classes are equal up to rounding: what is computed
     from their differences would describe it.
     """
     largest = torch.linalg.vector_norm(centred_means, dim=1).max()
     # the mean of k vectors is off by the square root of k less than these
     if not bool(largest > cloud.rounding / sizes.double().mean().sqrt()):
-        raise Undefined("the means of all classes are equal up to rounding")
+        raise UndefinedError("the means of all classes are equal up to rounding")
 
 
 def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
@@ -239,7 +241,7 @@ def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
         n_equal += (distances <= too_close).sum()
         total += ((variances[rows, None] + variances) / (2 * distances.square())).sum()
     if n_equal:
-        raise Undefined(
+        raise UndefinedError(
             f"{int(n_equal) // 2} of {n * (n - 1) // 2} pairs of classes have the same mean up to "
             "rounding"
         )
@@ -290,7 +292,7 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
         )
     order, sizes = _by_class(words, min_contexts)
     if not len(sizes):
-        raise Undefined(f"no word has {min_contexts} of the {n} vectors")
+        raise UndefinedError(f"no word has {min_contexts} of the {n} vectors")
     norms = _positive_norms(x)[:, None]
     of_all, of_word = (
         x.new_zeros((), dtype=torch.float64),
@@ -502,14 +504,14 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
         of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
     means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
     if not torch.stack(means).isfinite().all():
-        raise Undefined("inner products leave the range of float64; rescale the vectors")
+        raise UndefinedError("inner products leave the range of float64; rescale the vectors")
     return means
 
 
 def _positive_norms(x: Tensor) -> Tensor:
     norms = _norms(x)
     if n_zero := int((norms == 0).sum()):
-        raise Undefined(f"{n_zero} of {len(x)} vectors are zero, and so have no cosine")
+        raise UndefinedError(f"{n_zero} of {len(x)} vectors are zero, and so have no cosine")
     return norms
 
 
@@ -521,16 +523,18 @@ def _norms(x: Tensor) -> Tensor:
         / scale
     )
     if not norms.isfinite().all():
-        raise Undefined(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")
+        raise UndefinedError(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")
     return norms
 
 
 def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:
     if n == 0:
-        raise Undefined(f"none of the {what} has a topic")
+        raise UndefinedError(f"none of the {what} has a topic")
     if n_same == 0:
-        raise Undefined(f"no two of the {n} {what} with a topic have different words of one topic")
+        raise UndefinedError(
+            f"no two of the {n} {what} with a topic have different words of one topic"
+        )
     if n_other == 0:
-        raise Undefined(
+        raise UndefinedError(
             f"no two of the {n} {what} with a topic have different words of different topics"
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Undefined
+from repdyn.kernels.cloud import UndefinedError
 
 CALIBRATION_BINS = 15
 
@@ -29,19 +29,19 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
     """Predict tokens, int64 (n,), one from each state of the last layer, (n, dim).
 
     Raises:
-        Undefined: there is nothing to predict, a token is not in the head's vocabulary, or a logit
-            is not finite.
+        UndefinedError: there is nothing to predict, a token is not in the head's vocabulary, or a
+            logit is not finite.
     """
     if not len(states):
-        raise Undefined("there are no tokens to predict")
+        raise UndefinedError("there are no tokens to predict")
     n_logits = head(states[:1]).shape[1]
     if int(targets.max()) >= n_logits:
-        raise Undefined(
+        raise UndefinedError(
             f"the output head has {n_logits} logits, the probe a token {int(targets.max())}"
         )
     predictions = Predictions(*_by_tiles(partial(_predict, head=head), n_logits, states, targets))
     if not bool(predictions.loss.isfinite().all()):
-        raise Undefined("a logit is not finite")
+        raise UndefinedError("a logit is not finite")
     return predictions
 
 

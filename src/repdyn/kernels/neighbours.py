@@ -12,7 +12,7 @@ from repdyn.kernels.cloud import (
     Cloud,
     Distinct,
     Frame,
-    Undefined,
+    UndefinedError,
     in_full_precision,
     nan_if_undefined,
     row_chunks,
@@ -53,11 +53,11 @@ class Neighbours(NamedTuple):
 
 def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
     """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k),
-    cached; or those of some of them, int64 (m,). Raise Undefined if a point has fewer than k
+    cached; or those of some of them, int64 (m,). Raise UndefinedError if a point has fewer than k
     distinct others outside its group."""
     points, groups, *_ = cloud.distinct
     if k > cloud.n_candidates and groups is not None:
-        raise Undefined(
+        raise UndefinedError(
             f"{cloud.n_candidates} of {cloud.n_unique} distinct points lie outside the largest of "
             f"the groups, at least {k} needed"
         )
@@ -75,7 +75,7 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
 @in_full_precision
 def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     """Return the cloud with one of each set of near duplicates, for use by all estimators of
-    neighbours, and which points its distinct ones are, int64; raise Undefined if fewer than 3
+    neighbours, and which points its distinct ones are, int64; raise UndefinedError if fewer than 3
     points, or than ``fewest``, are left.
 
     Two points closer than the precision of their coordinates, ``RESOLUTION`` of the cloud's radius,
@@ -92,7 +92,7 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
         stays = cluster == torch.arange(len(cluster), device=cluster.device)
         rows = rows[stays]
         if len(rows) < 3:
-            raise Undefined(
+            raise UndefinedError(
                 f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of "
                 f"{cloud.x.dtype}, at least 3 needed"
             )
@@ -101,16 +101,16 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
         # not the cloud, which would stay in memory
         cloud.results[resolved] = ((None if part is cloud else part), rows)
     if part.n_unique < fewest:
-        raise Undefined(
+        raise UndefinedError(
             f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed"
         )
     return part, rows
 
 
 def require_in_range(ratios: Tensor) -> None:
-    """Raise Undefined unless all ratios of distances are finite."""
+    """Raise UndefinedError unless all ratios of distances are finite."""
     if not ratios.isfinite().all():
-        raise Undefined(
+        raise UndefinedError(
             "nearest-neighbour distances leave the range of float64; rescale the points"
         )
 
@@ -425,7 +425,7 @@ def same_group_share(cloud: Cloud) -> Tensor:
     """
     cloud.require_defined()
     if cloud.groups is None:
-        raise Undefined("the points have no groups")
+        raise UndefinedError("the points have no groups")
     outside, inside = cloud.once(nearest_by_origin)
     return (inside < outside).double().mean()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from repdyn.kernels.cloud import (
     RESOLUTION,
     Cloud,
-    Undefined,
+    UndefinedError,
     as_cloud,
     nan_if_undefined,
     row_chunks,
@@ -156,7 +156,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
     norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
     shortest, longest = norms.aminmax()
     if longest - shortest <= RESOLUTION[cloud.x.dtype] * longest:
-        raise Undefined(
+        raise UndefinedError(
             f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the "
             "longest"
         )
@@ -176,7 +176,7 @@ def _squares_along_first(cloud: Cloud) -> Tensor:
     cloud.require_defined()
     values, vectors = torch.linalg.eigh(gram_matrix(cloud))
     if len(values) > 1 and values[-1] - values[-2] <= _EQUAL * values[-1]:
-        raise Undefined(
+        raise UndefinedError(
             "the two largest eigenvalues are equal to a millionth: no direction is the first"
         )
     first = vectors[:, -1]

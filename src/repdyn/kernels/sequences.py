@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, UndefinedError, nan_if_undefined
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ class Sequences:
         largest = padded.abs().amax((1, 2))
         each = largest.tolist()
         if not all(map(math.isfinite, each)):
-            raise Undefined("the vectors contain NaN or inf")
+            raise UndefinedError("the vectors contain NaN or inf")
         if not all(each):
-            raise Undefined(f"{each.count(0)} of {len(each)} sequences have vectors of zeros alone")
+            raise UndefinedError(
+                f"{each.count(0)} of {len(each)} sequences have vectors of zeros alone"
+            )
         return padded / largest[:, None, None]
 
     @cached_property
@@ -55,11 +57,11 @@ class Sequences:
         return [Cloud(part) for part in self.x.split(self.lengths)]
 
     def require_different(self) -> None:
-        """Raise Undefined where the vectors of a sequence differ by rounding alone, of which a
+        """Raise UndefinedError where the vectors of a sequence differ by rounding alone, of which a
         metric of their differences would be one.
         """
         if n_equal := sum(cloud.is_one_point for cloud in self.clouds):
-            raise Undefined(
+            raise UndefinedError(
                 f"in {n_equal} of {len(self.lengths)} sequences the vectors differ by less than "
                 "rounding"
             )
@@ -113,7 +115,7 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     _require_pairs(sequences)
     largest = [min(length, sequences.x.shape[1]) for length in sequences.lengths]
     if normalised and min(largest) == 1:
-        raise Undefined("vectors of one coordinate have an entropy of 0, at most and at least")
+        raise UndefinedError("vectors of one coordinate have an entropy of 0, at most and at least")
     z = sequences.padded
     values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
     entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
@@ -158,7 +160,7 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
     if order not in (1, 2):
         raise ValueError(f"expected order 1 or 2, got {order}")
     if sequences.x.shape[1] == 1:
-        raise Undefined(
+        raise UndefinedError(
             "vectors of one coordinate have one direction, so that log(min(length, dim)) is 0"
         )
     padded = sequences.padded
@@ -169,7 +171,9 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
         z = vectors[:length] - vectors[:length].mean(0)
         norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
         if not bool((norms > rounding).all()):
-            raise Undefined("a vector equals the mean of its sequence, and so has no direction")
+            raise UndefinedError(
+                "a vector equals the mean of its sequence, and so has no direction"
+            )
         z = z / norms
         # of which of the two decides where negative entries are set to 0
         products = (z @ z.mT if length <= z.shape[1] else z.mT @ z).clamp_min(0)
@@ -215,7 +219,7 @@ def curvature(sequences: Sequences) -> Tensor:
         means.append(cosines.clamp(-1, 1).arccos().nanmean())
     mean = torch.stack(means).mean()
     if mean.isnan():
-        raise Undefined(
+        raise UndefinedError(
             "a sequence has no two successive steps: at least 3 tokens that differ are needed"
         )
     return mean - 2 * math.pi / 3
@@ -252,7 +256,9 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
     largest = z.abs().amax(2, keepdim=True)
     n_zero = int((largest == 0).sum()) - (largest.numel() - len(sequences.x))
     if n_zero:
-        raise Undefined(f"{n_zero} of {len(sequences.x)} vectors are zero and have no direction")
+        raise UndefinedError(
+            f"{n_zero} of {len(sequences.x)} vectors are zero and have no direction"
+        )
     # zeros after the end of a sequence stay zeros
     z = z / largest.where(largest > 0, 1)
     total = (z / torch.linalg.vector_norm(z, dim=2, keepdim=True).clamp_min(1)).sum(1)
@@ -286,15 +292,15 @@ def largest_activation(sequences: Sequences) -> Tensor:
     parts = sequences.x.detach().split(sequences.lengths)
     largest = torch.stack([part.abs().amax() for part in parts]).double()
     if not largest.isfinite().all():
-        raise Undefined("the vectors contain NaN or inf")
+        raise UndefinedError("the vectors contain NaN or inf")
     # divided first: the sum of numbers at the end of the range is infinite
     return largest.div(len(parts)).sum()
 
 
 def _require_pairs(sequences: Sequences) -> None:
-    """Raise Undefined if a sequence has one token only."""
+    """Raise UndefinedError if a sequence has one token only."""
     if n_short := sequences.lengths.count(1):
-        raise Undefined(
+        raise UndefinedError(
             f"{n_short} of {len(sequences.lengths)} sequences have one token, at least 2 needed"
         )
 
@@ -331,7 +337,7 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     if not 0 < threshold < 1:
         raise ValueError(f"expected a threshold in (0, 1), got {threshold}; the source takes 0.3")
     if weights.shape[1] < 2:
-        raise Undefined(f"a sequence of {weights.shape[1]} positions, at least 2 needed")
+        raise UndefinedError(f"a sequence of {weights.shape[1]} positions, at least 2 needed")
     return (weights[:, 1:, 0].double().mean(1) > threshold).double()
 
 
@@ -366,7 +372,7 @@ def attention_evenness(weights: Tensor) -> Tensor:
     seen = (weights != 0).any(0).sum(1)
     chosen = weights[:, seen > 1].double()
     if not chosen.shape[1]:
-        raise Undefined(f"none of the {weights.shape[1]} positions sees two")
+        raise UndefinedError(f"none of the {weights.shape[1]} positions sees two")
     entropies = torch.special.entr(chosen / chosen.sum(2, keepdim=True)).sum(2)
     return (entropies / seen[seen > 1].double().log()).mean(1).clamp(0, 1)
 
@@ -381,4 +387,4 @@ def require_attention(weights: Tensor) -> None:
             f"{weights.dtype}; give one sequence at a time"
         )
     if not weights.isfinite().all():
-        raise Undefined("the attention weights contain NaN or inf")
+        raise UndefinedError("the attention weights contain NaN or inf")

@@ -6,7 +6,14 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined, product, row_chunks
+from repdyn.kernels.cloud import (
+    Cloud,
+    UndefinedError,
+    as_cloud,
+    nan_if_undefined,
+    product,
+    row_chunks,
+)
 from repdyn.kernels.cosines import COMPARED_WITH, matched, require_numbers
 from repdyn.kernels.neighbours import cloud_neighbours, resolved
 
@@ -65,7 +72,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     """
     a, b = matched(Cloud.require_defined, a, b)
     if a.n_vectors < 4:
-        raise Undefined(f"{a.n_vectors} points, at least 4 needed")
+        raise UndefinedError(f"{a.n_vectors} points, at least 4 needed")
     few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
     if few or a.n_vectors <= _FEW_POINTS:
         x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
@@ -77,7 +84,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
             similarity
             <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2
         ):
-            raise Undefined(f"{prefix}no two points are more alike than any other two")
+            raise UndefinedError(f"{prefix}no two points are more alike than any other two")
     return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
 
 
@@ -262,14 +269,14 @@ def mutual_knn(
     )
     a, b = _restricted(a, kept), _restricted(b, kept)
     if k >= (fewest := a.n_candidates):
-        raise Undefined(
+        raise UndefinedError(
             f"a token has {fewest} others that it could be next to, distinct in both clouds and "
             f"outside its group, at least {k + 1} needed"
         )
     (own, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
     compared = is_determined & is_also
     if 2 * (n_compared := int(compared.sum())) < a.n_unique:
-        raise Undefined(
+        raise UndefinedError(
             f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are "
             "tied"
         )
@@ -284,8 +291,8 @@ def mutual_knn(
 
 
 def _of_same_groups(a: Tensor | Cloud, b: Tensor | Cloud) -> tuple[Cloud, Cloud]:
-    """Return both as clouds; raise ValueError for other groups or numbers of points, Undefined for
-    no clouds.
+    """Return both as clouds; raise ValueError for other groups or numbers of points, UndefinedError
+    for no clouds.
     """
     a, b = as_cloud(a), as_cloud(b)
     groups, others = a.groups, b.groups
@@ -358,7 +365,7 @@ def information_imbalance(
     if len(kept) > points:
         kept = kept[torch.arange(points, device=kept.device) * len(kept) // points]
     if len(kept) < 3:
-        raise Undefined(f"{len(kept)} points differ in both clouds, at least 3 needed")
+        raise UndefinedError(f"{len(kept)} points differ in both clouds, at least 3 needed")
     a, b = (
         Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
         for cloud in (a, b)
@@ -488,7 +495,7 @@ def linearity(
         matched(Cloud.require_defined, cloud, following)
     dim = cloud.x.shape[1]
     if cloud.n_unique < dim + 2:
-        raise Undefined(
+        raise UndefinedError(
             f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least "
             f"{dim + 2} needed"
         )
@@ -497,7 +504,7 @@ def linearity(
     residual, totals, rank = cloud.once(_fit, following)
     total = totals[of]
     if total <= _CONSTANT**2 * following.x.numel():
-        raise Undefined(f"the {of} to be explained is the same for all points")
+        raise UndefinedError(f"the {of} to be explained is the same for all points")
     freedom = (cloud.n_vectors - 1) / (cloud.n_vectors - 1 - rank) if adjusted else 1.0
     return 1 - residual / total * freedom
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from repdyn.kernels.cloud import (
     Cloud,
     Frame,
-    Undefined,
+    UndefinedError,
     as_cloud,
     in_full_precision,
     nan_if_undefined,
@@ -85,7 +85,7 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     values, n = cloud.once(spectrum_of), cloud.n_vectors
     if n < 4:
-        raise Undefined(f"{n} points, at least 4 needed")
+        raise UndefinedError(f"{n} points, at least 4 needed")
     trace_squared, of_square = (
         values.sum().square() / (n - 1) ** 2,
         values.square().sum() / (n - 1) ** 2,
@@ -96,45 +96,49 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     correction = n / (n - 1) * fourth.sum()
     purity = (n - 1) * (n - 2) * of_square + trace_squared - correction
     if purity <= 0:
-        raise Undefined(
+        raise UndefinedError(
             f"of {n} points the estimated sum of squared eigenvalues is not positive; take more"
         )
     return (2 * of_square + (n * n - 3 * n + 1) * trace_squared - correction) / purity
 
 
 @nan_if_undefined
-def effective_rank(x: Tensor | Cloud) -> Tensor:
+def effective_rank(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     """Compute the exponential of the entropy of the normalised singular values.
 
-    ``exp(-sum(p_i log p_i))`` with ``p_i = s_i / sum(s)``.
+    ``exp(-sum(p_i log p_i))`` with ``p_i = s_i / sum(s)``. RankMe is ``effective_rank(x,
+    centred=False)``, up to the epsilon of 1e-7 that its authors add to each ``p_i``.
 
-    Args: as for :func:`participation_ratio`.
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        centred: whether the mean is subtracted first. Without that its direction is often the
+            largest.
 
     Returns:
-        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when
-        undefined. Directions without variance count as rounding leaves them, which adds a relative
-        1e-4 or so where there are many.
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined.
+        Directions without variance count as rounding leaves them, which adds a relative 1e-4 or so
+        where there are many.
 
-    Invariant and undefined as :func:`participation_ratio`.
+    Invariant and undefined as :func:`participation_ratio`; not centred, not invariant to
+    translation.
 
-    Source: Roy, Vetterli, The effective rank, EUSIPCO 2007; as RankMe, Garrido et al., ICML 2023.
+    Source: Roy, Vetterli, The effective rank, EUSIPCO 2007; not centred, as RankMe, Garrido,
+    Balestriero, Najman, LeCun, ICML 2023.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
         >>> round(effective_rank(square).item(), 9)
         2.0
     """
-    cloud = as_cloud(x)
-    values = cloud.once(spectrum_of).sqrt()
-    return torch.special.entr(values / values.sum()).sum().exp()
+    return _exponential_of_entropy(_spectrum(x, centred).sqrt())
 
 
 @nan_if_undefined
-def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
+def effective_rank_of_variance(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     """Compute the exponential of the entropy of the eigenvalues' shares of the variance.
 
     ``exp(-sum(p_i log p_i))`` with ``p_i = l_i / sum(l)``: :func:`effective_rank` with eigenvalues
-    for singular values.
+    for singular values, and so never above it.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -149,17 +153,25 @@ def rank_me(x: Tensor | Cloud, *, centred: bool = True) -> Tensor:
     Invariant and undefined as :func:`participation_ratio`; not centred, not invariant to
     translation.
 
-    Source: arXiv 2509.23024, which calls it RankMe; RankMe of Garrido et al., ICML 2023, takes
-    singular values.
+    Source: arXiv 2509.23024. It calls this RankMe, which in Garrido et al., ICML 2023, is the
+    quantity of singular values: :func:`effective_rank`.
 
     Example:
         >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-        >>> round(rank_me(square).item(), 9)
+        >>> round(effective_rank_of_variance(square).item(), 9)
         2.0
     """
+    return _exponential_of_entropy(_spectrum(x, centred))
+
+
+def _spectrum(x: Tensor | Cloud, centred: bool) -> Tensor:
     cloud = as_cloud(x)
-    values = cloud.once(spectrum_of) if centred else spectrum_of(cloud, centred=False)
-    return torch.special.entr(values / values.sum()).sum().exp()
+    # the centred one is shared with other metrics
+    return cloud.once(spectrum_of) if centred else spectrum_of(cloud, centred=False)
+
+
+def _exponential_of_entropy(weights: Tensor) -> Tensor:
+    return torch.special.entr(weights / weights.sum()).sum().exp()
 
 
 def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
@@ -230,7 +242,7 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     values = cloud.once(spectrum_of)
     n_above = int((values > _NO_VARIANCE * values[0]).sum())
     if n_above < first + _LEAST - 1:
-        raise Undefined(
+        raise UndefinedError(
             f"{n_above} eigenvalues stand above rounding, at least {first + _LEAST - 1} needed"
         )
     return -_slope(values[first - 1 : min(last, n_above)].log(), first)
@@ -317,5 +329,5 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     ratio, dim = participation_ratio.or_raise(cloud), cloud.x.shape[1]
     if dim == 1:
-        raise Undefined("the points have 1 dimension, at least 2 needed to compare directions")
+        raise UndefinedError("the points have 1 dimension, at least 2 needed to compare directions")
     return (ratio - 1) / (dim - 1)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, as_cloud, nan_if_undefined, row_chunks
+from repdyn.kernels.cloud import Cloud, UndefinedError, as_cloud, nan_if_undefined, row_chunks
 from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, require_in_range, resolved
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a
@@ -216,7 +216,9 @@ def _fitted(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
     )
     x = log_ratios[: len(heights)]
     if x[-1] <= TIE:
-        raise Undefined(f"the two nearest distances are equal for each of the {len(x)} points used")
+        raise UndefinedError(
+            f"the two nearest distances are equal for each of the {len(x)} points used"
+        )
     return (x @ heights) / (x @ x) if estimator == "regression" else (len(x) - 1) / x.sum()
 
 
@@ -227,7 +229,7 @@ def _heights(n: int, discard: float, device: torch.device) -> Tensor:
     """
     n_kept = n_kept_of(n, discard)
     if n_kept < 2:
-        raise Undefined(
+        raise UndefinedError(
             f"discard = {discard} keeps {n_kept} of {n} distinct points, at least 2 needed"
         )
     return -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=device) / n)
@@ -236,7 +238,7 @@ def _heights(n: int, discard: float, device: torch.device) -> Tensor:
 def _regression_with_duplicates(x: Tensor, n_removed: int, discard: float) -> Tensor:
     n_kept = n_kept_of(len(x), discard)
     if n_kept < 1:
-        raise Undefined(
+        raise UndefinedError(
             f"discard = {discard} keeps {n_kept} of {len(x)} points that have a ratio ({n_removed} "
             "removed), at least 1 needed"
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import (
     FLOAT_DTYPES,
-    Undefined,
+    UndefinedError,
     full_precision,
     mean_over_vectors,
     nan_if_undefined,
@@ -346,8 +346,8 @@ def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     if bool((undefined := cosines.isnan()).any()):
         token = int(ids[undefined.to(ids.device)][0])
         if float(vocabulary.norms[token]) == 0:
-            raise Undefined(f"the input embedding of token {token} is zero")
-        raise Undefined(f"{int(undefined.sum())} of {len(x)} vectors are zero")
+            raise UndefinedError(f"the input embedding of token {token} is zero")
+        raise UndefinedError(f"{int(undefined.sum())} of {len(x)} vectors are zero")
     return cosines
 
 
@@ -401,20 +401,20 @@ def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:
             f"{tuple(x.shape)} of {x.dtype} and {tuple(ids.shape)} of {ids.dtype}"
         )
     if len(x) == 0:
-        raise Undefined("there are no vectors")
+        raise UndefinedError("there are no vectors")
     if int(ids.min()) < 0 or int(ids.max()) >= vocabulary.n_rows:
         raise ValueError(
             f"expected ids from 0 to {vocabulary.n_rows - 1}, the rows of the vocabulary, got "
             f"{int(ids.min())} to {int(ids.max())}"
         )
     if x.shape[1] != vocabulary.table.shape[1]:
-        raise Undefined(
+        raise UndefinedError(
             f"the input embeddings have {vocabulary.table.shape[1]} dimensions, the vectors "
             f"{x.shape[1]}"
         )
     if not math.isfinite(x.abs().amax()):
-        raise Undefined(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
+        raise UndefinedError(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
     if not vocabulary.is_finite:
-        raise Undefined(
+        raise UndefinedError(
             f"the input embeddings contain {'NaN' if vocabulary.norms.isnan().any() else 'inf'}"
         )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.anisotropy import anisotropy
-from repdyn.kernels.cloud import Undefined, nan_if_undefined
+from repdyn.kernels.cloud import UndefinedError, nan_if_undefined
 
 
 @nan_if_undefined
@@ -25,7 +25,7 @@ def weight_norm(x: Tensor) -> Tensor:
     # summed in float64 without a copy of that type
     found = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
     if not bool(found.isfinite()):
-        raise Undefined("not all weights or gradients are finite")
+        raise UndefinedError("not all weights or gradients are finite")
     return found
 
 
@@ -47,7 +47,7 @@ def update_ratio(x: Tensor, before: Tensor) -> Tensor:
     """
     whole = weight_norm.or_raise(before)
     if not whole:
-        raise Undefined("all weights were 0")
+        raise UndefinedError("all weights were 0")
     return weight_norm.or_raise(x.double() - before.double()) / whole
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
-from repdyn.kernels import Undefined, full_precision
+from repdyn.kernels import UndefinedError, full_precision
 from repdyn.kernels.lens import calibration_error, predict_targets
 from repdyn.measurement.rows import RECORDED, OnError, mean_and_spread, reason_of
 from repdyn.probe import Probe
@@ -131,11 +131,11 @@ class ProbeLoss:
         smallest.
         """
         if not callable(self._head):
-            raise Undefined(self._head)
+            raise UndefinedError(self._head)
         if self._causal is None:
-            raise Undefined(UNKNOWN_DIRECTION)
+            raise UndefinedError(UNKNOWN_DIRECTION)
         if self._causal is False and self._masked is None:
-            raise Undefined(NO_MASK)
+            raise UndefinedError(NO_MASK)
         if self._masked is not None:
             last, states = self._masked.take(), self._masked
         with full_precision(last.device):

@@ -14,7 +14,7 @@ from torch import Tensor
 from repdyn.kernels import (
     Cloud,
     Sequences,
-    Undefined,
+    UndefinedError,
     full_precision,
     near_duplicate_share,
     same_group_share,
@@ -29,13 +29,13 @@ MIN_WINDOWS = 10
 """Least number of windows in a cloud from whose variation an interval is computed."""
 
 OnError: TypeAlias = Literal["raise", "record"]
-RECORDED: dict[OnError, type[Exception]] = {"raise": Undefined, "record": Exception}
+RECORDED: dict[OnError, type[Exception]] = {"raise": UndefinedError, "record": Exception}
 """The errors whose text is recorded as the reason of NaN; all others are raised."""
 
 
 def reason_of(error: Exception, batch: int | None = None) -> str:
     """Return why there is no value, or none for a batch."""
-    if not isinstance(error, Undefined):
+    if not isinstance(error, UndefinedError):
         return storable(f"{type(error).__name__}: {error}")
     # it may quote the error of another package too
     return storable(str(error) if batch is None else f"batch {batch}: {error}")
@@ -177,7 +177,7 @@ def _interval_of_one_cloud(
     first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
     try:
         error = float(std_error(*inputs, windows=windows[: len(first)], **metric.settings))
-    except Undefined:
+    except UndefinedError:
         return {}
     if not math.isfinite(error):
         return {}
@@ -235,7 +235,7 @@ def _values(
                 # a kernel of another package may write into its inputs
                 value = metric.compute(*(deepcopy(inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
-            except Undefined as error:
+            except UndefinedError as error:
                 undefined = undefined or reason_of(error, number)
                 # the batches of heads are sequences, some of which may have nothing to compare; all
                 # others are parts of one sample

@@ -17,7 +17,7 @@ from torch import Tensor
 from repdyn.kernels import (
     Cloud,
     Sequences,
-    Undefined,
+    UndefinedError,
     Vocabulary,
     gaussian_like,
     same_label_fraction,
@@ -149,7 +149,7 @@ class LayerView:
                 ]
                 if view.normed:
                     if not callable(norm):
-                        raise Undefined(norm or "the final norm was not looked for")
+                        raise UndefinedError(norm or "the final norm was not looked for")
                     vectors = [norm(each) for each in vectors]
                 x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
                 n_neighbours = self.context.n_neighbours
@@ -238,7 +238,7 @@ class LayerView:
     def topics(self, subset: str) -> list[Tensor]:
         """Return the topics of the rows of each cloud, -1 for none."""
         if self.probe.topics is None:
-            raise Undefined(NO_TOPICS)
+            raise UndefinedError(NO_TOPICS)
         return self._of_rows(self.probe.topics, subset)
 
     def after_attention(self, subset: str) -> list[Cloud]:
@@ -247,21 +247,21 @@ class LayerView:
         """
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
-            raise Undefined(states or "the states after attention were not captured")
+            raise UndefinedError(states or "the states after attention were not captured")
         return self.clouds(subset, "after attention", states)
 
     def vocabulary(self, *, by_distance: bool = False) -> Vocabulary:
         """Return the input embeddings of all tokens.
 
         Raises:
-            Undefined: the model has none, or of another dimension than the layer's vectors.
+            UndefinedError: the model has none, or of another dimension than the layer's vectors.
         """
         table = self.states.embeddings
         if isinstance(table, str):
-            raise Undefined(table)
+            raise UndefinedError(table)
         if table.shape[1] != self.layer.states.shape[1]:
             dims = f"{table.shape[1]} coordinates, the layer's vectors {self.layer.states.shape[1]}"
-            raise Undefined(f"the input embeddings have {dims}")
+            raise UndefinedError(f"the input embeddings have {dims}")
         if by_distance not in self.context.vocabularies:
             self.context.vocabularies[by_distance] = Vocabulary(table, by_distance=by_distance)
         return self.context.vocabularies[by_distance]
@@ -271,14 +271,14 @@ class LayerView:
         batch, by batch.
 
         Raises:
-            Undefined: the model has no output head, the layer's vectors have another dimension than
-                the last layer's, or a logit is not finite.
+            UndefinedError: the model has no output head, the layer's vectors have another dimension
+                than the last layer's, or a logit is not finite.
         """
         if subset not in self._readings:
             head = self.context.output_head
             self._require_single_tokens(subset)
             if not callable(head):
-                raise Undefined(head or "the output head was not looked for")
+                raise UndefinedError(head or "the output head was not looked for")
             pairs = of_same_dim(self.clouds(subset), self.last(subset))
             self._readings[subset] = [_read(here.x, last.x, head) for here, last in pairs]
         return self._readings[subset]
@@ -319,34 +319,36 @@ class LayerView:
         ]
 
     def _require_enough(self, subset: str) -> None:
-        """Raise Undefined where the text has too few distinct inputs, or types, for a cloud."""
+        """Raise UndefinedError where a text has too few distinct inputs or types for a cloud."""
         n_vectors = min(map(len, self.sample(subset)))
         reason = too_few(subset, n_vectors, self.probe.batch_vectors)
         if reason is not None:
-            raise Undefined(reason)
+            raise UndefinedError(reason)
 
     def _require_single_tokens(self, subset: str) -> None:
         if not view_of(subset).of_single_tokens:
-            raise Undefined(f"the vectors of {subset} are not those of single tokens")
+            raise UndefinedError(f"the vectors of {subset} are not those of single tokens")
 
 
 def of_same_dim(*clouds: list[Cloud]) -> list[tuple]:
-    """Return clouds batch by batch; raise Undefined where those of several layers have other
+    """Return clouds batch by batch; raise UndefinedError where those of several layers have other
     dimensions.
     """
     widths = sorted({batches[0].x.shape[1] for batches in clouds})
     if len(widths) > 1:
-        raise Undefined(f"the layers have vectors of {' and '.join(map(str, widths))} coordinates")
+        raise UndefinedError(
+            f"the layers have vectors of {' and '.join(map(str, widths))} coordinates"
+        )
     return list(zip(*clouds, strict=True))
 
 
 def _read(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
     if not len(x):
-        raise Undefined("there are no vectors")
+        raise UndefinedError("there are no vectors")
     taken = slice(None, None, math.ceil(len(x) / _LENS_VECTORS))
     reading = read_predictions(x[taken], last[taken], head)
     if not bool(reading.kl.isfinite().all()):
-        raise Undefined("a logit of the layer or of the last one is not finite")
+        raise UndefinedError("a logit of the layer or of the last one is not finite")
     return reading
 
 
@@ -383,7 +385,7 @@ def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud,
     """
     cache, step = layer.context.state_cache, layer.context.step
     if cache is None:
-        raise Undefined("no earlier checkpoint of this run is at hand")
+        raise UndefinedError("no earlier checkpoint of this run is at hand")
     cloud = layer.clouds(subset)[0]
     layer.compared_to, states = cache.load_previous(
         step, layer.layer.stack, layer.layer.index, like=cloud.x
@@ -410,7 +412,7 @@ def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
     """Return the gradients of the block's weights in one vector."""
     found = _joined(_of_block(layer, "gradients"))
     if not bool(found.any()):
-        raise Undefined(_MISSING["gradients"])
+        raise UndefinedError(_MISSING["gradients"])
     return [(found,)]
 
 
@@ -433,7 +435,7 @@ _MISSING = {
 def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
     weights = layer.context.weights
     if not isinstance(weights, BlockWeights):
-        raise Undefined(weights or "the weights were not looked for")
+        raise UndefinedError(weights or "the weights were not looked for")
     begin = f"{layer.layer.module}."
     found = {
         name: weight.detach()
@@ -443,7 +445,7 @@ def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
     if not found or not all(
         weight.is_floating_point() and weight.device.type != "meta" for weight in found.values()
     ):
-        raise Undefined(_MISSING[kind])
+        raise UndefinedError(_MISSING[kind])
     return found
 
 
@@ -475,7 +477,7 @@ def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, T
     weights.
     """
     if layer.probe.topics is None:
-        raise Undefined(NO_TOPICS)
+        raise UndefinedError(NO_TOPICS)
     members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
     members[torch.from_numpy(layer.probe.members(subset))] = True
     topics = layer.probe.topics.masked_fill(~members, -1)
@@ -489,7 +491,7 @@ def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]
     """Return the layer's vectors of all tokens of the probe's whole windows, batch by batch."""
     batches = layer.probe.whole_windows
     if not batches:
-        raise Undefined("fewer windows of 2 tokens or more than batches")
+        raise UndefinedError("fewer windows of 2 tokens or more than batches")
     rows = [layer.states.rows_of(np.concatenate(windows)) for windows in batches]
     lengths = [tuple(map(len, windows)) for windows in batches]
     return [
@@ -505,5 +507,5 @@ def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]
 
 def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
     if layer.context.attention is None:
-        raise Undefined("the attention weights were not captured")
+        raise UndefinedError("the attention weights were not captured")
     return layer.context.attention.of(layer.layer.stack, layer.layer.index)

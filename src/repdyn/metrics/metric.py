@@ -58,9 +58,9 @@ class Metric:
     name: str
     """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
     kernel: str | Callable[..., Any]
-    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined`
-    with the reason; its keyword-only arguments are the metric's settings. A function, or
-    "module:function" to import it on first use."""
+    """Turns the inputs of one batch into a 0-d tensor, or raises
+    :class:`repdyn.kernels.UndefinedError` with the reason; its keyword-only arguments are the
+    metric's settings. A function, or "module:function" to import it on first use."""
     meaning: str = ""
     """One line that says what is measured."""
     range: tuple[float, float] = (-inf, inf)
@@ -135,7 +135,7 @@ class Metric:
         """Return the kernel's value for the inputs of one batch, as ``select_inputs`` gives them.
 
         Raises:
-            repdyn.kernels.Undefined: there is none, with the reason.
+            repdyn.kernels.UndefinedError: there is none, with the reason.
         """
         return getattr(self.function, "or_raise", self.function)(*inputs, **self.settings)
 

@@ -37,6 +37,11 @@ ALL = "all"
 _NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
+_RANK_ME = (
+    "; RankMe of Garrido et al. is 'effective_rank[centred=false]', and what arXiv 2509.23024 "
+    "calls RankMe is 'effective_rank_of_variance'"
+)
+"""Two papers give one name to two quantities, of which neither has it here."""
 
 
 class Registry(Mapping[str, Metric]):
@@ -257,7 +262,12 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
 def _from_name(name: str) -> tuple[Metric, str]:
     base, settings, subset = parsed(name)
     if base not in METRICS:
-        hint = "; give each name by itself" if "," in base else did_you_mean(base, METRICS)
+        if "," in base:
+            hint = "; give each name by itself"
+        elif base.lower().replace("_", "") == "rankme":
+            hint = _RANK_ME
+        else:
+            hint = did_you_mean(base, METRICS)
         raise ValueError(
             f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}"
         )

@@ -125,15 +125,16 @@ METRICS = [
     _directions(
         name="effective_rank",
         meaning="exponential of the entropy of the normalised singular values",
-        source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
+        source="Roy, Vetterli 2007 (EUSIPCO); not centred, RankMe of Garrido et al. 2023 (ICML)",
+        settings={"centred": True},
         title="Effective rank",
     ),
     _directions(
-        name="rank_me",
+        name="effective_rank_of_variance",
         meaning="exponential of the entropy of the eigenvalues' shares of the variance",
-        source="arXiv 2509.23024, 2025; RankMe of Garrido et al. 2023 takes singular values",
+        source="arXiv 2509.23024, 2025, which calls it RankMe",
         settings={"centred": True},
-        title="RankMe of eigenvalues",
+        title="Effective rank of the variance",
     ),
     of_kernel(
         name="lidar",

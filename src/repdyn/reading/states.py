@@ -94,7 +94,7 @@ def attention_weights(
 
     ``weights.of(stack, layer)`` lists, for each sequence, the weights (heads, n, n) from each
     position to each, and the numbers of its tokens (n,). It raises
-    :class:`repdyn.kernels.Undefined` for a layer without weights.
+    :class:`repdyn.kernels.UndefinedError` for a layer without weights.
 
     Args:
         model: as for :func:`repdyn.layer_states`.

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.store.files import folder_name
 from repdyn.utils.files import write_atomically
 
@@ -97,9 +97,9 @@ class StateCache:
         device of ``like``.
 
         Raises:
-            Undefined: there is no such step, or its states cannot be read or have another shape
-                than ``like``. Older steps are not tried, because all layers of a step are compared
-                with the same one.
+            UndefinedError: there is no such step, or its states cannot be read or have another
+                shape than ``like``. Older steps are not tried, because all layers of a step are
+                compared with the same one.
         """
         markers = self._folder.glob(f"step*/{_COMPLETE_MARKER}")
         complete = sorted(
@@ -110,16 +110,18 @@ class StateCache:
         if not earlier and self._earlier is not None:
             return self._earlier.load_previous(step, stack, layer, like)
         if not earlier:
-            raise Undefined(f"no states of a step before {step} are stored")
+            raise UndefinedError(f"no states of a step before {step} are stored")
         newest = earlier[-1]
         try:
             states = load_file(self._path(newest, stack, layer))[_TENSOR_NAME]
         except FileNotFoundError as error:
-            raise Undefined(f"the states of step {newest} are stored without this layer") from error
+            raise UndefinedError(
+                f"the states of step {newest} are stored without this layer"
+            ) from error
         except (OSError, SafetensorError, KeyError) as error:
-            raise Undefined(f"the states of step {newest} cannot be read: {error}") from error
+            raise UndefinedError(f"the states of step {newest} cannot be read: {error}") from error
         if states.shape != like.shape:
-            raise Undefined(
+            raise UndefinedError(
                 f"the states of step {newest} are of shape {tuple(states.shape)}, those of step "
                 f"{step} of {tuple(like.shape)}"
             )

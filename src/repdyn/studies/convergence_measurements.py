@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from repdyn import measure
-from repdyn.kernels import Cloud, Undefined, alignment, full_precision
+from repdyn.kernels import Cloud, UndefinedError, alignment, full_precision
 from repdyn.kernels.cosines import cosines, matched, require_numbers
 from repdyn.probe import Probe
 from repdyn.probe.design import class_names
@@ -160,7 +160,7 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
                 require_numbers, *(Cloud(one.states.to(one.device)) for one in (layer, last))
             )
             return cosines(*clouds).cpu().numpy()
-    except Undefined as undefined:
+    except UndefinedError as undefined:
         raise ValueError(
             f"expected states with a direction at layer {layer.index} ({layer.module}) and at the "
             f"last layer, got some without: {undefined.reason}"

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
 from repdyn.kernels.cloud import product as product_of_rows
 from repdyn.kernels.spectrum import spectrum_of
@@ -87,7 +87,7 @@ class EmbeddingTable:
         """
         try:
             return explained_variance(self.rows)
-        except Undefined:
+        except UndefinedError:
             return np.empty(0)
 
     def subset(self, numbers: np.ndarray, reason: str) -> EmbeddingTable:

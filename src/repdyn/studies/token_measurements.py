@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from repdyn import reading
-from repdyn.kernels import Undefined, full_precision, topic_mean
+from repdyn.kernels import UndefinedError, full_precision, topic_mean
 from repdyn.kernels.vocabulary import (
     Vocabulary,
     nearest_rows,
@@ -123,14 +123,14 @@ def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
 
 @contextmanager
 def comparable(loaded: LoadedModel, found: Tensor | str) -> Iterator[Tensor]:
-    """Yield the input embeddings that were captured; raise ValueError in place of Undefined."""
+    """Yield the captured input embeddings; raise ValueError in place of UndefinedError."""
     if isinstance(found, str):
         raise ValueError(
             f"expected a model with a table of input embeddings, got {loaded.name}: {found}"
         )
     try:
         yield found
-    except Undefined as undefined:
+    except UndefinedError as undefined:
         raise ValueError(
             f"expected vectors that can be compared with the input embeddings of {loaded.name}, "
             f"but {undefined.reason}"
@@ -323,7 +323,7 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
                 values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
                 found.setdefault(state, {})[layer.index] = values
             if layer.index:
-                with suppress(Undefined):
+                with suppress(UndefinedError):
                     received = received_attention(weights.of(layer.stack, layer.index), in_class)
                     attention.append(received.assign(layer=layer.index))
             if not layer.is_last:

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repdyn import kernels
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.probe import Design, Probe
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.windows import tokenize_windows
@@ -258,7 +258,7 @@ def measure_topics(
                 of_heads = attention_gaps(
                     weights.of(layer.stack, layer.index), probe.tokens, *topics
                 )
-            except Undefined as error:
+            except UndefinedError as error:
                 of_heads = pd.DataFrame({"reason": [error.reason]})
             attention.append(of_heads.assign(layer=layer.index))
     of_vectors, of_heads = (pd.concat(parts, ignore_index=True) for parts in (vectors, attention))
@@ -329,7 +329,7 @@ def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> pd.DataFram
             controls = [kernel(x, ids, topics).item() for topics in labels[1:]]
             row |= {"gap": row["same"] - row["different"], "control": np.mean(controls)}
             row["control_std"] = np.std(controls, ddof=1) if len(controls) > 1 else np.nan
-        except Undefined as error:
+        except UndefinedError as error:
             row = {"product": product, "reason": error.reason}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -368,7 +368,7 @@ def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
     difference = found["gap"] - found["control"]
     n_sequences = int(np.isfinite(difference).all(axis=1).sum())
     if n_sequences < 2:
-        raise Undefined(
+        raise UndefinedError(
             f"{n_sequences} of {len(difference)} sequences have pairs of one topic and of "
             "different topics"
         )

@@ -144,7 +144,7 @@ class Notices:
             )
 
 
-class Interrupted(Exception):
+class MeasurementInterruptedError(Exception):
     """A signal has arrived that the program handles, as a scheduler sends it before it
     ends a job.
     """
@@ -337,11 +337,13 @@ class LongMeasurement:
     _next: float = field(default_factory=lambda: time.monotonic() + SILENT_SECONDS)
 
     def __call__(self, stage: str, share: float) -> None:
-        """Print how far a stage is, if it is time for it; raise Interrupted where a signal has
-        arrived.
+        """Print how far a stage is, if it is time for it; raise MeasurementInterruptedError where a
+        signal has arrived.
         """
         if self.arrived and (self.ranks.size == 1 or stage == "kernels"):
-            raise Interrupted(f"{signal.Signals(next(iter(self.arrived))).name} arrived")
+            raise MeasurementInterruptedError(
+                f"{signal.Signals(next(iter(self.arrived))).name} arrived"
+            )
         now = time.monotonic()
         if now >= self._next and share < 1 and self.ranks.is_rank_zero:
             self._next = now + PROGRESS_SECONDS

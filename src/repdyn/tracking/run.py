@@ -43,7 +43,13 @@ from repdyn.tracking.delivery import (
     Views,
     Writer,
 )
-from repdyn.tracking.notices import Cost, Interrupted, LongMeasurement, Notices, watching_signals
+from repdyn.tracking.notices import (
+    Cost,
+    LongMeasurement,
+    MeasurementInterruptedError,
+    Notices,
+    watching_signals,
+)
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.attempts import TimeoutRunner, attempts
@@ -344,7 +350,7 @@ class TrackedRun:
                 state_cache=self._state_cache,
                 last_step=self._last_step(step, prepared.module),
             )
-        except Interrupted as interrupted:
+        except MeasurementInterruptedError as interrupted:
             self.notices.failures[step] = str(interrupted)
             self.notices.once(f"abandoned {step}", f"step {step} is not measured: {interrupted}")
             return None

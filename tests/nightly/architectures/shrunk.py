@@ -113,7 +113,7 @@ _ODD: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class NotBuilt(Exception):
+class NotBuiltError(Exception):
     """Why an architecture does not build from a small configuration."""
 
 
@@ -121,13 +121,13 @@ def small_config(model_type: str) -> PreTrainedConfig:
     """The default configuration of a model type with every size in it small.
 
     Raises:
-        NotBuilt: it has no default configuration, or does not take the small sizes.
+        NotBuiltError: it has no default configuration, or does not take the small sizes.
     """
     try:
         config_class = CONFIG_MAPPING[model_type]
         return config_class(**_small_fields(config_class()))
     except Exception as error:
-        raise NotBuilt(f"{type(error).__name__}: {error}") from error
+        raise NotBuiltError(f"{type(error).__name__}: {error}") from error
 
 
 def build(model_type: str, class_name: str) -> nn.Module:
@@ -135,7 +135,7 @@ def build(model_type: str, class_name: str) -> nn.Module:
     configuration.
 
     Raises:
-        NotBuilt: it does not build, with the reason.
+        NotBuiltError: it does not build, with the reason.
     """
     config = small_config(model_type)
     if class_name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")):
@@ -153,7 +153,7 @@ def build(model_type: str, class_name: str) -> nn.Module:
         )
         return model_class(inner).eval()
     except Exception as error:
-        raise NotBuilt(f"{type(error).__name__}: {error}") from error
+        raise NotBuiltError(f"{type(error).__name__}: {error}") from error
 
 
 def _small_fields(config: PreTrainedConfig) -> dict[str, Any]:

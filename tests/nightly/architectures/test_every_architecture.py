@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from shrunk import VOCABULARY, NotBuilt, build
+from shrunk import VOCABULARY, NotBuiltError, build
 from torch import nn
 from transformers import MixtralConfig, MixtralModel, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -86,7 +86,7 @@ def test_every_architecture(architecture, probe):
         pytest.skip(NOT_TEXT[model_type])
     try:
         model = build(model_type, class_name)
-    except NotBuilt as reason:
+    except NotBuiltError as reason:
         pytest.skip(str(reason))
     if model_type in REFUSED:
         with pytest.raises(RuntimeError, match=REFUSED[model_type]):
@@ -133,7 +133,7 @@ def test_counts(record_property, capsys):
     for model_type, class_name in ARCHITECTURES:
         try:
             build(model_type, class_name)
-        except NotBuilt as reason:
+        except NotBuiltError as reason:
             reasons[model_type, class_name] = " ".join(str(reason).split())[:160]
     built = [pair for pair in ARCHITECTURES if pair not in reasons]
     text = [pair for pair in built if pair[0] not in NOT_TEXT]

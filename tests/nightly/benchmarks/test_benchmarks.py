@@ -15,7 +15,7 @@ RUNS = {
     "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
     "cube_bias.py --repeats 1 --help": "repeats",
     "phases.py --repeats 1": "| random walk |",
-    "sample_size.py --repeats 2 --sizes 500": "rank_me,1.0,",
+    "sample_size.py --repeats 2 --sizes 500": "effective_rank_of_variance,1.0,",
     "reference_clouds.py": "large step: step_cosine 0.303",
     "large_store.py --checkpoints 3 --only list": "| list |",
     "measurement_cost.py --table 2x64 --repeats 1": "| 2x64 | 0.133 M",

@@ -74,14 +74,14 @@ def test_an_unchanged_script_is_tracked(
     entry_point, saved, tmp_path, monkeypatch, without_figures
 ) -> None:
     monkeypatch.setenv("REPDYN_SCHEDULE", "1")
-    monkeypatch.setenv("REPDYN_METRICS", "anisotropy rank_me[centred=false]")
+    monkeypatch.setenv("REPDYN_METRICS", "anisotropy effective_rank_of_variance[centred=false]")
     monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
     trainer = trained(tmp_path)
     found = {each for each in trainer.callbacks if isinstance(each, RepresentationDynamics)}
     assert len(found) == 1
     frame = open_store(tmp_path / "store").to_pandas()
     assert sorted(frame["step"].unique()) == [0, 1, 2]
-    assert {"anisotropy", "rank_me[centred=false]"} <= set(frame["metric"])
+    assert {"anisotropy", "effective_rank_of_variance[centred=false]"} <= set(frame["metric"])
 
 
 def test_a_script_with_a_trainer_of_transformers_is_tracked(

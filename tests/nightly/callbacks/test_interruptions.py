@@ -16,10 +16,10 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 from repdyn import Probe, Tracker, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.metrics import Metric
-from repdyn.tracking.notices import Interrupted, LongMeasurement, watching_signals
+from repdyn.tracking.notices import LongMeasurement, MeasurementInterruptedError, watching_signals
 
 
-class Preempted(Exception):
+class PreemptedError(Exception):
     """What a training raises in its handler to leave its loop."""
 
 
@@ -80,7 +80,7 @@ def test_a_loop_that_sets_a_flag_saves_at_once(
 
 
 @pytest.mark.parametrize("on_error", ["warn", "raise"])
-@pytest.mark.parametrize("error", [Preempted, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [PreemptedError, SystemExit, KeyboardInterrupt])
 def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, handled, on_error, error):
     def handler(*_):
         raise error("going down")
@@ -215,7 +215,7 @@ def test_progress_raises_from_the_signal_on(handled):
         progress = LongMeasurement(7, arrived)
         progress("kernels", 0.5)
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Interrupted, match="SIGTERM arrived"):
+        with pytest.raises(MeasurementInterruptedError, match="SIGTERM arrived"):
             progress("kernels", 0.5)
 
 

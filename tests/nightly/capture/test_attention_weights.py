@@ -18,7 +18,7 @@ from repdyn.capture import attention
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 
 SIZES = {
     "vocab_size": 50,
@@ -127,13 +127,13 @@ def test_a_block_that_shows_no_weights_says_so():
     model = nn.Sequential(nn.Embedding(50, 16), nn.Sequential(Fused(), Fused()))
     # as many tokens as coordinates: states are no weights, even where they look like shares
     probe = Probe.from_tokens(random_tokens(2, 16), max_vectors=6, batch_vectors=6)
-    with pytest.raises(Undefined, match="nothing in '1.0' puts out attention weights"):
+    with pytest.raises(UndefinedError, match="nothing in '1.0' puts out attention weights"):
         attention_weights(prepare(model), probe).of(None, 1)
 
 
 def test_blocks_without_attention(probe):
     mamba = built("mamba", state_size=4)
-    with pytest.raises(Undefined, match="puts out attention weights"):
+    with pytest.raises(UndefinedError, match="puts out attention weights"):
         attention_weights(prepare(mamba), probe).of(None, 1)
 
 
@@ -150,7 +150,9 @@ def test_layers_are_numbered_as_the_states_are(probe):
     )
     for layer, block in ((1, 1), (2, 3)):
         assert torch.equal(found.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
-    with pytest.raises(Undefined, match="nothing in 'transformer.ln_f' puts out attention weights"):
+    with pytest.raises(
+        UndefinedError, match="nothing in 'transformer.ln_f' puts out attention weights"
+    ):
         found.of(None, 3)
 
 

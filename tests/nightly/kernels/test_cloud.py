@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import repdyn.kernels
-from repdyn.kernels import Cloud, Undefined, cloud, full_precision
+from repdyn.kernels import Cloud, UndefinedError, cloud, full_precision
 
 REPEATING = torch.tensor([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [-0.0, 5.0], [3.0, 3.0], [1.0, 2.0]])
 
@@ -48,13 +48,13 @@ UNDEFINED = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED.keys())
 def test_undefined_clouds_say_why(points, reason, dtype):
-    with pytest.raises(Undefined) as caught:
+    with pytest.raises(UndefinedError) as caught:
         Cloud(points.to(dtype)).require_defined()
     assert caught.value.reason == str(caught.value) == reason
 
 
 def test_undefined_survives_pickling():
-    assert pickle.loads(pickle.dumps(Undefined("why"))).reason == "why"
+    assert pickle.loads(pickle.dumps(UndefinedError("why"))).reason == "why"
 
 
 @pytest.mark.parametrize("columns", [1, 2])

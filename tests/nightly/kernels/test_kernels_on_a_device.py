@@ -144,7 +144,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "ph_dimension": (of_cloud(kernels.ph_dimension), grouped, (25, 29)),
     "procrustes_distance": (kernels.procrustes_distance, two, (6, 6)),
     "prompt_entropy": (of_sequences(kernels.prompt_entropy), one, (3, 3)),
-    "rank_me": (kernels.rank_me, one, (4, 4)),
+    "effective_rank_of_variance": (kernels.effective_rank_of_variance, one, (4, 4)),
     "same_group_share": (of_cloud(kernels.same_group_share), grouped, (20, 24)),
     "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),

@@ -11,7 +11,7 @@ from hostile import HOSTILE
 from pairs import NUMBERS, normal
 
 from repdyn import kernels
-from repdyn.kernels import Cloud, Sequences, Undefined, Vocabulary
+from repdyn.kernels import Cloud, Sequences, UndefinedError, Vocabulary
 
 FOUR = torch.eye(4)
 GAPPED = FOUR.clone()
@@ -163,5 +163,5 @@ def test_nan_and_a_reason(
 ):
     kernel: Callable[..., Any] = getattr(kernels, name)
     assert torch.as_tensor(kernel(*inputs, **settings)).isnan().all()
-    with pytest.raises(Undefined, match=reason):
+    with pytest.raises(UndefinedError, match=reason):
         kernel.or_raise(*inputs, **settings)  # pyright: ignore[reportFunctionMemberAccess]

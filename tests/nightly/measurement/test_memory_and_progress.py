@@ -34,7 +34,7 @@ def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> N
     assert peak(model, probe, ["norm"]) < of_all_tokens / 2
 
 
-class Stop(Exception):
+class StopError(Exception):
     """What a progress function raises to break a measurement off."""
 
 
@@ -48,10 +48,10 @@ def test_a_measurement_is_broken_off_between_batches(hand_written, small_probe, 
 
     def progress(what: str, share: float) -> None:
         if batches:
-            raise Stop
+            raise StopError
 
     metric = Metric(name="counting", kernel=kernel)
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         measure(hand_written, small_probe, (metric,), progress=progress, on_error=on_error)
     assert len(batches) == 1
     assert small_probe.n_batches == 2

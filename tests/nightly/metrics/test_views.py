@@ -22,7 +22,7 @@ SIZES = {
     "context_length": 32,
     "pad_token_id": 0,
 }
-SPECIAL, METRIC = 2, "rank_me"
+SPECIAL, METRIC = 2, "effective_rank_of_variance"
 N_WINDOWS = 48
 
 

@@ -94,9 +94,9 @@ def test_a_wrapped_model_has_the_numbers_and_names_of_the_bare_one(folder, kind)
 def test_what_fails_on_one_rank_is_told_to_all(folder):
     first, second = outcome(folder, "one rank fails")
     assert first.startswith(
-        "RuntimeError: expected every rank to measure, but rank 1: ForwardFailed"
+        "RuntimeError: expected every rank to measure, but rank 1: ForwardError"
     )
-    assert second.startswith("ForwardFailed")
+    assert second.startswith("ForwardError")
     assert first.endswith("ZeroDivisionError: no such luck")
     assert second.endswith("ZeroDivisionError: no such luck")
 

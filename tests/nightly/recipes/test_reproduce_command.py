@@ -20,17 +20,17 @@ address: https://arxiv.org/abs/2311.05928
 stated: 2026-11-23
 models: [lab/model]
 cloud: {design: independent, text: builtin, max_vectors: 8192, sequence_length: 12}
-metrics: [anisotropy, rank_me, rank_me@last_token.normed]
+metrics: [anisotropy, effective_rank_of_variance, effective_rank_of_variance@last_token.normed]
 differs: [everything is small]
 published:
   - claim: The rank hardly changes
     source: figure 1
-    metric: rank_me@last_token.normed
+    metric: effective_rank_of_variance@last_token.normed
     criterion: {kind: between, bounds: [2, 16], layers: last}
     points: [[0, 12], [8, 13]]
   - claim: The rank grows to six times its size, and falls again
     source: figure 2
-    metric: rank_me
+    metric: effective_rank_of_variance
     criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
   - claim: Half of everything is <known>
     source: table 1

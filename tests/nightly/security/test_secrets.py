@@ -19,7 +19,7 @@ from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.cli import main as cli
 from repdyn.data.train import SaveConfig
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.measurement.rows import reason_of
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows
@@ -48,7 +48,7 @@ def assert_free_of_secrets(folder: Path, *texts: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda reason: row(reason=reason_of(Undefined(reason))),
+        lambda reason: row(reason=reason_of(UndefinedError(reason))),
         lambda reason: failure_rows(Checkpoint(), ["two_nn"], reason, probe="p")[0],
     ],
     ids=["undefined", "failure"],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from repdyn.kernels import Undefined
+from repdyn.kernels import UndefinedError
 from repdyn.store.state_cache import StateCache
 
 IDENTITY = {"run": "run", "probe": "0123456789abcdef", "layers": ""}
@@ -34,6 +34,6 @@ def saved_files(folder):
 def undefined_reason(
     state_cache: StateCache, step: int = 16, stack: str | None = None, layer: int = 1, like=None
 ) -> str:
-    with pytest.raises(Undefined) as caught:
+    with pytest.raises(UndefinedError) as caught:
         state_cache.load_previous(step, stack, layer, states() if like is None else like)
     return caught.value.reason

@@ -163,8 +163,8 @@ def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
     metrics = [
         "anisotropy@last_token",
         "anisotropy@window_mean",
-        "rank_me@differences",
-        "rank_me@all.normed",
+        "effective_rank_of_variance@differences",
+        "effective_rank_of_variance@all.normed",
     ]
     live = tracker(probe, 3, metrics=metrics, probe_loss=True)
     saved = SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
@@ -181,7 +181,7 @@ def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
     assert set(of_both[0].index.get_level_values("metric")) >= {
         "probe/loss",
         "probe/accuracy",
-        "rank_me",
+        "effective_rank_of_variance",
     }
     assert of_both[0].notna().all()
     pd.testing.assert_series_equal(*of_both, check_exact=True)
