@@ -45,8 +45,8 @@ class Kernel(Protocol[P]):
 def nan_if_undefined(
     compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None
 ) -> Kernel[P]:
-    """Turn a function that raises :class:`UndefinedError` into a kernel that returns NaN instead, in
-    full precision.
+    """Turn a function that raises :class:`UndefinedError` into a kernel that returns NaN instead,
+    in full precision.
 
     The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences:
     one number; of attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the
@@ -311,9 +311,9 @@ class Cloud:
         return Cloud(self.x.clone(), groups=groups, n_neighbours=self.n_neighbours)
 
     def require_defined(self) -> None:
-        """Raise UndefinedError if no metric is defined on the cloud: NaN, inf, fewer than 3 distinct
-        points, or points that differ by rounding alone, of which every metric would describe the
-        rounding."""
+        """Raise UndefinedError if no metric is defined on the cloud: NaN, inf, fewer than 3
+        distinct points, or points that differ by rounding alone, of which every metric would
+        describe the rounding."""
         if Cloud.require_defined in self.results:
             return
         if self.n_vectors and not math.isfinite(self.scale):

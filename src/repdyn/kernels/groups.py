@@ -206,8 +206,8 @@ def _classes_of(cloud: Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Te
 
 
 def _require_different(centred_means: Tensor, sizes: Tensor, cloud: Cloud) -> None:
-    """Raise UndefinedError where the means of all classes are equal up to rounding: what is computed
-    from their differences would describe it.
+    """Raise UndefinedError where the means of all classes are equal up to rounding: what is
+    computed from their differences would describe it.
     """
     largest = torch.linalg.vector_norm(centred_means, dim=1).max()
     # the mean of k vectors is off by the square root of k less than these
