@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from unittest.mock import Mock
 
 import gguf
@@ -20,6 +21,7 @@ from jobs import batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from small import random_tokens
+from stored_rows import row
 from sweeping import downloads_in, lines, measure_tasks, reasons, settings, weights_fetched
 from transformers import AutoModelForCausalLM
 
@@ -31,10 +33,17 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.run import Downloads
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Task, find_checkpoints, partition_tasks, select_targets
+from repdyn.checkpoints.targets import (
+    Target,
+    Task,
+    find_checkpoints,
+    partition_tasks,
+    select_targets,
+)
 from repdyn.checkpoints.weights import load_lightning, load_model
+from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import build_model
-from repdyn.store import MeasurementKey
+from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Checkpoint
 
 SETTINGS = settings(["anisotropy"])
@@ -381,6 +390,28 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, (
         "another budget may have room for it"
     )
+
+
+def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_meant(
+    tmp_path, probe, monkeypatch
+):
+    """Both were done two to four times for each checkpoint, and every time its rows were read."""
+    store, everything = open_store(tmp_path), settings("all", loss=None)
+    tasks = [Task(Target("mine", step, f"step{step}", path=tmp_path), probe) for step in range(6)]
+    for task in tasks[:3]:
+        store.write(task.key(everything), [row()])
+    store.write(tasks[3].key(replace(everything, loss=False)), [row()])
+    store.write(tasks[4].key(everything).failed, [row(reason="no such file")])
+    looked_up = Mock(wraps=Store.__contains__)
+    identified = Mock(wraps=MeasurementOptions.identity)
+    monkeypatch.setattr(Store, "__contains__", lambda self, key: looked_up(self, key))
+    monkeypatch.setattr(MeasurementOptions, "identity", lambda *given: identified(*given))
+    listed = partition_tasks(tasks, store, everything)
+    assert (listed.done, listed.failed_before, listed.waiting) == (tasks[:4], tasks[4:5], tasks[5:])
+    # of the last three, the measurement without the loss is looked for too
+    keys = [call.args[1] for call in looked_up.call_args_list]
+    assert len(keys) == len(set(keys)) == 6 + 3
+    assert identified.call_count == 2
 
 
 def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(

@@ -83,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # a full or closed standard error neither ends a command nor changes its status
         stderr: Any = Lossy(sys.stderr or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         sys.stderr = stderr
+        if sys.stdout is None:  # closed: what a command prints is not wanted
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         # cp1252, say: a name with other letters must not end a command
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")

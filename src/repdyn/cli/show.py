@@ -316,11 +316,11 @@ def export(
         "online": wandb_online,
     }
     is_empty = True
-    for line in export_store(
+    for exported in export_store(
         find_store(store), rows.run, probe=rows.probe, log_layers=chosen, **how
     ):
-        print(line)
-        is_empty &= " in " not in line
+        print(exported)
+        is_empty &= exported.place is None
     return _nothing("nothing was exported, since nothing is measured") if is_empty else 0
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
@@ -96,6 +97,25 @@ def export_run(
     return len(steps)
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What was exported of a run; as a text, the line that the command prints."""
+
+    run: str
+    place: str | None = None
+    """Where it can be viewed; None for a run without measurements, of which nothing is exported."""
+    n_steps: int | None = None
+    """Number of checkpoints; None where an error left some of it out."""
+
+    def __str__(self) -> str:
+        if self.place is None:
+            return f"{self.run}: nothing measured"
+        if self.n_steps is None:
+            return f"{self.run}: not everything in {self.place}"
+        checkpoints = "checkpoint" if self.n_steps == 1 else "checkpoints"
+        return f"{self.run}: {self.n_steps} {checkpoints} in {self.place}"
+
+
 def export_store(
     store: Store,
     runs: Sequence[str] | None = None,
@@ -106,7 +126,7 @@ def export_store(
     project: str = "repdyn",
     online: bool = False,
     log_layers: LogLayers = "default",
-) -> Iterator[str]:
+) -> Iterator[Exported]:
     """Export runs of a store, all unless some are named, each to loggers of its own.
 
     A run measured on several probes is exported once for each, unless one is named by the beginning
@@ -115,7 +135,7 @@ def export_store(
     else is exported.
 
     Yields:
-        A line for each export, with the place where it can be viewed.
+        Each export, with the place where it can be viewed, and each run without measurements.
 
     Raises:
         ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a
@@ -132,10 +152,10 @@ def export_store(
     with attempts() as attempt:
         for (run, found), frame in selected.items():
             if not is_measured(frame):
-                yield f"{run}: nothing measured"
+                yield Exported(run)
                 continue
             for destination in dict.fromkeys(to):
-                done = "not everything"
+                n_steps = None
                 with (
                     open_logger(destination, run, into, project=project, online=online) as (
                         logger,
@@ -143,9 +163,8 @@ def export_store(
                     ),
                     attempt(),
                 ):
-                    number = export_run(store, run, [logger], probe=found, log_layers=log_layers)
-                    done = f"{number} checkpoint{'s' * (number > 1)}"
-                yield f"{run}: {done} in {place}"
+                    n_steps = export_run(store, run, [logger], probe=found, log_layers=log_layers)
+                yield Exported(run, place, n_steps)
 
 
 @contextmanager

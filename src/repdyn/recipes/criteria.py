@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 from pydantic import AfterValidator
-from scipy.special import stdtrit
 
 from repdyn.checkpoints.suites import Strict
 from repdyn.metrics.metric import parsed
@@ -113,12 +112,6 @@ def split(name: str) -> tuple[str, str]:
     (('two_nn', 'all'), ('two_nn[discard=0.8]', 'no_sink'))
     """
     return name.partition("@")[0], parsed(name)[2] or "all"
-
-
-def half_width(estimate: Estimate) -> float:
-    """Return half of the 95% interval of a value, 0 for an exact one."""
-    quantile = float(stdtrit(estimate.n_batches - 1, (1 + effects.CONFIDENCE) / 2))
-    return quantile * estimate.std_error if estimate.std_error else 0.0
 
 
 @Strict
@@ -349,9 +342,11 @@ class Between(Criterion):
     def judge(self, measured: Measured, metric: str) -> Judgement:
         course = measured.course(metric, self.layers)
         step = min(course) if self.step == "first" else max(course)
-        value, half = course[step], half_width(course[step])
+        value, half = course[step], course[step].half_width
         if math.isnan(value.std_error):
-            raise CannotBeJudgedError("no interval: a single batch, or batches that share windows")
+            raise CannotBeJudgedError(
+                "no interval: a metric without one, or batches that share windows"
+            )
         verdict = _within(value.value - half, value.value + half, self.bounds)
         return verdict, f"{value.value:.3g} +- {half:.2g} at step {step:,}"
 

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes
 from repdyn.figures.drawing import draw, save
-from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError, half_width
+from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.markup import Markup, asset, joined, policy, table, tag
@@ -150,7 +150,7 @@ def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: 
     """Return a line with the 95% intervals; without, if none is known, or all are taken as
     exact.
     """
-    margins = np.array([half_width(estimate) for estimate in estimates.values()])
+    margins = np.array([estimate.half_width for estimate in estimates.values()])
     margin = None if np.isnan(margins).all() or not np.nanmax(margins) else margins
     return Line(
         x=[*estimates], y=[estimate.value for estimate in estimates.values()], margin=margin, **look

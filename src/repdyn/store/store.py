@@ -144,12 +144,7 @@ class Store:
 
         A file that is as this package wrote it is known by its checksum; another one is read.
         """
-        if is_whole(self.path / key.filename):
-            return True
-        try:
-            return bool(self.read(key))
-        except ValueError:
-            return False
+        return is_whole(self.path / key.filename) or bool(self.rows_of(key))
 
     def empty_error(self) -> ValueError:
         """Return the error of a store without measurements."""
@@ -182,6 +177,13 @@ class Store:
             raise ValueError(
                 f"expected rows of {key.run} at step {key.step} in {self.path}, found none"
             ) from None
+
+    def rows_of(self, key: MeasurementKey) -> list[Row]:
+        """Return the rows written under a key; none where there is no file that can be read."""
+        try:
+            return self.read(key)
+        except ValueError:
+            return []
 
     def find_measurement(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
         """Return the rows of a measurement of the weights with this fingerprint, by the run of the

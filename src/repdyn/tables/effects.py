@@ -43,6 +43,11 @@ class CannotBeJudgedError(Exception):
     """Carries the reason why a criterion cannot be applied."""
 
 
+def _quantile(degrees: float) -> float:
+    """Return the quantile of Student's t that bounds the interval."""
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A value with its standard error."""
@@ -51,6 +56,18 @@ class Estimate:
     std_error: float
     """NaN where it is not known."""
     n_batches: int
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of the standard error: that of a single batch rests on tens of windows
+        or more, that of several on the batches themselves.
+        """
+        return self.n_batches - 1 if self.n_batches > 1 else math.inf
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95% interval: 0 for an exact value, NaN where no error is known."""
+        return _quantile(self.degrees) * self.std_error if self.std_error else 0.0
 
 
 def estimates(cells: pd.DataFrame) -> list[Estimate]:
@@ -65,7 +82,7 @@ def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a
     value is NaN.
     """
-    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    quantile = _quantile(len(values) - 1)
     return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
@@ -102,10 +119,7 @@ class Effect:
             if estimate.value <= 0:
                 raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate.value:.3g}")
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
-        # the error of a single batch rests on tens of windows or more, that of several on the
-        # batches themselves
-        degrees = [each.n_batches - 1 if each.n_batches > 1 else math.inf for each in (value, base)]
-        quantile = float(stdtrit(min(degrees), (1 + CONFIDENCE) / 2))
+        quantile = _quantile(min(value.degrees, base.degrees))
         return cls(math.log(value.value / base.value), quantile * std_error)
 
     @classmethod
