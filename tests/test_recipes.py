@@ -39,7 +39,7 @@ from repdyn.recipes.recipe import (
     read_recipe,
     shipped_recipes,
 )
-from repdyn.tables.effects import CannotBeJudgedError
+from repdyn.tables.effects import CannotBeJudgedError, Estimate
 from repdyn.tables.surrogates import against_drift
 from repdyn.text.corpus import builtin_corpus
 from repdyn.utils.records import validated
@@ -179,6 +179,17 @@ def test_between():
     assert judge("between", course, bounds=(0.8, 1.0)) == "shown"
     assert judge("between", course, bounds=(0.0, 0.8)) == "not shown"
     assert judge("between", course, bounds=(0.9, 1.0)) == "cannot be judged"
+
+
+def test_between_of_a_single_batch():
+    """Its interval was NaN, so that no such claim could be judged, and no picture showed it."""
+    of_one = {"n_batches": 1, "std_error": 0.01, "low": 0.87, "high": 0.93}
+    course = measured(lambda number, depth: 0.9, **of_one)
+    assert judge("between", course, bounds=(0.85, 0.95)) == "shown"
+    assert judge("between", course, bounds=(0.885, 0.95)) == "cannot be judged"
+    assert judge("between", course, bounds=(0.0, 0.8)) == "not shown"
+    assert Estimate(0.9, 0.01, 1).half_width == pytest.approx(1.96 * 0.01, rel=1e-3)
+    assert Estimate(0.9, 0.01, 3).half_width == pytest.approx(4.303 * 0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize(
