@@ -64,7 +64,7 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         for _ in range(2)
         for line in export_store(store, folder=tmp_path / "logs", project="mine")
     ]
-    runs = [Path(line.partition(" in ")[2]) for line in lines]
+    runs = [Path(str(line.place)) for line in lines]
     assert len(set(runs)) == 2
     assert wandb.run is None
     for path in runs:

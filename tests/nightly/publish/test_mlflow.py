@@ -76,7 +76,7 @@ def test_a_store_is_exported(tmp_path, tracking, monkeypatch):
     mlflow.MlflowClient(tracking[0]).create_experiment("mine", artifact_location=tracking[1])
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
     (line,) = export_store(store, to=["mlflow"], project="mine")
-    place, _, run_id = line.rpartition(", run ")
+    place, _, run_id = str(line).rpartition(", run ")
     assert place == f"decoder-quickstart: 2 checkpoints in {tracking[0]}"
     logger = MLFlowLogger("mine", tracking_uri=tracking[0], run_id=run_id)
     run = logger.experiment.get_run(run_id)
