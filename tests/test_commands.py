@@ -251,6 +251,27 @@ def test_a_command_that_wrote_nothing_is_no_success(tmp_path, store, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_export_of_nothing_is_no_success_whatever_the_run_is_called(tmp_path, capsys):
+    """It was told by the word "in" of the line that was printed."""
+    failed = fill(tmp_path / "failed", make_failures(8, "gated", run="adam in bf16"))
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["export", str(failed.path), "--to", "csv", "-o", str(tmp_path / "out")])
+    out, err = capsys.readouterr()
+    assert out == "adam in bf16: nothing measured\n"
+    assert "nothing was exported" in err
+
+
+def test_closed_standard_output_is_no_error(store):
+    """It ended in an AttributeError of what was not there."""
+    repdyn = f"{sys.executable} -m repdyn"
+    commands = (f"insights {store.path}", "metrics --json", f"query 'select 1' {store.path}")
+    lines = [f"{repdyn} {each} >&-; echo $? >&2" for each in commands]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr.split() == ["0", "0", "0"]
+
+
 def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(
     tmp_path, store, capsys
 ):

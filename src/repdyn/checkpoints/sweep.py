@@ -559,7 +559,7 @@ def _minutes(store: Store, listed: TaskList, options: SweepOptions) -> float | N
     downloads.
     """
     for key in (task.key(options) for task in reversed(listed.done)):
-        rows = store.read(key) if key in store else []
+        rows = store.rows_of(key)
         parts = [
             row.value
             for row in rows

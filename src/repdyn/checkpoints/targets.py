@@ -26,7 +26,7 @@ from repdyn.checkpoints.suites import (
     whole_number,
 )
 from repdyn.store import MeasurementKey, Store
-from repdyn.store.schema import FINISHED, Checkpoint
+from repdyn.store.schema import FINISHED, Checkpoint, Row
 from repdyn.utils.mistyped import closest
 from repdyn.utils.printing import MAX_LISTED, shorten_list
 
@@ -170,10 +170,26 @@ class Task:
 
     def key(self, options: SweepOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
-        identity = self.measurement(options).identity(self.probe, options.dtype or "auto")
+        return self.key_of(self.identity(options))
+
+    def key_of(self, identity: str) -> MeasurementKey:
+        """Return the key of the measurement of this identity in a store."""
         return MeasurementKey(
             self.target.run, self.target.step, self.probe.hash, identity, self.target.commit
         )
+
+    def identity(self, options: SweepOptions) -> str:
+        """Return what identifies the metrics and how they are measured, on any checkpoint with this
+        probe.
+        """
+        return self.measurement(options).identity(self.probe, options.dtype or "auto")
+
+    def identities(self, options: SweepOptions) -> list[str]:
+        """Return the identities under which the measurement may be stored: where the options do not
+        say whether the loss is wanted, a measurement without it is enough.
+        """
+        chosen = [options] if options.loss is not None else [options, replace(options, loss=False)]
+        return list(dict.fromkeys(map(self.identity, chosen)))
 
     def measurement(self, options: SweepOptions) -> MeasurementOptions:
         """Return what is measured, and how; not the loss on a probe of inputs other than tokens,
@@ -195,9 +211,13 @@ class Task:
         """Return the marks that are stored of the checkpoint, which tell whose weights it has; none
         for its own.
         """
-        key = self.key(options).failed
-        row = store.read(key)[0] if key in store else None
-        return {name: owner for name in FOREIGN if (owner := getattr(row, name, None))}
+        return marks_in(store.rows_of(self.key(options).failed))
+
+
+def marks_in(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the marks in the rows of a checkpoint that was not measured."""
+    row = rows[0] if rows else None
+    return {name: owner for name in FOREIGN if (owner := getattr(row, name, None))}
 
 
 @dataclass(frozen=True)
@@ -212,20 +232,22 @@ class TaskList:
 
 def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) -> TaskList:
     """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
-    found = TaskList([], [], [])
+    listed = TaskList([], [], [])
+    identities: dict[str, list[str]] = {}
     for task in tasks:
-        without_loss = options.loss is None and task.key(replace(options, loss=False)) in store
-        if without_loss or task.key(options) in store:
-            found.done.append(task)
-        elif (
-            options.retry_failed
-            or task.key(options).failed not in store
-            or task.stored_marks(store, options)
-        ):
-            found.waiting.append(task)
+        # the same for all checkpoints of a run, and slow to compute where all metrics are meant
+        if task.probe.hash not in identities:
+            identities[task.probe.hash] = task.identities(options)
+        keys = [task.key_of(identity) for identity in identities[task.probe.hash]]
+        if any(key in store for key in keys):
+            listed.done.append(task)
+            continue
+        failure = [] if options.retry_failed else store.rows_of(keys[0].failed)
+        if not failure or marks_in(failure):
+            listed.waiting.append(task)
         else:
-            found.failed_before.append(task)
-    return found
+            listed.failed_before.append(task)
+    return listed
 
 
 def parse_revision(
