@@ -88,6 +88,82 @@ def test_the_first_comparison_of_a_resumed_run_is_with_the_last_step_of_its_pare
     assert compared.map(list).to_dict() == {2: [0], 4: [2], 6: [4], 8: [6]}
 
 
+class KilledLoop:
+    """A training with a checkpoint every 4 steps that is killed and goes on from the last of them,
+    with ``train(until)`` as often as wanted.
+    """
+
+    def __init__(self, probe: Probe, store: Path, **settings) -> None:
+        self.probe = probe
+        self.settings = {"store": store, "schedule": 2, "report": False, "on_error": "raise"}
+        self.settings |= settings
+        self.saved = None
+
+    def train(self, until: int, *, is_killed: bool = True) -> Tracker:
+        torch.manual_seed(0)
+        model = HandWritten()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        resume, start = None, 0
+        if self.saved is not None:
+            weights, resume = copy.deepcopy(self.saved)
+            model.load_state_dict(weights)
+            start = resume["step"]
+        tracked = Tracker(
+            model, self.probe, metrics=["cka_previous"], resume=resume, **self.settings
+        ).start()
+        for step in range(start + 1, until + 1):
+            ids = random_tokens(8, 12, seed=step)
+            loss = torch.nn.functional.cross_entropy(model.eval()(ids).flatten(0, 1), ids.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            tracked.step()
+            if step % 4 == 0:
+                self.saved = copy.deepcopy((model.state_dict(), tracked.state_dict()))
+        if not is_killed:
+            tracked.finish()
+        return tracked
+
+
+def of_path(tracked: Tracker) -> dict[int, tuple[list[float], list[float]]]:
+    """By step, the values of a history and the steps that they were compared with."""
+    frame = tracked.store.to_pandas(tracked.state_dict()["run"])
+    frame = frame[frame["layer"].notna() & (frame["step"] > 0)].sort_values("layer")
+    return {
+        int(step): (rows["value"].tolist(), rows["compared_to"].tolist())
+        for step, rows in frame.groupby("step")
+    }
+
+
+@pytest.mark.parametrize("loses_states", [False, True])
+def test_kills_do_not_change_what_a_step_is_compared_with(tmp_path, small_probe, loses_states):
+    """Where a resumed run took over the rows of a step, the next was compared with an older one, or
+    with none; also where the run that had measured it has deleted its states.
+    """
+    undisturbed = KilledLoop(small_probe, tmp_path / "a").train(20, is_killed=False)
+    job = KilledLoop(small_probe, tmp_path / "b")
+    for until in (7, 11, 9, 13, 19, 17):
+        job.train(until)
+        if loses_states:
+            for states in tmp_path.glob("b/*/kept_states"):
+                shutil.rmtree(states)
+    found = job.train(20, is_killed=False)
+    expected = of_path(undisturbed)
+    if loses_states:  # no one has the states before the first step after a kill
+        expected = {step: each for step, each in expected.items() if step % 4 != 2}
+    assert expected.items() <= of_path(found).items()
+    assert {step: compared for step, (_, compared) in expected.items()}[20] == [18] * 4
+
+
+def test_a_run_that_measured_nothing_passes_on_what_it_went_on_from(tmp_path, small_probe):
+    """The parent of its parent has measured the step before, and the value was missing."""
+    loops = [KilledLoop(small_probe, tmp_path / name, schedule=10) for name in "ab"]
+    undisturbed = loops[0].train(20, is_killed=False)
+    loops[1].train(13)
+    loops[1].train(17)  # from 12, and the next one from 16
+    assert of_path(loops[1].train(20, is_killed=False)) == of_path(undisturbed)
+
+
 def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
     """From a checkpoint in the middle, with another learning rate, in the same place."""
     settings = {"logger": False}

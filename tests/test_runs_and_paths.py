@@ -166,8 +166,13 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     stranger = measured(store, store.begin_run("c"), [16])
 
     def found(step, weights, metrics="m"):
-        rows = store.find_measurement(MeasurementKey(run.id, step, "probehash", metrics), weights)
-        return None if rows is None else rows[0].run_id
+        key = MeasurementKey(run.id, step, "probehash", metrics)
+        measurement = store.find_measurement(key, weights)
+        if measurement is None:
+            return None
+        rows, folder = measurement
+        assert folder == store.folder_of(rows[0].run_id)
+        return rows[0].run_id
 
     assert found(4, "w4") == first.id
     assert found(8, "w8") == first.id  # beyond the step at which it was left
@@ -177,7 +182,7 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     assert (
         store.find_measurement(MeasurementKey(stranger.id, 16, "probehash", "m"), "w16") is not None
     )
-    rows = store.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")
+    rows, _ = store.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")
     store.write(MeasurementKey(run.id, 8, "probehash", "m"), rows)
     assert store.to_pandas("b")["run_id"].tolist() == [first.id] * 3
 
@@ -190,7 +195,7 @@ def test_a_parent_in_another_store(store, tmp_path, caplog):
     assert str(tmp_path) not in (other.folder_of(run.id) / "run.json").read_text()
     assert other.steps("b") == [0, 4, 8, 12]
     assert (
-        other.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")[0].run_id
+        other.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")[0][0].run_id
         == parent.id
     )
     assert store.runs() == ["a"]

@@ -17,6 +17,7 @@ import logging
 import re
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -40,8 +41,8 @@ class StateCache:
     layers, in a folder that others may share.
 
     ``earlier`` is the cache of the run that this one goes on from, which is looked into before the
-    first step of this one is complete, and left as it is; ``last_step`` the last one that is
-    loaded, where another run has left it.
+    first step of this one is complete, and left as it is; ``last_step`` is then the only step that
+    is loaded from it: the last one that it measured before another run left it.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class StateCache:
             # not save_file, which leaves a file of its own if it is killed, readable by its owner
             # alone
             data = to_safetensors({_TENSOR_NAME: states.detach().cpu().contiguous()})
-            write_atomically(path, lambda partial: partial.write_bytes(data))
+            write_atomically(path, lambda written: written.write_bytes(data))
         except (OSError, SafetensorError) as error:
             log.warning(
                 "The states of layer %d at step %d could not be saved: %s", layer, step, error
@@ -89,6 +90,25 @@ class StateCache:
             (self._step_folder(step) / _COMPLETE_MARKER).touch()
         except OSError as error:
             log.warning("Later steps cannot be compared with step %d: %s", step, error)
+
+    def take_over(self, step: int, other: StateCache) -> bool:
+        """Copy the states of a step that another run has measured on the same weights; return
+        whether it has them.
+
+        They are copied at once, since that run deletes them with its next step.
+        """
+        source = other._step_folder(step)
+        target = self._step_folder(step)
+        if not (source / _COMPLETE_MARKER).exists():
+            return False
+        self.begin(step)
+        try:
+            for path in sorted(source.rglob("*.safetensors")):
+                write_atomically(target / path.relative_to(source), partial(shutil.copyfile, path))
+        except OSError:  # deleted meanwhile, or no space here
+            return False
+        self.complete(step)
+        return (target / _COMPLETE_MARKER).exists()
 
     def load_previous(
         self, step: int, stack: str | None, layer: int, like: Tensor
@@ -105,8 +125,7 @@ class StateCache:
         complete = sorted(
             int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name))
         )
-        last_step = step - 1 if self._last_step is None else min(step - 1, self._last_step)
-        earlier = [other for other in complete if other <= last_step]
+        earlier = [other for other in complete if other < step and self._last_step in {None, other}]
         if not earlier and self._earlier is not None:
             return self._earlier.load_previous(step, stack, layer, like)
         if not earlier:

@@ -185,21 +185,19 @@ class Store:
         except ValueError:
             return []
 
-    def find_measurement(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
+    def find_measurement(
+        self, key: MeasurementKey, weights: str | None
+    ) -> tuple[list[Row], Path] | None:
         """Return the rows of a measurement of the weights with this fingerprint, by the run of the
-        key, its ancestors, or any that went on from one of these; None if there is none."""
+        key, its ancestors, or any that went on from one of these, and the folder of the run that
+        measured them; None if there is none."""
         run, name = self.find_run(key.run), Path(key.filename).name
         if run is None or weights is None:
             return None
-        folders = dict.fromkeys(History(self.path).family(run))
-        return next(
-            (
-                read_rows(folder / name)
-                for folder in folders
-                if weights_of(folder / name) == weights
-            ),
-            None,
-        )
+        for folder in dict.fromkeys(History(self.path).family(run)):
+            if weights_of(folder / name) == weights:
+                return read_rows(folder / name), folder
+        return None
 
     def save_probe(self, probe: Probe) -> Path:
         """Save the probe in the store, so that further checkpoints can be measured on the same

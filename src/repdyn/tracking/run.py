@@ -25,13 +25,14 @@ from repdyn.alerts import RULES, applies
 from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
-from repdyn.measurement.measure import measure_with, prepare_for
+from repdyn.measurement.measure import Profile, measure_with, prepare_for
 from repdyn.metrics import BlockWeights, resolve
 from repdyn.probe import Probe
 from repdyn.publish.loggers import logged_values, named_config
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
+from repdyn.store.runs import run_in
 from repdyn.store.schema import LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import (
@@ -212,7 +213,9 @@ class TrackedRun:
         self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         report = partial(self.notices.error, what="logging", never_raise=True)
-        self._loggers = Loggers(loggers, options.log_layers, self.prefix, report)
+        self._loggers = Loggers(
+            of_training=loggers, log_layers=options.log_layers, prefix=self.prefix, report=report
+        )
         if ranks is None:
             return
         ranks.require_same(
@@ -242,15 +245,10 @@ class TrackedRun:
             if store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin, store, step))
                 if self._comparing:
-                    states = partial(StateCache, probe=probe.hash, layers=options.choice)
-                    earlier, path = None, None if origin is None else store.path_of(self.id)
-                    # those of the run's parent
-                    if origin is not None and path is not None and len(path.parts) > 1:
-                        earlier = states(
-                            path.parts[-2].folder / STATES_FOLDER, run=origin.run_id, last_step=step
-                        )
-                    self._state_cache = states(
-                        store.folder_of(self.id) / STATES_FOLDER, run=self.id, earlier=earlier
+                    self._state_cache = self._states_in(
+                        store.folder_of(self.id),
+                        self.id,
+                        earlier=None if origin is None else self._earlier_states(store, self.id),
                     )
             self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
@@ -315,41 +313,14 @@ class TrackedRun:
             checkpoint, **own, model=class_name(model), weights_kind=self.weights_kind
         )
         try:
-            with ranks.sync_errors():
-                checkpoint = replace(checkpoint, weights=fingerprint(model, weights))
-            if ranks.size > 1:
-                ranks.require_same("the optimizer step", step)
-                if not is_sharded(model):
-                    same = fingerprint(model, weights, with_buffers=True)
-                    ranks.require_same("the weights of the model", same)
-            known = self._origin is not None and self.store is not None
-            if known and (
-                found := ranks.on_rank_zero(partial(self._find, key, checkpoint.weights))
-            ):
+            checkpoint = self._identified(model, checkpoint, weights)
+            taken_over = None
+            if self._origin is not None and self.store is not None:
+                taken_over = ranks.on_rank_zero(partial(self._find, key, checkpoint.weights))
+            if taken_over is not None and taken_over[1]:
                 self.notices.n_measured += 1
-                return found
-            self.cost.is_attempt = True
-            prepared = prepare_for(
-                model,
-                self.probe,
-                options,
-                root_module=self._root_module,
-                parameters=weights,
-                ranks=ranks,
-                former=self._prepared,
-            )
-            self._prepared = replace(prepared, parameters={})
-            profile = measure_with(
-                prepared,
-                self.probe,
-                options,
-                checkpoint=checkpoint,
-                on_error="raise" if options.on_error == "raise" else "record",
-                progress=LongMeasurement(step, arrived, ranks),
-                ranks=ranks,
-                state_cache=self._state_cache,
-                last_step=self._last_step(step, prepared.module),
-            )
+                return taken_over[0]
+            profile = self._profile(model, checkpoint, weights, arrived)
         except MeasurementInterruptedError as interrupted:
             self.notices.failures[step] = str(interrupted)
             self.notices.once(f"abandoned {step}", f"step {step} is not measured: {interrupted}")
@@ -368,6 +339,8 @@ class TrackedRun:
         with ranks.sync_errors():  # a scalar that is no number may raise on the first alone
             if not ranks.is_rank_zero:
                 return []
+            if taken_over is not None:  # measured again for its states alone
+                return taken_over[0]
             # an average may change once an epoch
             trained = checkpoint.weights if self.weights_kind != AVERAGED else None
             self.notices.of_measurement(profile.rows, trained, self._comparing)
@@ -377,6 +350,48 @@ class TrackedRun:
                 *profile.scalars,
                 *scalar_rows(profile.checkpoint, key.probe, scalars, on_error),
             ]
+
+    def _identified(
+        self, model: nn.Module, checkpoint: Checkpoint, weights: Weights | None
+    ) -> Checkpoint:
+        """Return a checkpoint with the fingerprint of its weights, the same on all ranks."""
+        ranks = self._ranks or ALONE
+        with ranks.sync_errors():
+            checkpoint = replace(checkpoint, weights=fingerprint(model, weights))
+        if ranks.size > 1:
+            ranks.require_same("the optimizer step", checkpoint.step)
+            if not is_sharded(model):
+                same = fingerprint(model, weights, with_buffers=True)
+                ranks.require_same("the weights of the model", same)
+        return checkpoint
+
+    def _profile(
+        self, model: nn.Module, checkpoint: Checkpoint, weights: Weights | None, arrived: list[int]
+    ) -> Profile:
+        """Run the model, and compute what was requested."""
+        ranks, options, step = self._ranks or ALONE, self.options, checkpoint.step
+        self.cost.is_attempt = True
+        prepared = prepare_for(
+            model,
+            self.probe,
+            options,
+            root_module=self._root_module,
+            parameters=weights,
+            ranks=ranks,
+            former=self._prepared,
+        )
+        self._prepared = replace(prepared, parameters={})
+        return measure_with(
+            prepared,
+            self.probe,
+            options,
+            checkpoint=checkpoint,
+            on_error="raise" if options.on_error == "raise" else "record",
+            progress=LongMeasurement(step, arrived, ranks),
+            ranks=ranks,
+            state_cache=self._state_cache,
+            last_step=self._last_step(step, prepared.module),
+        )
 
     def _on_first(self, function: Callable[[], None]) -> None:
         """Call a function on the first of the ranks; all learn whether an alert has requested to
@@ -608,15 +623,41 @@ class TrackedRun:
             )
         return run.id
 
-    def _find(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
+    def _find(self, key: MeasurementKey, weights: str | None) -> tuple[list[Row], bool] | None:
         """Return the rows of a step that a relative of this run has measured on these weights, if
-        there are any.
-        """
+        there are any, and whether the next step can be compared with this one."""
         try:
-            return self._writer.call("reading", lambda store: store.find_measurement(key, weights))
+            found = self._writer.call("reading", lambda store: store.find_measurement(key, weights))
         except OSError as error:
             self.notices.error(error, key.step)
             return None
+        if found is None:
+            return None
+        rows, folder = found
+        cache = self._state_cache
+        measured_by = rows[0].run_id
+        if cache is None:
+            return rows, True
+        if measured_by is None:
+            return rows, False
+        return rows, cache.take_over(key.step, self._states_in(folder, measured_by))
+
+    def _states_in(self, folder: Path, run: str, **others: Any) -> StateCache:
+        """Return the states that a run keeps in its folder."""
+        choice = self.options.choice
+        return StateCache(
+            folder / STATES_FOLDER, run=run, probe=self.probe.hash, layers=choice, **others
+        )
+
+    def _earlier_states(self, store: Store, run_id: str) -> StateCache | None:
+        """Return the states of the last step that ancestors of a run have measured before it: those
+        that its first step is compared with, if they are still there."""
+        path = store.path_of(run_id)
+        for part in reversed(path.parts[:-1] if path is not None else ()):
+            run = run_in(part.folder)
+            if run is not None and (steps := replace(path, parts=[part]).steps()):
+                return self._states_in(part.folder, run.id, last_step=steps[-1])
+        return None
 
     def _tried(self, model: nn.Module, ranks: Ranks) -> PreparedModel | None:
         """Return the model once it has run on a few windows of the probe, left as it was; raise
