@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 import yaml
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from torch import nn
 from transformers import AutoModel
 
@@ -51,6 +52,11 @@ METRICS = [
     *(f"two_nn@{subset}" for subset in SUBSETS),
 ]
 CLOUDS = ["two_nn@all", "two_nn@distinct_inputs", "two_nn@types"]
+CLOUD_LABELS = {
+    "all": "all vectors",
+    "distinct_inputs": "one of each token at a position",
+    "types": "one of each token",
+}
 CLOUD_COLUMNS = [
     "run",
     "layer",
@@ -264,6 +270,9 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
     pd.DataFrame(verdicts, columns=["model", "tokens", *columns]).to_csv(
         folder / "verdicts.csv", index=False
     )
+    if (folder / "clouds.csv").exists():
+        drawn = figure_of_clouds(pd.read_csv(folder / "clouds.csv"))
+        drawn.savefig(folder / "clouds.png", dpi=110)
     print(f"figures and verdicts: {folder}")
 
 
@@ -271,6 +280,35 @@ def _shapes(rows: pd.DataFrame, subset: str) -> list[Finding]:
     """Return the findings on the two shapes over depth, judged on one subset."""
     judged = findings(rows[rows["subset"] == subset].assign(subset="all"))
     return [next(each for each in judged if each.name == name) for name in ("bell", "uniform")]
+
+
+def figure_of_clouds(rows: pd.DataFrame) -> plt.Figure:
+    """Draw the dimension over depth of each model by each cloud; controls are dashed."""
+    names = [name for name in rows["run"].unique() if not name.endswith(RANDOM)]
+    drawn, axes = plt.subplots(
+        1, len(names), figsize=(11.5, 3.6), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes[0], names, strict=True):
+        for number, cloud in enumerate(CLOUD_LABELS):
+            colour = series_colour(number)
+            of_cloud = rows[rows["subset"] == cloud]
+            line = of_cloud[of_cloud["run"] == name].sort_values("layer")
+            axis.plot(line["layer"], line["value"], color=colour, marker=MARKERS[number], ms=3)
+            axis.fill_between(line["layer"], line["low"], line["high"], color=colour, alpha=0.18)
+            control = of_cloud[of_cloud["run"] == name + RANDOM].sort_values("layer")
+            axis.plot(control["layer"], control["value"], color=colour, ls=(0, (4, 2)), lw=1)
+        axis.set(title=name, xlabel="layer", yscale="log", ylim=(0.8, 150))
+        axis.set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.25)
+    axes[0][0].set_ylabel("intrinsic dimension (TwoNN)")
+    handles = [
+        Line2D([], [], color=series_colour(number), marker=MARKERS[number], ms=3, label=label)
+        for number, label in enumerate(CLOUD_LABELS.values())
+    ]
+    dashed = Line2D([], [], color="0.4", ls=(0, (4, 2)), lw=1, label="random weights")
+    drawn.legend(handles=[*handles, dashed], loc="outside lower center", ncols=4, frameon=False)
+    return drawn
 
 
 def figure(
