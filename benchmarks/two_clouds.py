@@ -74,7 +74,7 @@ def train(family: str, store: Path, tokens: torch.Tensor, held_out: str) -> None
         context_length=LENGTH,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tracker = Tracker(model, probe, schedule=STEPS, metrics=["two_nn"], store=store, run=family)
+    tracker = Tracker(model, probe, schedule=[*STEPS], metrics=["two_nn"], store=store, run=family)
     with tracker:
         for _ in range(STEPS[-1]):
             starts = torch.randint(len(tokens) - LENGTH, (BATCH,))
@@ -88,14 +88,14 @@ def train(family: str, store: Path, tokens: torch.Tensor, held_out: str) -> None
 
 def block_means(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the means over the blocks by step."""
-    blocks = rows[rows["layer"] > 0]
+    blocks = rows.query("layer > 0")
     names = ["value", "low", "high", *FRACTIONS]
-    return blocks.astype(dict.fromkeys(names, float)).groupby("step")[names].mean()
+    return pd.DataFrame(blocks.astype(dict.fromkeys(names, float)).groupby("step")[names].mean())
 
 
 def draw_dimension(panel: Axes, rows: pd.DataFrame) -> None:
     """Draw the dimension on both clouds, each with its first and last value."""
-    by_cloud = {subset: block_means(rows[rows["subset"] == subset]) for subset in CLOUDS}
+    by_cloud = {subset: block_means(rows.query(f"subset == '{subset}'")) for subset in CLOUDS}
     highest = pd.concat([means["value"] for means in by_cloud.values()], axis="columns").max(axis=1)
     for subset, (colour, dash, label) in CLOUDS.items():
         means = by_cloud[subset]
@@ -122,10 +122,10 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
         2, len(MODELS), figsize=(9, 5.6), sharex=True, sharey="row", height_ratios=(2.4, 1)
     )
     for (upper, lower), (family, title) in zip(panels.T, MODELS.items(), strict=True):
-        of_run = rows[rows["run"] == family]
+        of_run = rows.query(f"run == '{family}'")
         draw_dimension(upper, of_run)
         upper.set_title(title, loc="left")
-        means = block_means(of_run[of_run["subset"] == "all"])
+        means = block_means(of_run.query("subset == 'all'"))
         for name, (colour, label) in FRACTIONS.items():
             lower.plot(
                 means.index, means[name], color=colour, marker="o", markersize=3, label=label
@@ -168,7 +168,7 @@ def main() -> None:
             for family in MODELS:
                 train(family, Path(store), tokens, held_out)
             rows = open_store(store).to_pandas()
-        rows = rows[rows["metric"] == "two_nn"].sort_values(["run", "step", "subset", "layer"])
+        rows = rows.query("metric == 'two_nn'").sort_values(["run", "step", "subset", "layer"])
         options.output.mkdir(parents=True, exist_ok=True)
         rows[COLUMNS].to_csv(table, index=False, float_format="%.5g")
     draw(pd.read_csv(table), options.output / "two_clouds.png")

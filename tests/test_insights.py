@@ -247,7 +247,7 @@ def test_a_peak_is_described_with_both_ends():
     found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
     peak = only(found, "peak")
     assert peak.sentence == (
-        "Intrinsic dimension (TwoNN), mean over 6 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
+        "On all vectors, intrinsic dimension (TwoNN), mean over 6 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link
@@ -384,7 +384,7 @@ def test_each_dimension_below_one_is_told_with_its_layers_steps_and_share():
         *layers_at(dict.fromkeys(steps, 0.5), "anisotropy"),  # no dimension
         *layers_at(dict.fromkeys(steps, math.nan), "local_dimension", reason="none"),
     ]
-    found = [each for each in described(rows).statements if each.kind == "below 1"]
+    found = [each for each in described(rows).statements if each.kind == "nearest neighbour"]
     assert {(each.metric, each.layers, each.steps, each.severity) for each in found} == {
         ("two_nn", tuple(range(6)), (0,), "note"),
         ("levina_bickel", tuple(range(4)), (20,), "watch"),

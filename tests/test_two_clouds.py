@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic_runs import fill, make_row
+from synthetic_runs import fill, make_row, to_frame
 
 import repdyn
+from repdyn.diagnosis import stacks_of_run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "neighbours.md").read_text()
 STEPS = tuple(range(0, 240, 10))
@@ -17,19 +18,25 @@ STEPS = tuple(range(0, 240, 10))
 
 def block(name: str) -> str:
     """Return the code of the page between two comments of this name."""
-    found = re.search(rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- /{name} -->", PAGE, re.DOTALL)
-    assert found, name
-    return found.group(1)
+    match = re.search(rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- /{name} -->", PAGE, re.DOTALL)
+    assert match, name
+    return match.group(1)
 
 
 def clouds(
-    on_all, on_distinct=None, same_input: float | None = 0.8, steps=STEPS, reason=None, **more
+    on_all,
+    on_distinct=None,
+    same_input: float | None = 0.8,
+    steps=STEPS,
+    reason=None,
+    n_layers=5,
+    **more,
 ):
-    """Return rows of five layers; each curve is a function of step and layer, with 0.9 or none of
+    """Return rows of some layers; each curve is a function of step and layer, with 0.9 or none of
     the nearest neighbours the same token."""
     rows = []
     for step in steps:
-        for layer in range(5):
+        for layer in range(n_layers):
             for subset, curve in (("all", on_all), ("distinct_inputs", on_distinct)):
                 if curve is None and not (subset == "distinct_inputs" and reason):
                     continue
@@ -41,7 +48,7 @@ def clouds(
                 row = make_row(
                     step=step,
                     layer=layer,
-                    depth=layer / 4,
+                    depth=layer / (n_layers - 1),
                     metric="two_nn",
                     subset=subset,
                     same_token_fraction=None if same_input is None else 0.9,
@@ -57,12 +64,12 @@ def test_the_page_checks_a_store_as_printed(tmp_path, monkeypatch, capsys):
     rows = clouds(lambda step, layer: 2 + step, lambda step, layer: 300 - step)
     fill(tmp_path / "runs" / "mine", rows)
     monkeypatch.chdir(tmp_path)
-    given = {"repdyn": repdyn}
-    exec(compile(block("check a store"), "neighbours.md", "exec"), given)
+    namespace = {"repdyn": repdyn}
+    exec(compile(block("check a store"), "neighbours.md", "exec"), namespace)
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("distinct_inputs", "same_input_fraction", "n_vectors"))
     assert len(block("check a store").splitlines()) == 3
-    means = given["rows"].groupby(["step", "subset"])["value"].mean().unstack()
+    means = namespace["rows"].groupby(["step", "subset"])["value"].mean().unstack()
     assert means.loc[[0, 230]].to_numpy().tolist() == [[2, 300], [232, 70]]
 
 
@@ -72,9 +79,158 @@ def test_the_page_checks_a_model_as_printed(hand_written, capsys):
     from small import random_tokens
 
     probe = repdyn.Probe.from_tokens(random_tokens(64, 12), max_vectors=256)
-    given = {"repdyn": repdyn, "model": hand_written, "probe": probe}
-    exec(compile(block("check a model"), "neighbours.md", "exec"), given)
-    frame = given["frame"]
+    namespace = {"repdyn": repdyn, "model": hand_written, "probe": probe}
+    exec(compile(block("check a model"), "neighbours.md", "exec"), namespace)
+    frame = namespace["frame"]
     assert isinstance(frame, pd.DataFrame)
     assert set(frame["subset"]) == {"all", "distinct_inputs", "types"}
     assert "same_token_fraction" in capsys.readouterr().out
+
+
+def statements(rows):
+    (run,) = stacks_of_run(to_frame(rows))
+    return run.insights.statements
+
+
+def only(rows, kind: str):
+    """Return the only statement of a kind."""
+    (statement,) = [each for each in statements(rows) if each.kind == kind]
+    return statement
+
+
+def rising(step, layer):
+    return 4 + step / 40 + 0.1 * (layer % 2)
+
+
+def falling(step, layer):
+    return 22 - step / 20 + 0.1 * (layer % 2)
+
+
+def level(step, layer):
+    return 9 + 0.1 * (layer % 2) + 1e-9 * step
+
+
+COURSES = {"peak", "trough", "change", "clouds differ"}
+
+
+def course(rows):
+    """Return the only statement on a course."""
+    (statement,) = [
+        each for each in statements(rows) if each.kind in COURSES and each.steps[0] == 0
+    ]
+    return statement
+
+
+def numbers(statement, *names):
+    return tuple(round(float(statement.evidence[name]), 3) for name in names)
+
+
+ENDS = ("first", "last", "distinct_first", "distinct_last")
+
+
+def test_a_course_that_both_curves_have_is_claimed():
+    """It is claimed of one curve, or the numbers of distinct inputs are lost."""
+    both = course(clouds(rising, lambda step, layer: 2 * rising(step, layer)))
+    assert (both.severity, both.kind, both.subset, both.steps) == (
+        "note",
+        "change",
+        "all",
+        (0, 230),
+    )
+    assert numbers(both, *ENDS) == (4.04, 9.79, 8.08, 19.58)
+    assert "alone" not in both.sentence
+
+
+@pytest.mark.parametrize(
+    ("on_all", "on_distinct", "subset", "ends"),
+    [
+        pytest.param(rising, falling, "all", (4.04, 9.79, 22.04, 10.54), id="opposite"),
+        pytest.param(rising, level, "all", (4.04, 9.79, 9.04, 9.04), id="only all"),
+        pytest.param(
+            level, rising, "distinct_inputs", (9.04, 9.04, 4.04, 9.79), id="only distinct"
+        ),
+    ],
+)
+def test_a_course_of_one_curve_is_not_claimed(on_all, on_distinct, subset, ends):
+    """A rise of all vectors is told as that of the layer."""
+    statement = course(clouds(on_all, on_distinct))
+    assert (statement.severity, statement.kind, statement.subset) == (
+        "watch",
+        "clouds differ",
+        subset,
+    )
+    assert statement.steps == (0, 230)
+    assert numbers(statement, *ENDS) == ends
+    assert "alone" in statement.sentence
+
+
+def test_a_peak_and_a_rise_are_not_the_same_course():
+    bump = lambda step, layer: 20 - abs(step - 110) / 10  # noqa: E731
+    statement = course(clouds(rising, bump))
+    assert (statement.kind, statement.steps) == ("clouds differ", (0, 230))
+    assert numbers(statement, "distinct_peak")[0] == 19
+    both = course(clouds(bump, lambda step, layer: 2 * bump(step, layer)))
+    assert (both.kind, both.severity) == ("peak", "note")
+
+
+def test_distinct_inputs_that_are_too_few_leave_a_statement_on_all_vectors():
+    """Nothing is said, or both curves are said to rise."""
+    reason = "the text has 118 distinct tokens at a position, at least 512 needed"
+    alone = course(clouds(rising, reason=reason))
+    assert (alone.severity, alone.kind) == ("note", "change")
+    assert reason in alone.sentence
+    assert not any(name.startswith("distinct") for name in alone.evidence)
+    assert "all vectors" in course(clouds(rising)).sentence
+
+
+@pytest.mark.parametrize(
+    ("same_input", "beginning", "fractions"),
+    [
+        pytest.param(0.8, "The nearest neighbour of 80% of the vectors is", (0.8, 0.9), id="input"),
+        pytest.param(0.1, "The nearest neighbour of 90% of the vectors is", (0.1, 0.9), id="token"),
+    ],
+)
+def test_a_statement_begins_with_the_nearest_neighbour(same_input, beginning, fractions):
+    """The same input is nearest, and the dimension is told without it."""
+    statement = course(clouds(rising, falling, same_input=same_input))
+    assert statement.sentence.startswith(beginning)
+    assert ("at the same position" in statement.sentence) == (same_input > 0.5)
+    assert numbers(statement, "same_input_fraction", "same_token_fraction") == fractions
+    level_one = only(clouds(level, level, same_input=same_input), "nearest neighbour")
+    assert (level_one.severity, level_one.steps) == ("note", (230,))
+
+
+def test_images_have_no_tokens_to_name():
+    """Fractions that are empty are read as numbers, or all vectors as tokens."""
+    rows = clouds(rising, same_input=None, design="inputs")
+    statement = course(rows)
+    assert (statement.severity, statement.kind) == ("note", "change")
+    assert statement.sentence.startswith("Intrinsic dimension (TwoNN), mean over 5 layers, grew")
+    low = only(clouds(lambda *_: 0.5, same_input=None, design="inputs"), "nearest neighbour")
+    assert (low.severity, low.steps) == ("watch", STEPS)
+    assert dict(low.evidence) == {"lowest": 0.5, "share": 1.0}
+
+
+def test_below_one_is_a_case_of_the_nearest_neighbour():
+    low = only(clouds(lambda step, layer: 0.5 + step / 100, rising), "nearest neighbour")
+    assert (low.severity, low.layers, low.steps) == ("note", (0, 1, 2, 3, 4), (0, 10, 20, 30, 40))
+    assert numbers(low, "lowest", "same_input_fraction") == (0.5, 0.8)
+
+
+def test_a_profile_that_both_curves_have_is_claimed():
+    """The largest layer of all vectors is told as that of the layers."""
+    up = lambda step, layer: 5 + layer + 1e-9 * step  # noqa: E731
+    down = lambda step, layer: 9 - layer + 1e-9 * step  # noqa: E731
+    both = only(clouds(up, lambda step, layer: 2 * up(step, layer)), "profile")
+    assert numbers(both, "largest_layer", "distinct_largest_layer") == (4, 4)
+    statement = only(clouds(up, down), "clouds differ")
+    assert (statement.severity, statement.layers) == ("note", (0, 4))
+    assert numbers(statement, "largest_layer", "distinct_largest_layer") == (4, 0)
+
+
+def test_a_layer_that_stands_out_on_both_curves_is_claimed():
+    out = lambda step, layer: (10 if layer == 2 else 5) + 1e-9 * step  # noqa: E731
+    both = only(clouds(out, out, n_layers=7), "layer")
+    assert numbers(both, "value", "distinct_value") == (10, 10)
+    alone = [each for each in statements(clouds(out, level, n_layers=7)) if each.layers == (2,)]
+    assert [(each.kind, each.severity) for each in alone] == [("clouds differ", "note")]

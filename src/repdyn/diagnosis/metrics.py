@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations
-from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
@@ -24,7 +23,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.runs import layer_names
 from repdyn.tables.series import LayerMean, MetricSeries
-from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
+from repdyn.tables.style import metric_title, number_text, short_subset_title
 from repdyn.tables.surrogates import against_drift
 
 MIN_STEPS = 5  # least number of measured steps for a statement about a course
@@ -334,7 +333,12 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
         f"({number_text(values[low])}){_at(series, step)}."
     )
     layers = tuple(sorted((series.layers[high], series.layers[low])))
-    evidence = {"largest": float(values[high]), "smallest": float(values[low])}
+    evidence = {
+        "largest": float(values[high]),
+        "largest_layer": float(series.layers[high]),
+        "smallest": float(values[low]),
+        "smallest_layer": float(series.layers[low]),
+    }
     yield Insight("note", "profile", sentence, *series.key, None, layers, (step,), evidence, 0.1)
 
 
@@ -416,46 +420,6 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     yield Insight(
         "watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last
     )
-
-
-def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
-    """Yield for each estimator of a dimension in which layers, and up to which step, it is
-    below 1.
-    """
-    low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
-    for metric in (
-        name for name in low["metric"].unique() if metric_info(name).unit == "dimension"
-    ):
-        below = low.loc[low["metric"] == metric]
-        layers = tuple(sorted(below["layer"].unique().tolist()))
-        steps = tuple(sorted(below["step"].unique().tolist()))
-        lowest, share = (
-            float(below["value"].min()),
-            len(below) / np.count_nonzero(rows["metric"] == metric),
-        )
-        at = (
-            f"at step {steps[0]:,}"
-            if len(steps) == 1
-            else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
-        )
-        sentence = (
-            f"{metric_title(str(metric))} is below 1 in {layer_names(layers)} {at} (lowest "
-            f"{number_text(lowest)}): {BELOW_ONE}."
-        )
-        evidence = {"lowest": lowest, "share": share}
-        severity = "watch" if steps[-1] == int(rows["step"].to_numpy().max()) else "note"
-        yield Insight(
-            severity,
-            "below 1",
-            sentence,
-            str(metric),
-            None,
-            None,
-            layers,
-            steps,
-            evidence,
-            0.3 * share,
-        )
 
 
 MIN_CORRELATION = 0.5  # least absolute rank correlation with depth that is worth a sentence

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from repdyn.alerts import RULES, Rule
-from repdyn.diagnosis import metrics, training
+from repdyn.diagnosis import metrics, neighbours, training
 from repdyn.diagnosis.insight import (
     SEVERITIES,
     Insight,
@@ -23,7 +23,7 @@ from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
 from repdyn.tables.continuity import collapsed_layers
 from repdyn.tables.findings import JUDGED, Finding, findings
-from repdyn.tables.frames import by_stack, scalar
+from repdyn.tables.frames import CLOUDS, by_stack, scalar
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import of_stack
@@ -176,25 +176,45 @@ def of_continuity(run: DescribedRun) -> Iterator[Insight]:
 
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     yield from metrics.window_statements(run.rows)
-    yield from metrics.below_one_statements(run.rows)
+    told = set()
     for chosen in chosen_series(run):
-        yield from metrics.layer_statements(chosen)
+        for statement in _of_depth_and_course(run, chosen):
+            if neighbours.begins_with_nearest(statement):
+                told.add(chosen.metric)
+            yield statement
         yield from metrics.condensation_statements(chosen)
         yield from metrics.valley_statements(chosen)
-        if base_name(chosen.metric) in DEFAULT_METRICS:
-            yield from metrics.profile_statements(chosen)
         if not run.finished:
-            yield from metrics.course_statements(chosen)
             yield from metrics.coupling_statements(chosen, run.loss_correlations)
             yield from metrics.activation_statements(chosen)
+    yield from neighbours.nearest_is_same(run.rows, told)
+
+
+def _of_depth_and_course(run: DescribedRun, chosen: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers that stand out, the profile and the course of a metric; of a dimension of
+    nearest neighbours as both of its curves have them."""
+    detectors = [metrics.layer_statements]
+    if base_name(chosen.metric) in DEFAULT_METRICS:
+        detectors.append(metrics.profile_statements)
+    if not run.finished:
+        detectors.append(metrics.course_statements)
+    of_tokens = run.vectors_of == "tokens" and chosen.subset == "all"
+    for statements_of in detectors:
+        if of_tokens and neighbours.is_of_neighbours(chosen.metric):
+            on_distinct = neighbours.distinct_of(chosen, run.series)
+            yield from neighbours.of_both(statements_of, chosen, on_distinct, run.rows)
+        else:
+            yield from statements_of(chosen)
 
 
 def chosen_series(run: MeasuredRun) -> Iterator[MetricSeries]:
     """Yield the series of each metric that is described: without attention sinks if it was measured
-    so, otherwise on the first subset."""
+    so, otherwise on the first subset; on all vectors where distinct inputs stand beside them."""
     for metric in dict.fromkeys(metric for metric, _ in run.series):
         subsets = [subset for name, subset in run.series if name == metric]
-        yield run.series[metric, "no_sink" if "no_sink" in subsets else subsets[0]]
+        has_both = set(CLOUDS) <= set(subsets)
+        is_without = "no_sink" in subsets and not has_both
+        yield run.series[metric, "no_sink" if is_without else subsets[0]]
 
 
 def ranked(statements: Iterable[Insight]) -> list[Insight]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
-from repdyn.probe.design import LAYER_SUBSETS, NORMED, VIEWS
+from repdyn.probe.design import DISTINCT_INPUTS, LAYER_SUBSETS, NORMED, VIEWS
 from repdyn.store.schema import (
     FINISHED,
     LOSS,
@@ -56,6 +56,10 @@ def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 SUBSETS = ("all", "no_sink")
 """The subsets that findings are judged on."""
+CLOUDS = ("all", DISTINCT_INPUTS)
+"""The subsets that a dimension of nearest neighbours is described and judged on, in one chart: with
+and without repeated inputs.
+"""
 OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS)
 """The subsets of which one is among the vectors of the other, or its control: charts show them on
 one scale.
