@@ -153,7 +153,8 @@ def near_duplicates(cloud: Cloud) -> float:
 
 def grid(_: argparse.Namespace) -> None:
     """Measure pairs of a token and a position, and a Gaussian of the same covariance."""
-    n_tokens, n_positions = 118, LENGTH - 1
+    n_tokens = 118
+    n_positions = LENGTH - 1
     frequencies = 1 / np.arange(1, n_tokens + 1)
     frequencies /= frequencies.sum()
     rows = []
@@ -173,7 +174,12 @@ def grid(_: argparse.Namespace) -> None:
             normal = torch.randn(len(sums), d, generator=generator).double() @ root.T
             number = torch.arange(len(sums))
             for name, vectors in (("pairs", sums), ("gaussian", normal)):
-                cloud = Cloud(vectors, tokens[pairs], positions[pairs], number)
+                cloud = Cloud(
+                    vectors=vectors,
+                    tokens=tokens[pairs],
+                    positions=positions[pairs],
+                    windows=number,
+                )
                 rows.append({"d": d, "draw": seed, "cloud": name, **measure(cloud)})
     pd.DataFrame(rows).to_csv(GRID, index=False, float_format="%.5g")
     print(pd.DataFrame(rows).groupby(["d", "cloud"])["dimension"].agg(["mean", "std"]))

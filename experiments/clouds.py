@@ -59,11 +59,11 @@ def of_run(run: RunRows) -> Iterator[dict[str, object]]:
     """Yield the statistics of each cloud of a run, and of all vectors from the cloud's first value
     on.
     """
-    everything = run.course(DIMENSION, "a"), run.course(DIMENSION, "b")
+    everything = [run.course(DIMENSION, probe) for probe in ("a", "b")]
     if everything[0].empty:
         return
     for cloud in CLOUDS:
-        courses = run.course(DIMENSION, "a", cloud), run.course(DIMENSION, "b", cloud)
+        courses = [run.course(DIMENSION, probe, cloud) for probe in ("a", "b")]
         if courses[0].empty or courses[1].empty:
             continue
         start = start_step(*courses)

@@ -186,7 +186,7 @@ def measure_clouds(
     place of earlier rows of the model.
     """
     rows = sweep_with_control(name, path, text, CLOUDS, store, with_control)
-    rows = rows[rows["metric"] == "two_nn"].astype({"layer": int})
+    rows = rows.query("metric == 'two_nn'").astype({"layer": int})
     output.mkdir(parents=True, exist_ok=True)
     table = output / "clouds.csv"
     frames = [rows.reindex(columns=CLOUD_COLUMNS)]
@@ -291,11 +291,11 @@ def figure_of_clouds(rows: pd.DataFrame) -> plt.Figure:
     for axis, name in zip(axes[0], names, strict=True):
         for number, cloud in enumerate(CLOUD_LABELS):
             colour = series_colour(number)
-            of_cloud = rows[rows["subset"] == cloud]
-            line = of_cloud[of_cloud["run"] == name].sort_values("layer")
+            of_cloud = rows.loc[rows["subset"].eq(cloud)].sort_values("layer")
+            line = of_cloud.loc[of_cloud["run"].eq(name)]
             axis.plot(line["layer"], line["value"], color=colour, marker=MARKERS[number], ms=3)
             axis.fill_between(line["layer"], line["low"], line["high"], color=colour, alpha=0.18)
-            control = of_cloud[of_cloud["run"] == name + RANDOM].sort_values("layer")
+            control = of_cloud.loc[of_cloud["run"].eq(name + RANDOM)]
             axis.plot(control["layer"], control["value"], color=colour, ls=(0, (4, 2)), lw=1)
         axis.set(title=name, xlabel="layer", yscale="log", ylim=(0.8, 150))
         axis.set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])

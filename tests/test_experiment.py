@@ -352,20 +352,19 @@ def test_the_entropy_is_that_of_the_counted_tokens(materials):
 
 def test_a_cloud_is_compared_with_all_vectors_from_its_own_first_value():
     # types have no value at step 0, where all vectors have one that is half of the later ones
+    values = {"all": (4.0, 8.0, 16.0), "types": (math.nan, 20.0, 10.0)}
+    cells = itertools.product(("a", "b"), (1, 2, 3), values, range(3))
     rows = [
         {
             "run": f"seed1/base.{probe}",
-            "step": step,
+            "step": 100 * number,
             "layer": block,
             "metric": "two_nn",
             "subset": subset,
-            "value": value,
+            "value": values[subset][number],
             "near_duplicate_share": 0.0,
         }
-        for probe in ("a", "b")
-        for block in (1, 2, 3)
-        for subset, values in (("all", (4.0, 8.0, 16.0)), ("types", (math.nan, 20.0, 10.0)))
-        for step, value in zip((0, 100, 200), values, strict=True)
+        for probe, block, subset, number in cells
     ]
     (run,) = split_runs(pd.DataFrame(rows))
     by_cloud = {row["cloud"]: row for row in of_run(run)}

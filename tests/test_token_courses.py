@@ -31,7 +31,8 @@ def test_near_duplicates_are_counted_within_a_hundredth_of_the_radius():
     vectors = torch.randn(100, 20, generator=generator).double()
     vectors[:10] = vectors[10:20] + 1e-3
     labels = torch.arange(100)
-    assert token_courses.near_duplicates(Cloud(vectors, labels, labels, labels)) == 0.2
+    cloud = Cloud(vectors=vectors, tokens=labels, positions=labels, windows=labels)
+    assert token_courses.near_duplicates(cloud) == 0.2
 
 
 def test_the_table_of_signs_is_that_of_the_rows(monkeypatch, tmp_path, capsys):
