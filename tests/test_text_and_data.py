@@ -144,3 +144,83 @@ def test_train_py_reads_all_its_options_before_it_starts(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         TrainCLI()
     assert "tracker: expected max_overhead as a share" in capsys.readouterr().err
+
+
+CUT = 5  # in the middle of its third letter
+WORDS = "Съешь же ещё этих мягких французских булок, да выпей чаю. " * 400
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ("utf-8", None),
+        ("utf-8-sig", None),
+        ("utf-16", None),
+        ("utf-32", None),
+        ("cp1251", "cp1251"),
+        ("koi8-r", "koi8-r"),
+        ("utf-16-be", "utf-16-be"),
+    ],
+)
+def test_a_text_is_the_same_in_every_encoding(tmp_path: Path, encoding: str, named: str | None):
+    path = pack(WORDS.encode(encoding), tmp_path / "words.txt.gz")
+    corpus = load_corpus(path, encoding=named)
+    assert corpus.text == WORDS
+    assert corpus.data == WORDS.encode()
+    assert load_corpus(path, encoding=named, max_bytes=CUT).text == WORDS[:2]
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "words"),
+    [
+        (b"plain " * 20 + WORDS.encode("cp1251"), None, "UTF-8.* byte 120 .*cp1251.*encoding="),
+        (WORDS.encode("utf-16-le"), None, "UTF-8"),
+        (PROSE.decode().encode("utf-16-le"), None, "zero bytes"),
+        (WORDS.encode("cp1251"), "ascii", "ascii"),
+        (WORDS.encode(), "cyrillisch", "name of a text encoding"),
+        (WORDS.encode(), "base64", "name of a text encoding"),
+    ],
+    ids=["cp1251", "UTF-16", "UTF-16 of ASCII", "another one", "unknown", "no encoding of text"],
+)
+def test_a_text_that_does_not_decode_is_refused(tmp_path: Path, data, encoding, words):
+    """Replacement characters and zero bytes have a geometry too, of no text."""
+    with pytest.raises(ValueError, match=words):
+        load_corpus(pack(data, tmp_path / "words.txt"), encoding=encoding)
+
+
+def test_a_file_that_ends_inside_a_character_is_text(tmp_path: Path):
+    """As what `head -c` leaves of a file does."""
+    path = pack(WORDS.encode()[:CUT], tmp_path / "words.txt")
+    assert load_corpus(path).text == WORDS[:2]
+
+
+def test_a_model_of_bytes_reads_the_bytes_of_a_file(tmp_path: Path):
+    from repdyn.data.datamodule import TextDataModule
+
+    data = bytes(range(256)) * 100
+    path = pack(data, tmp_path / "words.bin")
+    sizes = {"sequence_length": 32, "max_vectors": 64, "batch_vectors": 64}
+    assert b"".join(map(bytes, TextDataModule(str(path), **sizes)._splits)) == data
+    pack(WORDS.encode("cp1251"), path)
+    named = TextDataModule(str(path), encoding="cp1251", **sizes)
+    assert b"".join(map(bytes, named._splits)) == WORDS.encode()
+
+
+def test_a_sweep_reads_its_text_in_the_encoding_that_is_named(save_model, tmp_path: Path):
+    from repdyn import sweep
+
+    folder = save_model("step1", "llama")
+    pack(WORDS.encode("cp1251"), tmp_path / "words.txt")
+    settings = {"quiet": True, "max_vectors": 256, "metrics": ["anisotropy"], "loss": False}
+    with pytest.raises(ValueError, match=r"UTF-8.*--encoding"):
+        sweep(folder, text=str(tmp_path / "words.txt"), store=tmp_path / "refused", **settings)
+    rows = {}
+    for name in ("cp1251", "utf-8"):
+        pack(WORDS.encode(name), tmp_path / "words.txt")
+        settings |= {"text": str(tmp_path / "words.txt"), "encoding": name}
+        rows[name] = sweep(folder, store=tmp_path / name, **settings).to_pandas()
+    values = [table.query("layer.notna()").value for table in rows.values()]
+    assert len(values[0]) > 2
+    assert values[0].tolist() == values[1].tolist()
+    with pytest.raises(ValueError, match="--text FILE"):
+        sweep(folder, encoding="cp1251", store=tmp_path / "none", quiet=True)

@@ -168,6 +168,8 @@ class SweepOptions(SharedOptions):
     """
     probe: Annotated[Any, _PROBE, converted(Path, "FILE")] = None
     """File of a probe (default: the live run's own, or one made of --text)."""
+    encoding: Annotated[str | None, _PROBE] = None
+    """Encoding of the text file, such as cp1251 (default: by its byte order mark, or UTF-8)."""
     design: Annotated[str | None, _PROBE, Parameter(choices=tuple(DESIGNS))] = None
     """Sampling design, see docs/sampling.md (default: independent)."""
     classes: Annotated[Sequence[str], _PROBE, Parameter(choices=CLASS_OPTIONS)] = ()
@@ -202,6 +204,7 @@ class SweepOptions(SharedOptions):
         """Return whether an option was given that determines how the probe is made."""
         given = (
             self.text,
+            self.encoding,
             self.tokenizer,
             self.sequence_length,
             self.max_vectors,

@@ -120,10 +120,8 @@ def text_probe(
     try:
         if text == "enwik8":
             return Probe.enwik8(loaded, **settings)
-        corpus = load_corpus(text)
-        return Probe.from_texts(
-            [corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings
-        )
+        corpus = load_corpus(text, encoding=options.encoding)
+        return Probe.from_texts([corpus.text], loaded, name=corpus.name, **settings)
     except ConnectionError as error:
         raise SweepStoppedError(str(error)) from error
 

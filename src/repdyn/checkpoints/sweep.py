@@ -132,9 +132,9 @@ def sweep(
         store: folder or URL; by default ``sweep`` beside local checkpoints, or ``sweeps``.
         quiet: show no progress.
         **options: fields of :class:`repdyn.checkpoints.options.SweepOptions`, the options of
-            ``repdyn sweep``: suite, revisions, name, like, probe, text, tokenizer, sequence_length,
-            max_vectors, design, metrics, layers, device, dtype, max_disk, timeout, retry_failed,
-            engine and others.
+            ``repdyn sweep``: suite, revisions, name, like, probe, text, encoding, tokenizer,
+            sequence_length, max_vectors, design, metrics, layers, device, dtype, max_disk, timeout,
+            retry_failed, engine and others.
 
     Returns:
         The store, what was measured, and why some checkpoints were not.
@@ -282,10 +282,15 @@ def check_contradictions(options: SweepOptions) -> None:
             "expected --pattern with a folder or a hub repository, since a suite defines its own; "
             "omit it"
         )
+    if options.encoding and not (options.text and Path(options.text).expanduser().is_file()):
+        raise ValueError(
+            f"expected --encoding with --text FILE, got {options.text or 'no file'}; leave it out"
+        )
     if options.probe and options.has_probe_text:
         raise ValueError(
-            "expected either --probe or the options for making a probe (--text, --tokenizer, "
-            "--sequence-length, --max-vectors, --design, --classes), got both; omit one"
+            "expected either --probe or the options for making a probe (--text, --encoding, "
+            "--tokenizer, --sequence-length, --max-vectors, --design, --classes), got both; omit "
+            "one"
         )
 
 

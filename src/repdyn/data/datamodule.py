@@ -43,6 +43,9 @@ class TextDataModule(WindowsDataModule):
             (frequency is counted in the held-out text).
         max_bytes: use only so many bytes from the start of the text, counted before cleaning; all
             by default.
+        encoding: that of the file, as Python calls it, such as "cp1251"; by default the one of its
+            byte order mark, or UTF-8. With the vocabulary of bytes and without an encoding the
+            bytes of a file are trained on as they are.
         bos: begin each window with the tokenizer's beginning-of-sequence token and add no other
             special token, whatever the objective.
         **training: arguments of :class:`repdyn.data.windows.WindowsDataModule`: objective,
@@ -62,10 +65,12 @@ class TextDataModule(WindowsDataModule):
         classes: list[str] | str = "none",
         design: str = INDEPENDENT.name,
         bos: bool = False,
+        encoding: str | None = None,
         **training: Any,
     ) -> None:
         super().__init__(**training)
         self.text = text
+        self.encoding = encoding
         self._held_out_percent = HELD_OUT_PERCENT_BUILTIN if text == "builtin" else HELD_OUT_PERCENT
         self.tokenizer_name = tokenizer
         self.clean = clean
@@ -178,7 +183,13 @@ class TextDataModule(WindowsDataModule):
 
     @cached_property
     def _corpus(self) -> Corpus:
-        return load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes)
+        return load_corpus(
+            self.text,
+            clean=self.clean,
+            max_bytes=self.max_bytes,
+            encoding=self.encoding,
+            as_bytes=self.tokenizer_name == BYTES,
+        )
 
     @cached_property
     def _splits(self) -> list[np.ndarray]:

@@ -119,8 +119,8 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path) -> np.n
     """Return the token ids of a text, without special tokens.
 
     A long text goes through the tokenizer in pieces of about 64,000 characters that end at line
-    ends, so that memory stays bounded; a piece is tokenized as if a text began there. Bytes that
-    are no UTF-8 become U+FFFD.
+    ends, so that memory stays bounded; a piece is tokenized as if a text began there. A character
+    that the split of a text cut in two becomes U+FFFD.
 
     Returns:
         (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read as needed from

@@ -423,6 +423,7 @@ class Probe:
         from repdyn.text.corpus import load_corpus
 
         corpus = load_corpus(path or "enwik8")
+        # the cut may be inside a character
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
         return cls.from_texts([held_out], tokenizer, name=corpus.name, **settings)
 

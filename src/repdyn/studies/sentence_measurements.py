@@ -90,8 +90,7 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
     paragraphs.
     """
     corpus = load_corpus(source)
-    text = corpus.data.decode("utf-8", errors="ignore")
-    parts = [part.split("\n\n") for part in (text, text.replace("\n", "\n\n"))]
+    parts = [part.split("\n\n") for part in (corpus.text, corpus.text.replace("\n", "\n\n"))]
     paragraphs = next((part for part in parts if len(part) >= n_texts), parts[-1])
     distinct = list(
         dict.fromkeys(

@@ -176,9 +176,7 @@ def text_probe(
     if options.text == "enwik8":
         return Probe.enwik8(loaded.tokenizer, **settings)
     corpus = load_corpus(options.text)
-    return Probe.from_texts(
-        [corpus.data.decode(errors="replace")], loaded.tokenizer, name=corpus.name, **settings
-    )
+    return Probe.from_texts([corpus.text], loaded.tokenizer, name=corpus.name, **settings)
 
 
 def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:

@@ -50,7 +50,7 @@ class TopicStudy(Study):
     def _find_topics(self) -> None:
         options = self.options
         corpus = load_corpus(options.text)
-        parts = re.split(r"\n\s*\n", corpus.data.decode(errors="replace"))
+        parts = re.split(r"\n\s*\n", corpus.text)
         documents = [part for part in parts if len(part.split()) >= _FEWEST_WORDS]
         if len(documents) > options.documents:
             drawn = np.random.RandomState(options.seed).choice(

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from http.client import HTTPException
 from importlib import import_module
@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
+from repdyn.text.encoding import as_utf8
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory, write_atomically
 from repdyn.utils.redaction import redacted
@@ -60,6 +61,11 @@ class Corpus:
         """
         return hashlib.sha256(self.data).hexdigest()
 
+    @property
+    def text(self) -> str:
+        """The text, without a character that the end of the file cuts off."""
+        return self.data.decode(errors="ignore")
+
     def head(self, max_bytes: int) -> Corpus:
         """Return the first ``max_bytes`` bytes, named as a part; the corpus itself if it is no
         longer than that.
@@ -89,6 +95,8 @@ def load_corpus(
     *,
     clean: bool = True,
     max_bytes: int | None = None,
+    encoding: str | None = None,
+    as_bytes: bool = False,
 ) -> Corpus:
     """Load a text by name or path, named by its checksum, and clean it if it is a Wikipedia dump.
 
@@ -98,10 +106,14 @@ def load_corpus(
             of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
+        encoding: that of the file, as Python calls it, such as "cp1251"; by default the one of its
+            byte order mark, or UTF-8.
+        as_bytes: keep the bytes of a file as they are, as a model of bytes reads them; else they
+            are UTF-8 without a byte order mark.
 
     Raises:
-        ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected
-            one.
+        ValueError: ``max_bytes`` is not positive, or the file is empty, damaged, not the expected
+            one, or not in its encoding.
         FileNotFoundError: the path does not exist.
         ConnectionError: enwik8 is not in the cache and cannot be downloaded, or a dataset cannot be
             reached.
@@ -121,6 +133,8 @@ def load_corpus(
         corpus = dataset_corpus(os.fspath(source), max_bytes or DATASET_BYTES)
     else:
         corpus = read_corpus(source)
+        if encoding is not None or not as_bytes:
+            corpus = replace(corpus, data=as_utf8(corpus.data, source, encoding))
     if max_bytes is not None:
         corpus = corpus.head(max_bytes)
     if clean and is_wiki_dump(corpus.data):

@@ -23,7 +23,7 @@ HEADS = (
 )
 # transformers itself gives a weight another name where the class has no head, and reads its
 # embeddings through another class.
-RENAMED = {"DeepseekV4ForCausalLM", "PerceiverForMaskedLM"}
+RENAMED = {"DeepseekV4ForCausalLM", "PerceiverForMaskedLM", "PerceiverForSequenceClassification"}
 
 
 def classes(what: str) -> list[tuple[str, str]]:
