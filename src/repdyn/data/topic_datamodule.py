@@ -153,15 +153,17 @@ class TopicDataModule(WindowsDataModule):
         from repdyn.probe import Probe
 
         n_batches = self.max_vectors // self.batch_vectors
-        wanted = INDEPENDENT.required_windows(n_batches, self.batch_vectors, self.sequence_length)
-        words, topics = self._documents(wanted, _PROBE)
+        n_windows = INDEPENDENT.required_windows(
+            n_batches, self.batch_vectors, self.sequence_length
+        )
+        words, topics = self._documents(n_windows, _PROBE)
         topics = np.pad(topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(
             np.stack([ids.numpy() for _, ids in self._windows(words)]),
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=self.batch_vectors,
-            n_windows=wanted,
+            n_windows=n_windows,
             name=f"documents of {self._topics_text}",
         ).with_topics(topics.ravel())
 

@@ -93,7 +93,8 @@ def bounded_windows(
     if n_windows is not None:
         return _chosen(rows, evenly(len(rows.lengths), n_windows))
     count = most_windows(max_vectors, design)
-    most_tokens = count * (window_tokens or WINDOW_TOKENS)
+    length = window_tokens or WINDOW_TOKENS
+    most_tokens = count * length
     if design.vectors_per_window is None:
         return _within(rows, most_tokens)
     windows = _chosen(rows, _long_enough(rows.lengths, count, max_vectors))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -212,7 +212,8 @@ def _rows_by_name(element: Mapping[str, Any], column: str | None) -> list[np.nda
     # pixels beside the tokens are inputs of one model, which takes both
     if len(names) != 1 or not _is_ids(element[names[0]]) or any(map(_is_input, others)):
         return None
-    ids, mask = element[names[0]], element.get("attention_mask")
+    ids = element[names[0]]
+    mask = element.get("attention_mask")
     return _unpadded(ids, mask if _is_mask(mask, ids) else None)
 
 
@@ -258,7 +259,7 @@ def _is_input(value: Any) -> bool:
 def _unpadded(ids: Any, mask: Any) -> list[np.ndarray]:
     """Return the token ids of one row, or of each of several, without padding."""
     rows = ids if _is_nested(ids) else [ids]
-    masks: Sequence[Any] = [None] * len(rows)
+    masks: Iterable[Any] = repeat(None, len(rows))
     if mask is not None:
         masks = mask if _is_nested(ids) else [mask]
     arrays = []
@@ -322,23 +323,23 @@ def _is_batch(element: Any, tensors: Sequence[Any]) -> bool:
 def _inputs_of(batch: Any, accepted: Collection[str] | None) -> Any:
     """Return what a model's forward takes of a batch: no labels and nothing that is no tensor."""
     if isinstance(batch, Mapping):
-        kept = {
+        tensors = {
             name: value
             for name, value in batch.items()
             if name not in LABELS and isinstance(value, Tensor | np.ndarray)
         }
-        known = {name: value for name, value in kept.items() if name in (accepted or ())}
-        return known or kept
+        by_forward = {name: value for name, value in tensors.items() if name in (accepted or ())}
+        return by_forward or tensors
     if isinstance(batch, Tensor | np.ndarray):
         return batch
     if isinstance(batch, tuple | list) and batch:
         if isinstance(batch[0], tuple | list | Mapping):
             return _inputs_of(batch[0], accepted)
-        tensors = [value for value in batch if isinstance(value, Tensor | np.ndarray)]
-        # what comes with a batch's first integers of one dimension are its labels
-        labels = (n for n, value in enumerate(tensors) if n and value.ndim < 2)
-        if tensors:
-            return tuple(tensors[: next(labels, len(tensors))])
+        values = [value for value in batch if isinstance(value, Tensor | np.ndarray)]
+        # what has one dimension and is not the first are labels
+        labels = (n for n, value in enumerate(values) if n and value.ndim < 2)
+        if values:
+            return tuple(values[: next(labels, len(values))])
     raise ValueError(f"{_EXPECTED}, got batches of type {_kind(batch)}")
 
 

@@ -118,15 +118,16 @@ def _evenly_spaced(batches: tuple[InputBatch, ...], count: int) -> tuple[InputBa
     if sum(sizes) <= count:
         return batches
     chosen = evenly(sum(sizes), count)
-    kept, first = [], 0
+    smaller = []
+    first = 0
     for batch, size in zip(batches, sizes, strict=True):
         within = torch.from_numpy(chosen[(chosen >= first) & (chosen < first + size)] - first)
         first += size
         if len(within):
-            kept.append(
+            smaller.append(
                 tree_map_only(Tensor, lambda x, rows=within: x[rows] if x.ndim else x, batch)
             )
-    return tuple(kept)
+    return tuple(smaller)
 
 
 def _design_of(batch: InputBatch) -> Design:

@@ -370,40 +370,21 @@ class Probe:
             return cls.from_texts(
                 content.texts, tokenizer, sequence_length=sequence_length, **sizes, name=name
             )
-        lengths = np.array([len(row) for row in content.tokens], dtype=np.int64)
-        if not len(lengths):
-            raise ValueError(
-                "expected rows with tokens, got empty ones; pass another column with column="
-            )
-        windows = bounded_windows(
-            lengths,
-            INDEPENDENT,
-            max_vectors=max_vectors,
-            n_windows=n_windows,
-            window_tokens=sequence_length,
-            fills=True,
+        tokens, lengths, cut_to = _windows_of_rows(
+            content.tokens, max_vectors, n_windows, sequence_length
         )
-        if windows.cut_to is not None and sequence_length is None:
+        if cut_to is not None and sequence_length is None:
             warnings.warn(
-                f"rows of up to {lengths.max():,} tokens are cut into windows of {windows.cut_to}; "
-                "sequence_length= sets another length, n_windows=N reads N whole rows",
+                f"rows of up to {max(map(len, content.tokens)):,} tokens are cut into windows of "
+                f"{cut_to}; sequence_length= sets another length, n_windows=N reads N whole rows",
                 UserWarning,
                 stacklevel=3,
             )
-        tokens = np.concatenate(content.tokens)[windows.tokens]
-        of_tokenizer: dict[str, Any] = {}
-        if tokenizer is not None:
-            of_tokenizer = {
-                "special_ids": tokenizer.all_special_ids,
-                "pad_id": tokenizer.pad_token_id or 0,
-                "mask_id": tokenizer.mask_token_id,
-            }
-        rows = np.split(tokens, np.cumsum(windows.lengths)[:-1])
         return cls.from_tokens(
-            [torch.from_numpy(row) for row in rows],
-            n_windows=len(rows),
+            torch.split(tokens, lengths),
+            n_windows=len(lengths),
             **sizes,
-            **of_tokenizer,
+            **_ids_of(tokenizer),
             name=name,
         )
 
@@ -838,6 +819,42 @@ class Probe:
                 "is damaged"
             )
         return probe
+
+
+def _windows_of_rows(
+    rows: Sequence[np.ndarray],
+    max_vectors: int,
+    n_windows: int | None,
+    sequence_length: int | None,
+) -> tuple[Tensor, list[int], int | None]:
+    """Return the windows of the rows of a data set within the bound: tokens (n_tokens,), the length
+    of each, and that to which rows were cut, if any was."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    if not len(lengths):
+        raise ValueError(
+            "expected rows with tokens, got empty ones; pass another column with column="
+        )
+    windows = bounded_windows(
+        lengths,
+        INDEPENDENT,
+        max_vectors=max_vectors,
+        n_windows=n_windows,
+        window_tokens=sequence_length,
+        fills=True,
+    )
+    tokens = torch.from_numpy(np.concatenate(rows)[windows.tokens])
+    return tokens, windows.lengths.tolist(), windows.cut_to
+
+
+def _ids_of(tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+    """Return what a tokenizer says of token ids, as arguments of :meth:`Probe.from_tokens`."""
+    if tokenizer is None:
+        return {}
+    return {
+        "special_ids": tokenizer.all_special_ids,
+        "pad_id": tokenizer.pad_token_id or 0,
+        "mask_id": tokenizer.mask_token_id,
+    }
 
 
 def _interleaved(
