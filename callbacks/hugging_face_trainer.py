@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from repdyn.callbacks.held_out import of_trainer, probe_of, probe_of_run
 from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
@@ -29,8 +30,8 @@ class HuggingFaceTracker(TrainerCallback):
     """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a
     ``transformers.Trainer``.
 
-        tracker = HuggingFaceTracker(probe, schedule=100)
-        Trainer(model, arguments, train_dataset=data, callbacks=[tracker])
+        tracker = HuggingFaceTracker(schedule=100)
+        Trainer(model, arguments, train_dataset=data, eval_dataset=held_out, callbacks=[tracker])
 
     Schedule, store, figures and guarantees are those of
     :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a measured step is stored if the
@@ -41,7 +42,10 @@ class HuggingFaceTracker(TrainerCallback):
     measurements are stored nevertheless, and ``repdyn figures`` draws them.
 
     Args:
-        probe: the probe to measure on.
+        probe: the probe to measure on. By default it is taken from ``eval_dataset``, or from
+            ``train_dataset`` if there is none: 512 windows at most, of rows' own ``input_ids``
+            where they have them. A line says what was taken; a training that goes on has the probe
+            of its run.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means
             whenever the Trainer saves.
         metrics, layers: as for :func:`repdyn.measure`.
@@ -62,7 +66,7 @@ class HuggingFaceTracker(TrainerCallback):
 
     def __init__(
         self,
-        probe: Probe,
+        probe: Probe | None = None,
         schedule: ScheduleLike = "pythia",
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: LayerPatterns = None,
@@ -72,7 +76,8 @@ class HuggingFaceTracker(TrainerCallback):
         loggers: Iterable[Any] | None = None,
         **options: Unpack[TrackingArguments],
     ) -> None:
-        check_probe(probe)
+        if probe is not None:
+            check_probe(probe)
         self.options = options_of(
             TrackingOptions, type(self), metrics=metrics, layers=layers, **options
         )
@@ -119,19 +124,22 @@ class HuggingFaceTracker(TrainerCallback):
         # path
         given = args.run_name if args.run_name != args.output_dir else None
         run = ".".join(filter(None, (self.options.run or given or folder.name, trial, self._name)))
+        store = open_store(self._requested_store or folder / "repdyn", refresh=False)
+        origin = self._origin(state)
+        probe = self._probe or self._taken_probe(state, others, origin, store)
         # W&B's run may open after this callback
         defaults = cache(partial(_default_loggers, args, folder, self._name))
         tracked = TrackedRun(
             self.options,
-            self._probe,
+            probe,
             run,
-            open_store(self._requested_store or folder / "repdyn", refresh=False),
+            store,
             unwrapped(model),
             state.global_step,
             self._schedule.schedule,
             root_module=model,
             n_steps=known_steps(state.max_steps),
-            origin=self._origin(state),
+            origin=origin,
             loggers=lambda: (
                 defaults() if self._requested_loggers is None else self._requested_loggers
             ),
@@ -142,6 +150,19 @@ class HuggingFaceTracker(TrainerCallback):
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         if self._schedule.is_due(state.global_step, "start"):
             self._measure(state, control, others)
+
+    def _taken_probe(
+        self, state: TrainerState, others: Mapping[str, Any], origin: Origin | None, store: Store
+    ) -> Probe:
+        """Return the probe of the run that goes on, or one of the Trainer's own data."""
+        return probe_of_run(origin, store) or probe_of(
+            of_trainer(self, others),
+            unwrapped(others["model"]),
+            # called so before version 4.46 of transformers
+            others.get("processing_class") or others.get("tokenizer"),
+            tracker=type(self).__name__,
+            is_silent=not state.is_world_process_zero,
+        )
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

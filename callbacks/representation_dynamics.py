@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from repdyn.callbacks.held_out import of_lightning, probe_of, probe_of_run
 from repdyn.callbacks.scheduled import (
     LightningModule,
     ScheduledCallback,
@@ -61,7 +62,10 @@ class RepresentationDynamics(ScheduledCallback):
     schedule-free optimizers) are a second run, "NAME (averaged)".
 
     Args:
-        probe: the probe to measure on; None for that of the datamodule's method ``probe()``.
+        probe: the probe to measure on. By default that of the datamodule's method ``probe()``, or
+            else one that is taken from the validation data, or from the training data if there are
+            none: 512 windows at most, which are read without a trace in the training. A line says
+            what was taken; a training that goes on has the probe of its run.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every
             1000), "checkpoints" (whenever the trainer saves one), or a :class:`repdyn.Schedule`.
             Step 0 and the end are always measured.
@@ -154,12 +158,6 @@ class RepresentationDynamics(ScheduledCallback):
         make_probe: Any = getattr(getattr(trainer, "datamodule", None), "probe", None)
         if self.probe is None and callable(make_probe):
             self.probe = make_probe()
-        if self.probe is None:
-            raise ValueError(
-                "expected a probe, got none: pass "
-                "RepresentationDynamics(probe=Probe.from_texts(texts, tokenizer)), or give the "
-                "datamodule a method probe() that returns one"
-            )
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
         if self._schedule.schedule == Schedule(at_checkpoints=True) and (
             read := self.options.read_by(monitors)
@@ -186,12 +184,12 @@ class RepresentationDynamics(ScheduledCallback):
             store = store or origin.found_in(Path(folder) for folder in folders if folder)
             origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
-        assert self.probe is not None, "on_fit_start has looked for one"
+        opened = open_store(store or folder / "repdyn", refresh=False)
         tracked = TrackedRun(
             self.options,
-            self.probe,
+            self.probe or self._taken_probe(trainer, pl_module, origin, opened),
             f"{name}.{self.name}" if self.name else name,
-            None if trainer.fast_dev_run else open_store(store or folder / "repdyn", refresh=False),
+            None if trainer.fast_dev_run else opened,
             tracked_module(pl_module, self.model),
             self.step,
             self._schedule.schedule,
@@ -207,6 +205,20 @@ class RepresentationDynamics(ScheduledCallback):
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
         self._has_acted = self._is_finished = False
+
+    def _taken_probe(
+        self, trainer: Trainer, pl_module: LightningModule, origin: Origin | None, store: Store
+    ) -> Probe:
+        """Return the probe of the run that goes on, or one of the trainer's own data."""
+        owners = (getattr(trainer, "datamodule", None), pl_module)
+        tokenizers = (getattr(owner, "tokenizer", None) for owner in owners)
+        return probe_of_run(origin, store) or probe_of(
+            of_lightning(trainer),
+            tracked_module(pl_module, self.model),
+            next((tokenizer for tokenizer in tokenizers if callable(tokenizer)), None),
+            tracker=type(self).__name__,
+            is_silent=not trainer.is_global_zero,
+        )
 
     def count(self, trainer: Trainer, batch: Any) -> None:
         self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)

@@ -192,10 +192,12 @@ def _rows_of(element: Any, column: str | None) -> list[np.ndarray] | None:
         return _rows_by_name(element, column)
     if _is_ids(element):
         return _unpadded(element, None)
-    if not isinstance(element, tuple | list) or not element or not _is_ids(element[0]):
+    if not isinstance(element, tuple | list):
         return None
-    second = element[1] if len(element) > 1 else None
-    return _unpadded(element[0], second if _is_mask(second, element[0]) else None)
+    first, second = [*element[:2], None, None][:2]
+    if first is None or not _is_ids(first):
+        return None
+    return _unpadded(first, second if _is_mask(second, first) else None)
 
 
 def _rows_by_name(element: Mapping[str, Any], column: str | None) -> list[np.ndarray] | None:
@@ -339,7 +341,8 @@ def _inputs_of(batch: Any, accepted: Collection[str] | None) -> Any:
         # what has one dimension and is not the first are labels
         labels = (n for n, value in enumerate(values) if n and value.ndim < 2)
         if values:
-            return tuple(values[: next(labels, len(values))])
+            n_inputs = min(next(labels, len(values)), len(accepted or values))
+            return tuple(values[:n_inputs])
     raise ValueError(f"{_EXPECTED}, got batches of type {_kind(batch)}")
 
 

@@ -603,6 +603,7 @@ class TrackedRun:
             "schedule": repr(schedule),
             "n_steps": self.cost.n_steps,
             "probe": self.probe.hash,
+            "probe_name": self.probe.name,
             "weights_kind": self.weights_kind,
             "training": self._settings,
         }

@@ -63,11 +63,6 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
     ("make", "settings", "message"),
     [
         (
-            lambda probe: RepresentationDynamics(None),
-            {},
-            r"expected a probe, got none: pass RepresentationDynamics\(probe=",
-        ),
-        (
             lambda probe: tracker(probe, layers="layers.*"),
             {},
             r"'layers.\*' matches none; .* \"network.blocks.\*\"",
@@ -83,7 +78,7 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
             "expected a Hugging Face model to save, got Job",
         ),
     ],
-    ids=["no probe", "no layers", "no model", "nothing to save"],
+    ids=["no layers", "no model", "nothing to save"],
 )
 def test_configuration_that_cannot_work_is_refused_before_training(
     tmp_path, probe, make, settings, message
