@@ -67,7 +67,8 @@ _BY_CODE = (
     "or load the model by code of your own, repdyn.sweep([(step, load), ...], probe=...), where "
     "load() returns it"
 )
-_NUMBER, _LISTS = re.compile(r"\.(\d+)(?=\.)"), (nn.ModuleList, nn.Sequential)
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+_LISTS = (nn.ModuleList, nn.Sequential)
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         if name.endswith(".safetensors"):
             with safe_open(folder / name, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118, a method of the file
-                    part = file.get_slice(key)
-                    dtype = _DTYPES.get(part.get_dtype(), torch.float32)
-                    tensors[key] = StoredTensor(dtype, tuple(part.get_shape()))
+                    stored = file.get_slice(key)
+                    dtype = _DTYPES.get(stored.get_dtype(), torch.float32)
+                    tensors[key] = StoredTensor(dtype, tuple(stored.get_shape()))
         elif name.endswith(".bin"):
             content = torch.load(folder / name, map_location="cpu", weights_only=True, mmap=True)
             for key, tensor in content.items():
@@ -156,13 +157,7 @@ def require_known_names(
             f"{_BY_CODE}"
         )
     around = prefix.removesuffix(base)
-    known = [_HEAD, _OUTPUT_HEAD]
-    strange = [
-        name
-        for name in beside
-        if not any(head.fullmatch(name.removeprefix(around)) for head in known)
-    ]
-    if strange:
+    if strange := [name for name in beside if not _is_head(name.removeprefix(around))]:
         _say_once(
             f"not read, since it is beside {type(model).__name__} in the checkpoint, not in it: "
             f"{shorten_list(strange)}"
@@ -206,6 +201,10 @@ def _is_inside(name: str, model: PreTrainedModel, base: str | None) -> bool:
         return name.startswith(base) and not _HEAD.fullmatch(name.removeprefix(base))
     parts = {child for child, _ in model.base_model.named_children()}
     return name.partition(".")[0] in parts or not _HEAD.fullmatch(name)
+
+
+def _is_head(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_HEAD, _OUTPUT_HEAD))
 
 
 def _is_sinusoidal(name: str, model: nn.Module) -> bool:
@@ -257,9 +256,9 @@ def _require_every_block(model: PreTrainedModel, unused: Iterable[str]) -> None:
     """
     base = f"{model.base_model_prefix}."
     lists = {
-        name.removeprefix(base): len(part)
-        for name, part in model.named_modules()
-        if isinstance(part, _LISTS)
+        name.removeprefix(base): len(module)
+        for name, module in model.named_modules()
+        if isinstance(module, _LISTS)
     }
     cut_off = sorted(
         name
