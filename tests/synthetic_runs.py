@@ -157,11 +157,14 @@ def make_rows(
         step, depth, peak=0.2
     ),
     dimension: Callable[[int, float], float] = dimension_at,
+    distinct: Callable[[int, float], float] | None = None,
     noise: float = 0.01,
     loss: bool = True,
     **given: Any,
 ) -> list[Row]:
-    """All rows of one run; each value has a standard deviation of ``noise`` times itself and no
+    """All rows of one run, on distinct inputs too where they have a curve.
+
+    Each value has a standard deviation of ``noise`` times itself and no
     noise added.
     """
     curves = [
@@ -169,6 +172,8 @@ def make_rows(
         ("anisotropy", "no_sink", no_sink),
         ("two_nn", "all", dimension),
     ]
+    if distinct is not None:
+        curves.append(("two_nn", "distinct_inputs", distinct))
     rows = []
     for step in steps:
         for layer in range(n_blocks + 1):

@@ -173,7 +173,7 @@ def test_dimension_evidence(run):
         course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension"
     ).evidence
     assert evidence == (
-        "from the start to step 1,000, the highest in between, the dimension grew by 100% (interval 100 to 100); that "
+        "from the start to step 1,000, the highest in between, the dimension of all vectors grew by 100% (interval 100 to 100); that "
         "value exceeds the last by 67% (interval 67 to 67); since half of the training (step 2,000) it fell by 25% "
         "(interval 25 to 25); 2 of 2 blocks fall; warm-up not known"
     )

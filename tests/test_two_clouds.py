@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from judged_runs import NOT_SHOWN, SHOWN, judged
+from judged_runs import course as course_of
 from synthetic_runs import fill, make_row, to_frame
+from test_terminal import lines_of, printed
 
 import repdyn
 from repdyn.diagnosis import stacks_of_run
+from repdyn.tables.findings import findings
+from repdyn.tables.frames import CLOUDS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "neighbours.md").read_text()
 STEPS = tuple(range(0, 240, 10))
@@ -234,3 +239,46 @@ def test_a_layer_that_stands_out_on_both_curves_is_claimed():
     assert numbers(both, "value", "distinct_value") == (10, 10)
     alone = [each for each in statements(clouds(out, level, n_layers=7)) if each.layers == (2,)]
     assert [(each.kind, each.severity) for each in alone] == [("clouds differ", "note")]
+
+
+PEAKS = {0: 10, 1000: 20, 2000: 16, 4000: 12}
+
+
+@pytest.mark.parametrize(
+    ("distinct", "verdict"),
+    [
+        pytest.param(PEAKS, SHOWN, id="both"),
+        pytest.param({0: 26, 1000: 14, 2000: 11, 4000: 9}, NOT_SHOWN, id="only all"),
+    ],
+)
+def test_the_published_dimension_is_judged_on_both_clouds(run, distinct, verdict):
+    """A verdict on all vectors stands for the layer, or does not say which vectors it judges."""
+    frame = course_of(run, "dimension", PEAKS, distinct=lambda step, depth: distinct[step])
+    on_all, on_distinct = (judged(frame, "dimension", subset) for subset in CLOUDS)
+    assert (on_all.verdict, on_distinct.verdict) == (SHOWN, verdict)
+    assert "all vectors" in on_all.sentence
+    assert "distinct inputs" in on_distinct.sentence
+    assert len(findings(frame)) == 8
+    assert len(findings(course_of(run, "dimension", PEAKS))) == 7
+
+
+def test_the_summary_has_both_dimensions_first(run):
+    """Distinct inputs are named among what was also measured, without their numbers."""
+    text = printed(run(distinct=lambda step, depth: 26 - step / 32))
+    headings = next(line for line in text.splitlines() if "two_nn" in line).split()
+    assert headings == ["two_nn,", "all", "two_nn,", "distinct_inputs", "anisotropy,", "all"]
+    assert max(map(len, text.splitlines())) <= 80
+    assert " 26.0 26.0 10.0 " in text
+    assert "also measured: anisotropy (no_sink)" in text
+
+
+def test_a_comparison_has_both_dimensions(published, frame_of):
+    """Runs are compared by all vectors alone, or the columns of runs without the others move."""
+    both = published("lab/a", steps=(0, 8), distinct=lambda step, depth: 26)
+    lines = lines_of(frame_of(both, published("lab/b", steps=(0, 8))))
+    of_both, of_one = (line.split() for line in lines[2:4])
+    assert of_both[7:9] == ["9.94", "26.0"]
+    assert of_one[7:9] == ["9.94", "-"]
+    assert (of_both[9:].count("?"), of_one[9:].count("?")) == (4, 3)
+    assert max(map(len, lines)) <= 100
+    assert "di     one vector of each distinct input (distinct_inputs)" in lines

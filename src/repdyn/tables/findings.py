@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.probe.design import INPUT_DESIGNS
+from repdyn.probe.design import DISTINCT_INPUTS, INPUT_DESIGNS
 from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.tables.effects import (
     MOVES,
@@ -25,6 +25,7 @@ from repdyn.tables.effects import (
     over_seeds,
 )
 from repdyn.tables.frames import (
+    CLOUDS,
     SUBSETS,
     concatenated,
     grid_of,
@@ -99,6 +100,9 @@ MEANINGS = {
 """The findings by name, each with the kind of model it was published for; every one is judged on
 every model.
 """
+VECTORS = {"all": "of all vectors", DISTINCT_INPUTS: "of distinct inputs"}
+"""Which vectors a verdict on the dimension is about, by subset: the published convention, and that
+without repeated inputs."""
 
 
 _Judge = Callable[[pd.DataFrame, float | None], Judgement]
@@ -177,7 +181,8 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
-    up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension"
+    of = VECTORS[str(cells["subset"].iloc[0])]
+    up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension {of}"
     over_last = "exceeds the last", "is below the last"
     claims = (
         Claim(up_to_peak, MOVES, Effect.of(peak.mean, first.mean), above=MORE),
@@ -312,7 +317,8 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
 
     Returns:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens
-        and without sinks; rise and decline of the dimension.
+        and without sinks; rise and decline of the dimension of all vectors. Of distinct inputs it
+        is an eighth, where their dimension was measured.
     """
     return _judged([frame])
 
@@ -370,12 +376,14 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
         return joined.verdict, joined.sentence, joined.evidence
 
+    has_distinct = all(len(of_metric(of_run, "two_nn", DISTINCT_INPUTS)) for of_run in rows)
+    clouds = CLOUDS if has_distinct else ("all",)
     found = []
     for name, criterion, judge, metric, subsets in (
         ("bell", BELL, bell, "anisotropy", SUBSETS),
         ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
         ("growth", GROWTH, growth, "anisotropy", SUBSETS),
-        ("dimension", DIMENSION, dimension, "two_nn", ("all",)),
+        ("dimension", DIMENSION, dimension, "two_nn", clouds),
     ):
         for subset in subsets:
             of_blocks, (with_embeddings, *_) = (

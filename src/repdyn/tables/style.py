@@ -18,7 +18,7 @@ _SUBSETS = {
     "no_sink": ("without first positions and special tokens", "no sinks"),
     "no_massive": ("without vectors of massive norm", "no massive norms"),
     "gaussian": ("Gaussian vectors of the same covariance", "Gaussian control"),
-    "distinct_inputs": ("one vector of each token at a position", "distinct inputs"),
+    "distinct_inputs": ("one vector of each distinct input", "distinct inputs"),
     "types": ("one vector of each distinct token", "types"),
     "last_token": ("last tokens of windows", "last tokens"),
     "window_mean": ("means over windows", "window means"),

@@ -27,7 +27,7 @@ from repdyn.tables.findings import (
     findings,
     findings_over_seeds,
 )
-from repdyn.tables.frames import concatenated, missing_values
+from repdyn.tables.frames import CLOUDS, concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries, thin
@@ -200,10 +200,9 @@ def print_summary(
     training, measuring took some.
     """
     console = console or PrintableConsole()
-    frame, (shown, left_out) = (
-        run.frame,
-        (list(run.series.values())[:MAX_CURVES], [*run.series][MAX_CURVES:]),
-    )
+    frame, keys = run.frame, _shown_first(run)
+    shown = [run.series[key] for key in keys[:MAX_CURVES]]
+    left_out = keys[MAX_CURVES:]
     before = [
         Text.assemble(
             (of_stack(run.name, run.stack), "bold"),
@@ -245,6 +244,15 @@ def print_summary(
     table = layer_table(shown, sparklines=not console.options.ascii_only)
     for part in [*before, table, *after]:
         console.print(part, highlight=False)
+
+
+def _shown_first(run: DescribedRun) -> list[tuple[str, str]]:
+    """Return the metrics and subsets of a run in the order in which its summary shows them: the
+    dimension with and without repeated inputs first, where both were measured."""
+    both = [("two_nn", subset) for subset in CLOUDS]
+    if not set(both) <= run.series.keys():
+        return [*run.series]
+    return [*both, *(key for key in run.series if key not in both)]
 
 
 def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> Iterator[Text]:
@@ -290,7 +298,12 @@ MAX_WIDTH = 100
 
 _KINDS = {True: "dec", False: "enc", None: "?"}
 _FEWER = "*"
-_MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
+_MEANS = (
+    ("anisotropy", "all"),
+    ("anisotropy", "no_sink"),
+    ("two_nn", "all"),
+    ("two_nn", "distinct_inputs"),
+)
 _HEADINGS = {
     "bell": "bell\nall ns",
     "uniform": "unif.\nall ns",
@@ -314,7 +327,9 @@ def print_comparison(
     """
     console = console or PrintableConsole()
     width = min(console.width, MAX_WIDTH)
-    lines = [_line_of(run, any(one.n_failed for one in runs)) for run in (*runs, *seeds)]
+    has_failed = any(run.n_failed for run in runs)
+    has_distinct = any(_MEANS[-1] in run.series for run in runs)
+    lines = [_line_of(run, has_failed, has_distinct) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, heading in enumerate(lines[0]):
         # numbers behind the size are justified by hand: their digits stay below each other where
@@ -338,6 +353,7 @@ def print_comparison(
         + f" (criteria version {VERSION})",
         *(f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)),
         f"ns     {subset_title('no_sink')} (no_sink)",
+        *([f"di     {subset_title(CLOUDS[1])} (distinct_inputs)"] if has_distinct else []),
         f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than "
         "were measured",
         *([f"sampling: {sampling(rows)}"] if len(rows) else []),
@@ -349,7 +365,7 @@ def print_comparison(
         console.print(Text(warning, style="yellow"), highlight=False, width=width)
 
 
-def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
+def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[str, str | Text]:
     """Return the cells of a run, or of seeds, by the headings of their columns."""
     is_group = isinstance(run, SeedGroup)
     found = (
@@ -357,7 +373,12 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
         if is_group
         else findings(run.frame)
     )
-    anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
+    anisotropy, without_sink, dimension, on_distinct = (_mean_at_end(run, *mean) for mean in _MEANS)
+    dimensions = {"two_nn\n   all": f"  {dimension}"}
+    headings = dict(_HEADINGS)
+    if with_distinct:
+        dimensions = {"two_nn\n all    di": f"{dimension:<5} {on_distinct}"}
+        headings["dimension"] = "dim.\nall di"
     marks = {
         heading: Text.assemble(
             *(
@@ -366,7 +387,7 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
                 if each.name == name
             )
         )
-        for name, heading in _HEADINGS.items()
+        for name, heading in headings.items()
     }
     return {
         "\nmodel": Text(run.label),
@@ -376,7 +397,7 @@ def _line_of(run: MeasuredRun, with_failed: bool) -> dict[str, str | Text]:
         + f"/{run.n_failed}" * with_failed,
         "last\nstep": FINISHED if run.finished else f"{run.steps[-1]:,}",
         "anisotropy\n all    ns": f"{anisotropy:<5} {without_sink}",
-        "two_nn\n   all": f"  {dimension}",
+        **dimensions,
         **marks,
     }
 
