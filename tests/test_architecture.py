@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "repdyn"
 ALLOWED = {
     "utils": "",
     "kernels": "",
+    "torchmetrics": "kernels utils",
     "models": "utils",
     "text": "utils",
     "probe": "text utils",

@@ -38,7 +38,15 @@ STORES = {
 
 
 def test_every_example_is_known():
-    assert set(EXAMPLES) == set(STORES)
+    assert set(EXAMPLES) == {*STORES, "embeddings.py"}
+
+
+def test_embeddings_are_logged_as_printed(tmp_path, monkeypatch):
+    (tmp_path / "embeddings.py").write_text(EXAMPLES["embeddings.py"])
+    monkeypatch.chdir(tmp_path)
+    logged = runpy.run_path("embeddings.py", run_name="__main__")["trainer"].callback_metrics
+    assert 1 < logged["val/rank_me"] <= 16
+    assert 1 < logged["val/two_nn"] <= 16
 
 
 @pytest.mark.process
