@@ -14,6 +14,7 @@ from test_terminal import lines_of, printed
 
 import repdyn
 from repdyn.diagnosis import stacks_of_run
+from repdyn.figures.run import all_figures
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import CLOUDS
 
@@ -282,3 +283,18 @@ def test_a_comparison_has_both_dimensions(published, frame_of):
     assert (of_both[9:].count("?"), of_one[9:].count("?")) == (4, 3)
     assert max(map(len, lines)) <= 100
     assert "di     one vector of each distinct input (distinct_inputs)" in lines
+
+
+def test_figures_have_both_clouds_on_one_scale_under_their_names(run):
+    """A stranger cannot tell the curves apart, or each has a scale of its own."""
+    frame = run(distinct=lambda step, depth: 26 - step / 32)
+    figures = all_figures(*stacks_of_run(frame))
+    names = ["all vectors", "one vector of each distinct input"]
+    means, _ = (axes for axes in figures["mean_over_layers"].axes if axes.get_legend())
+    assert [text.get_text() for text in means.get_legend().get_texts()] == names
+    assert len({line.get_linestyle() for line in means.lines[:2]}) == 2
+    profiles = figures["profile_two_nn"].axes
+    assert [axes.get_title(loc="left") for axes in profiles] == names
+    assert len({axes.get_ylim() for axes in profiles}) == 1
+    maps = [figures[f"heatmap_two_nn_{subset}"].axes[0].images[0].get_clim() for subset in CLOUDS]
+    assert maps[0] == maps[1]

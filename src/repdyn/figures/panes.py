@@ -19,6 +19,7 @@ from repdyn.tables.style import (
     metric_unit,
     shades,
     subset_title,
+    title_among,
 )
 from repdyn.tables.style import short_subset_title as short
 
@@ -139,8 +140,10 @@ def _panes(
 ) -> list[Pane]:
     """Return the panels of one metric that shares none with another."""
 
+    names = {subset: title_among(subset, subsets, name(subset)) for subset in subsets}
+
     def pane(subsets: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
-        lines = tuple(Trace(metric, subset, name(subset)) for subset in subsets)
+        lines = tuple(Trace(metric, subset, names[subset]) for subset in subsets)
         return Pane(metric_title(metric), tokens, lines, pair=pair)
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
@@ -150,10 +153,10 @@ def _panes(
     ]
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
-        return [*(pane([subset], name(subset)) for subset in (*whole, *classes)), *of_pairs]
-    of_whole = [pane([subset], name(subset)) for subset in whole]
+        return [*(pane([subset], names[subset]) for subset in (*whole, *classes)), *of_pairs]
+    of_whole = [pane([subset], names[subset]) for subset in whole]
     if along == "step" and whole:
-        together = pane(whole, "" if len(whole) > 1 else name(whole[0]))
+        together = pane(whole, "" if len(whole) > 1 else names[whole[0]])
         first = together.traces[0]
         if first.key in embeddings and metric_info(metric).shows_embeddings:
             lines = (
@@ -167,7 +170,7 @@ def _panes(
                 )
             together = replace(together, traces=lines)
         of_whole = [together]
-    tokens = name(classes[0]) if len(classes) == 1 else "classes of tokens"
+    tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
     return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
 
 
@@ -199,7 +202,11 @@ class Board:
     @property
     def subsets(self) -> list[str]:
         """The subsets that have a line, in order."""
-        return in_order({trace.subset for pane in self.panes for trace in pane.traces})
+        return in_order({subset for _, subset in self._keys})
+
+    @property
+    def _keys(self) -> set[tuple[str, str]]:
+        return {trace.key for pane in self.panes for trace in pane.traces}
 
     def about_tokens(self) -> str:
         """Return which tokens all small panels show, or the meaning of a short name for tokens."""
@@ -250,9 +257,12 @@ class Board:
             return textwrap.fill(pane.title, width) + (
                 f"\n{pane.tokens}" if several and pane.tokens else ""
             )
-        tokens = (
-            subset_title(pane.traces[0].subset, self.of) if len(pane.traces) == 1 else pane.tokens
-        )
+        tokens = pane.tokens
+        if len(pane.traces) == 1:
+            (trace,) = pane.traces
+            of_metric = {subset for metric, subset in self._keys if metric == pane.metric}
+            title = subset_title(trace.subset, self.of)
+            tokens = title_among(trace.subset, of_metric, title)
         one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
         return textwrap.fill(
             ", ".join(filter(None, [pane.title * (not one_metric), tokens])), width

@@ -60,11 +60,11 @@ CLOUDS = ("all", DISTINCT_INPUTS)
 """The subsets that a dimension of nearest neighbours is described and judged on, in one chart: with
 and without repeated inputs.
 """
-OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS)
-"""The subsets of which one is among the vectors of the other, or its control: charts show them on
-one scale.
+OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS, DISTINCT_INPUTS)
+"""The subsets of which one is among the vectors of the other, or its control, or without its
+repeats: charts show them on one scale.
 """
-_UNNORMED = (*OF_THE_SAME_VECTORS, *VIEWS)
+_UNNORMED = tuple(dict.fromkeys((*OF_THE_SAME_VECTORS, *VIEWS)))
 NO_CLASSES = (*_UNNORMED, *(f"{name}{NORMED}" for name in _UNNORMED))
 """The subsets and views that are not a class of tokens, in display order."""
 

@@ -5,7 +5,7 @@ Imports only what loads quickly: commands show names and numbers before they rea
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -140,6 +140,18 @@ def short_subset_title(subset: str, of: str = "tokens") -> str:
     view = view_of(subset)
     title = _SUBSETS.get(view.vectors, ("", view.vectors))[1] + view.normed * ", normed"
     return title.replace("tokens", of)
+
+
+def title_among(subset: str, subsets: Collection[str], title: str) -> str:
+    """Return the title of a subset in a chart of several: all tokens are called all vectors where
+    one vector of each distinct input stands beside them.
+
+    >>> title_among("all", ["all", "distinct_inputs"], "all tokens")
+    'all vectors'
+    >>> title_among("all", ["all", "no_sink"], "all tokens")
+    'all tokens'
+    """
+    return "all vectors" if subset == "all" and "distinct_inputs" in subsets else title
 
 
 def of_stack(name: str, stack: str | None) -> str:

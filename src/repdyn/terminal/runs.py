@@ -267,15 +267,20 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
         return
     yield Text(f"published findings, criteria version {VERSION}")
     all_alike = len({(finding.verdict, finding.summary) for finding in found}) == 1
-    for _, group in groupby(
-        found, key=lambda finding: all_alike or (finding.name, finding.verdict)
-    ):
+    for _, group in groupby(found, key=lambda finding: all_alike or _told_together(finding)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
         of = f"all {len(found)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
         yield Text.assemble((first.verdict, f"bold {COLOURS[first.verdict]}"), f": {of}")
         differ = any(finding.summary != first.summary for finding in others)
         yield Padding(Text(f"{first.subset}: " * differ + first.summary, style="dim"), (0, 0, 0, 2))
+
+
+def _told_together(finding: Finding) -> tuple[str, ...]:
+    """Return what findings share that are told in one line; both clouds of a dimension have one
+    each, since what they do may differ under the same verdict."""
+    of_one_cloud = (finding.subset,) if finding.name == "dimension" else ()
+    return (finding.name, finding.verdict, *of_one_cloud)
 
 
 def _some(keys: Iterable[tuple[str, str]]) -> str:
