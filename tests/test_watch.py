@@ -6,11 +6,14 @@ import asyncio
 import base64
 import gzip
 import hashlib
+import itertools
 import json
 import math
 import re
 import shutil
 import time
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -286,3 +289,15 @@ def test_a_mistaken_option_is_refused(capsys, arguments, message):
         main(["watch", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_table_that_is_printed_once_looks_at_each_run_once(tmp_path, monkeypatch, capsys):
+    """With 400 runs, all of them were looked at anew for each second of describing."""
+    for name in ("first", "second", "third"):
+        one_run(tmp_path, run=name, steps=(0, 1, 2))
+    looks, seconds = Mock(wraps=watch_index.WatchedRun.look), itertools.count(step=5)
+    monkeypatch.setattr(watch_index.WatchedRun, "look", lambda run: looks(run))
+    monkeypatch.setattr(watch_index, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    main(["watch", str(tmp_path), "--once"])
+    assert looks.call_count == 3
+    assert "third" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The commands that show or hand on what stores contain, and the explorer and the demo."""
 
 # Imports only what is quick to import: --help must not wait for torch.
+import math
 import re
 import tempfile
 import time
@@ -189,8 +190,7 @@ def watch(
         from repdyn.watch.index import Index
 
         index = Index(runs)
-        while index.poll(1.0):
-            pass
+        index.poll(math.inf)  # describes all of them
         print_runs(list(index.summaries.values()))
         return (
             0 if index.summaries else _nothing(f"no measurement in {', '.join(map(str, runs))} yet")

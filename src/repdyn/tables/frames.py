@@ -137,8 +137,12 @@ def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
     """Return the scalar called ``name`` by step, without NaN; empty if it was never stored."""
-    rows = scalar_rows(frame, name)
-    return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna()
+    # few of the columns: a frame has sixty, of which each would be copied
+    chosen = (frame["layer"].isna() & (frame["metric"] == name)).to_numpy(bool)
+    steps = frame["step"].to_numpy()[chosen]
+    values = frame["value"].to_numpy(float)[chosen]
+    order = np.argsort(steps)
+    return pd.Series(values[order], index=steps[order]).dropna()
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
