@@ -501,3 +501,22 @@ def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):
             0
         ]
     )
+
+
+def test_folders_whose_tokenizers_differ_are_not_measured_on_one_probe(save_model, tmp_path):
+    """The newest one's made the probe for all: other words at the step with another."""
+    for step in (1, 2):
+        save_model(f"checkpoints/step{step}", "llama")
+    path = tmp_path / "checkpoints" / "step1" / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    vocabulary = saved["model"]["vocab"].items()
+    saved["model"]["vocab"] = {letter: (number + 1) % 256 for letter, number in vocabulary}
+    path.write_text(json.dumps(saved))
+    settings = {"text": "builtin", "max_vectors": 256, "metrics": ["anisotropy"], "quiet": True}
+    swept = repdyn.sweep(tmp_path / "checkpoints", store=tmp_path / "store", **settings)
+    assert not swept.measured
+    assert "tokenizer" in swept.failures[0]
+    apart = repdyn.sweep(
+        tmp_path / "checkpoints", revisions="step1", store=tmp_path / "apart", **settings
+    )
+    assert len(apart.measured) == 1

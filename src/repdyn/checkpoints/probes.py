@@ -2,12 +2,15 @@
 each.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -25,7 +28,7 @@ from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
 from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.printing import without_reports
+from repdyn.utils.printing import shorten_list, without_reports
 
 T = TypeVar("T")
 
@@ -44,7 +47,8 @@ def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
     determines the context.
 
     The tokenizer is the one the options or the suite name; otherwise that of the repository's main
-    branch, or that of one of the newest checkpoints.
+    branch, or that of one of the newest checkpoints. Checkpoints that have tokenizers of their own
+    must read the text alike, by them; if the main branch alone differs, theirs is used.
     """
     model, with_code = cast(PublishedModel, selection.model), options.trust_remote_code
     newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
@@ -55,7 +59,17 @@ def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
     configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
     config = _first(newest, hub, configs, partial(_config, with_code=with_code))
     tokenizer = _tokenizer(model.name, model.tokenizer, [*own, *newest], hub, with_code)
-    return text_probe(model.name, tokenizer, config, options)
+    probe = text_probe(model.name, tokenizer, config, options)
+    if model.tokenizer:
+        return probe
+    groups = [
+        TokenizerGroup(
+            tuple(target.revision for target in targets),
+            partial(_tokenizer, model.name, None, targets[:1], hub, with_code),
+        )
+        for targets in _by_tokenizer(selection.targets, hub)
+    ]
+    return probe_of_all(model.name, probe, groups, config, options)
 
 
 def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, hub: Hub) -> Probe:
@@ -86,7 +100,111 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
             f"{folder}; give a probe with --probe FILE, or a folder or hub repository with "
             "--tokenizer"
         )
-    return text_probe(str(folder), found, config, options)
+    probe = text_probe(str(folder), found, config, options)
+    if options.tokenizer is not None:
+        return probe
+    alike: dict[str, list[Path]] = {}
+    for path in paths:
+        if path.is_dir() and holds_tokenizer(path):
+            alike.setdefault(_digest_of_tokenizer(path), []).append(path)
+    groups = [
+        TokenizerGroup(tuple(path.name for path in group), partial(Path, group[0]))
+        for group in alike.values()
+    ]
+    return probe_of_all(str(folder), probe, groups, config, options)
+
+
+@dataclass(frozen=True)
+class TokenizerGroup:
+    """Checkpoints with the same tokenizer files."""
+
+    revisions: tuple[str, ...]
+    fetch: Callable[[], Path]
+    """Returns the folder of the tokenizer, downloaded if necessary."""
+
+
+def probe_of_all(
+    name: str,
+    probe: Probe,
+    groups: Sequence[TokenizerGroup],
+    config: PreTrainedConfig,
+    options: SweepOptions,
+) -> Probe:
+    """Return the probe that all checkpoints read by their own tokenizers.
+
+    Args:
+        name: the model, for messages.
+        probe: that of the tokenizer that was chosen for all.
+        groups: the checkpoints with tokenizers of their own; one that does not load is passed over.
+        config: determines the context of the sequences.
+        options: those by which the probe was made.
+
+    Raises:
+        CheckpointError: two tokenizers give other tokens, so that one of them would read what its
+            model never saw.
+    """
+    length = int(probe.lengths.max())
+    readings: list[tuple[Probe, list[str]]] = []
+    for group in groups:
+        try:
+            folder = group.fetch()
+            own = text_probe(name, folder, config, replace(options, sequence_length=length))
+        except (CheckpointError, ValueError):
+            continue
+        alike = next((names for other, names in readings if _is_read_alike(own, other)), None)
+        if alike is None:
+            readings.append((own, [*group.revisions]))
+        else:
+            alike += group.revisions
+    if len(readings) > 1:
+        (_, first), (_, second), *_ = readings
+        raise CheckpointError(
+            f"expected one tokenizer for all checkpoints of {name}, got {len(readings)} that give "
+            f"other tokens, that of {shorten_list(first)} and that of {shorten_list(second)}; "
+            "sweep them apart with --revisions and --name, or name one for all with --tokenizer"
+        )
+    if not readings or _is_read_alike(readings[0][0], probe):
+        return probe
+    return readings[0][0]
+
+
+def _is_read_alike(first: Probe, second: Probe) -> bool:
+    """Return whether two probes have the same tokens, and the same special ones among them."""
+    if not (
+        torch.equal(first.lengths, second.lengths) and torch.equal(first.tokens, second.tokens)
+    ):
+        return False
+    ids = set(first.tokens.unique().tolist())
+    return ids & set(first.special_ids) == ids & set(second.special_ids)
+
+
+def _by_tokenizer(targets: Sequence[Target], hub: Hub) -> list[list[Target]]:
+    """Group checkpoints, the newest first, by the digests of their tokenizer's files, without those
+    that have none.
+    """
+    groups: dict[frozenset[tuple[str, str]], list[Target]] = {}
+    for target in reversed(targets):
+        if not target.commit:
+            continue
+        try:
+            files = target.remote_files(hub, partial(tokenizer_files, with_code=False))
+        except CheckpointError:
+            continue  # measuring it says why
+        if _has_vocabulary(files):
+            digests = frozenset(
+                (name, file.digest) for name, file in files.items() if not _CONFIG.fullmatch(name)
+            )
+            groups.setdefault(digests, []).append(target)
+    return list(groups.values())
+
+
+def _digest_of_tokenizer(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if _TOKENIZER_FILES.fullmatch(path.name) and not _CONFIG.fullmatch(path.name):
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def text_probe(

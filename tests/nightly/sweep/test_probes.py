@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,44 @@ def test_the_tokenizer_of_another_repository_named_by_the_suite(hub, save, text)
     assert lengths(hub_probe(chosen(described), text, Hub())) == {CONTEXT}
 
 
+def other_tokenizer(save, name: str) -> Path:
+    """A model with a tokenizer of the same size that gives each letter another id."""
+    folder = save(name, tokens=tokenizer())
+    path = folder / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    vocabulary = saved["model"]["vocab"]
+    saved["model"]["vocab"] = {letter: (number + 1) % 256 for letter, number in vocabulary.items()}
+    path.write_text(json.dumps(saved))
+    return folder
+
+
+def test_tokenizers_that_differ_across_revisions_are_refused(hub, save, text):
+    """That of the main branch made the probe for all, 64 % off where the model has another."""
+    hub.publish("lab/model", "step1", other_tokenizer(save, "step1"))
+    for step in ("step2", "step3"):
+        hub.publish("lab/model", step, save(step, tokens=tokenizer()))
+    hub.publish("lab/model", "main", save("main", tokens=tokenizer()))
+    with pytest.raises(CheckpointError, match=r"one tokenizer .* step3, step2 and that of step1;"):
+        hub_probe(chosen(model()), text, Hub())
+    named = chosen(model(tokenizer="lab/model"))
+    probe = hub_probe(named, text, Hub())
+    apart = [replace(named, model=model(), targets=(target,)) for target in named.targets]
+    tokens = [hub_probe(selection, text, Hub()).tokens for selection in apart]
+    assert [torch.equal(own, probe.tokens) for own in tokens] == [False, True, True]
+
+
+def test_tokenizers_whose_files_differ_and_read_alike_are_one(hub, save, text):
+    """As where a chat template or a limit was added later."""
+    for step, context in (("step1", None), ("step2", 11)):
+        hub.publish("lab/model", step, save(step, tokens=tokenizer(context)))
+    with_chat = tokenizer()
+    with_chat.add_special_tokens({"additional_special_tokens": ["<|assistant|>"]})
+    with_chat.chat_template = "{{ messages }}"
+    hub.publish("lab/model", "main", save("main", tokens=with_chat))
+    probe = hub_probe(chosen(model()), text, Hub())
+    assert lengths(probe) == {CONTEXT}
+
+
 def test_no_tokenizer_anywhere(hub, save, text):
     folder = save("step")
     for step in range(40):
@@ -191,6 +230,15 @@ def test_tokenizer_of_local_checkpoints(save, text):
     folder = save("step2", context=11).parent
     (folder / "step3").mkdir()  # not saved to its end, it stopped the sweep of all others
     assert lengths(local(folder, text)) == {11}
+
+
+def test_tokenizers_that_differ_across_folders_are_refused(save, text):
+    folder = other_tokenizer(save, "step1").parent
+    save("step2", tokens=tokenizer())
+    save("step3")
+    with pytest.raises(CheckpointError, match=r"one tokenizer .* step2 and that of step1;"):
+        local(folder, text)
+    assert local(folder, text, tokenizer=str(folder / "step1"))
 
 
 def test_another_tokenizer_for_local_checkpoints(hub, save, text, tmp_path):
