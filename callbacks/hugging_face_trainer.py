@@ -17,7 +17,7 @@ from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun, read_optimizers
+from repdyn.tracking.run import Origin, TrackedRun, learning_rate_of, weights_of_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
@@ -283,14 +283,16 @@ class HuggingFaceTracker(TrainerCallback):
         logged_at, loss = self._logged or (None, None)
         counts_tokens = str(self._args.include_num_input_tokens_seen) != "no"
         module = unwrapped(model)
-        learning_rate, trained, averaged = read_optimizers(
-            module, [getattr(optimizer, "optimizer", optimizer)]
-        )
+        optimizers = [getattr(optimizer, "optimizer", optimizer)]
+        trained, averaged = weights_of_optimizers(module, optimizers)
         tokens = int(state.num_input_tokens_seen) if counts_tokens else None
         tracked.measure(
             module,
             Checkpoint(step=step, trainer_step=step, tokens_seen=tokens),
-            {LOSS: loss if logged_at == step else None, LEARNING_RATE: learning_rate},
+            {
+                LOSS: loss if logged_at == step else None,
+                LEARNING_RATE: learning_rate_of(optimizers),
+            },
             weights=trained,
             averaged=averaged,
         )

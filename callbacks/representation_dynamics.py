@@ -26,7 +26,15 @@ from repdyn.store import Store, open_store
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun, Weights, add_tokens, read_optimizers, weights_of
+from repdyn.tracking.run import (
+    Origin,
+    TrackedRun,
+    Weights,
+    add_tokens,
+    learning_rate_of,
+    weights_of,
+    weights_of_optimizers,
+)
 from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
@@ -199,11 +207,12 @@ class RepresentationDynamics(ScheduledCallback):
             loggers=lambda: trainer.loggers,
             label=self.name,
             settings=_settings(trainer, pl_module),
-            monitors=[getattr(callback, "monitor", None) for callback in trainer.callbacks],  # type: ignore[attr-defined]
+            monitors=_monitors(trainer),
         )
         self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
+        self._learning_rate = learning_rate_of(trainer.optimizers)
         self._has_acted = self._is_finished = False
 
     def _taken_probe(
@@ -230,9 +239,16 @@ class RepresentationDynamics(ScheduledCallback):
         # Lightning divides the loss that it passes here by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self._loss = loss * n_batches if isinstance(loss, Tensor) else None
+        # a step may wait until a schedule has changed it
+        self._learning_rate = learning_rate_of(trainer.optimizers)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def close(self) -> None:
         if self._tracked is not None:
             self._tracked.count_step(self.step)
+
+    def is_monitored(self, trainer: Trainer) -> bool:
+        return bool(self.options.read_by(_monitors(trainer)))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._tracked is not None and self._is_training:
@@ -249,8 +265,15 @@ class RepresentationDynamics(ScheduledCallback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        if self._is_training and self._tracked is not None:
-            self._tracked.flush()
+        tracked = self._tracked
+        if not self._is_training or tracked is None:
+            return
+        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        # ranks fail one by one; and what the module's own hook has left half done is of no step
+        if trainer.world_size == 1 and progress.completed == progress.processed:
+            with tracked.notices.errors(self.step, never_raise=True):
+                self.settle(trainer, pl_module)
+        tracked.flush()
 
     def interrupted(self, exception: BaseException) -> None:
         """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the
@@ -271,12 +294,12 @@ class RepresentationDynamics(ScheduledCallback):
         if not ((trainer.fast_dev_run and self._has_acted) or trainer.received_sigterm):
             self._has_acted = True
             module = tracked_module(pl_module, self.model)
-            learning_rate, trained, averaged = read_optimizers(module, trainer.optimizers)
+            trained, averaged = weights_of_optimizers(module, trainer.optimizers)
             tokens = None if self._tokens_seen is None else int(self._tokens_seen)
             tracked.measure(
                 module,
                 Checkpoint(step=self.step, trainer_step=trainer.global_step, tokens_seen=tokens),
-                {LOSS: self._loss, LEARNING_RATE: learning_rate},
+                {LOSS: self._loss, LEARNING_RATE: self._learning_rate},
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
             )
@@ -311,6 +334,12 @@ class RepresentationDynamics(ScheduledCallback):
             return self._restored or {}
         tokens = self._tokens_seen
         return {**self._tracked.state(), "tokens_seen": None if tokens is None else int(tokens)}
+
+
+def _monitors(trainer: Trainer) -> list[Any]:
+    """Return the names that the callbacks of a trainer decide by."""
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return [getattr(callback, "monitor", None) for callback in callbacks]
 
 
 def _settings(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:

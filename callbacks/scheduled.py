@@ -35,6 +35,10 @@ class ScheduledCallback(Callback, ABC):
 
     It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a
     learning rate or a batch size, a validation or a test do nothing.
+
+    Lightning calls a LightningModule's own ``on_train_batch_end`` and ``on_train_epoch_end`` after
+    those of callbacks. A module that defines them may change weights there, as a momentum teacher
+    or a projection does, so that the step waits for them: see :meth:`settle`.
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
@@ -42,6 +46,9 @@ class ScheduledCallback(Callback, ABC):
         self._is_training = False
         self.step = 0
         """Optimizer steps taken, as the trainer's loggers count them."""
+        self._is_due = False
+        self._is_settled = True
+        """Whether nothing is left to do at the current step, and whether it is one to act at."""
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -57,8 +64,30 @@ class ScheduledCallback(Callback, ABC):
         stopped.
         """
 
+    def settle(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Act at the current step if it is due, unless that has been done.
+
+        Called as soon as the weights of the step are final: at the end of the batch, or where the
+        LightningModule has hooks of its own for that, once they have run, before the next batch,
+        a validation, an epoch or the end of the training. A checkpoint that is saved before has
+        the weights as they are then, and so has what is done here.
+        """
+        if not self._is_settled:
+            self._is_settled = True
+            if self._is_due:
+                self.act(trainer, pl_module)
+            self.close()
+
+    def close(self) -> None:
+        """Called when the current step is settled, whether it was due or not."""
+
+    def is_monitored(self, trainer: Trainer) -> bool:
+        """Return whether other callbacks decide by what this one does."""
+        return False
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_training = False
+        self._is_settled = True
         if self._schedule.schedule.at_checkpoints and not trainer.fast_dev_run:
             warn_of_checkpointing(trainer)
 
@@ -82,17 +111,30 @@ class ScheduledCallback(Callback, ABC):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._is_training and self._schedule.is_due(self.step):
-            self.act(trainer, pl_module)
+        if not self._is_training:
+            return
+        self._is_due = self._schedule.is_due(self.step)
+        self._is_settled = False
+        if not _defines(pl_module, "on_train_batch_end", "on_train_epoch_end") or _saves_now(
+            trainer
+        ):
+            self.settle(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # after this hook come the module's, then that of callbacks that monitor values
+        if not _defines(pl_module, "on_train_epoch_end") or self.is_monitored(trainer):
+            self.settle(trainer, pl_module)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        self.settle(trainer, pl_module)
         if self._is_training and self._schedule.is_due(self.step, "checkpoint"):
             self.act(trainer, pl_module)
 
     def end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Act at the last step, before any other callback changes the weights."""
+        self.settle(trainer, pl_module)
         if self._is_training and self._schedule.is_due(self.step, "end"):
             self.act(trainer, pl_module)
         self._is_training = False
@@ -116,8 +158,9 @@ class ScheduledCallback(Callback, ABC):
 
 
 class _First(Callback):
-    """Counts steps before another callback saves a checkpoint, and lets the owner act at the end of
-    the training before weight averaging puts the average into the model."""
+    """Counts steps before another callback saves a checkpoint, and lets the owner act before other
+    callbacks change the weights: at steps that waited, and at the end of the training, where weight
+    averaging puts the average into the model."""
 
     def __init__(self, owner: ScheduledCallback) -> None:
         self.owner = owner
@@ -125,7 +168,11 @@ class _First(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.too_many: int | None = None
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.owner.settle(trainer, pl_module)
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.owner.settle(trainer, pl_module)
         averaging: list[Any] = [
             c for c in trainer.callbacks if is_a(c, "StochasticWeightAveraging")
         ]  # type: ignore[attr-defined]
@@ -133,7 +180,10 @@ class _First(Callback):
             # nothing is trained: the average gets statistics of batch normalisation
             self.owner.end(trainer, pl_module)
 
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.owner.settle(trainer, pl_module)
         # a search for a batch size leaves Lightning's count one step ahead
         if self.too_many is None:
             self.too_many = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
@@ -164,6 +214,22 @@ class _Last(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         self.owner.interrupted(exception)
+
+
+def _defines(pl_module: LightningModule, *hooks: str) -> bool:
+    """Return whether a LightningModule has one of these hooks of its own."""
+    return any(
+        getattr(type(pl_module), hook, None) is not getattr(LightningModule, hook)
+        or hook in vars(pl_module)
+        for hook in hooks
+    )
+
+
+def _saves_now(trainer: Trainer) -> bool:
+    """Return whether a ModelCheckpoint saves at the end of this batch, before the LightningModule's
+    own hook: what it saves, and what it may monitor, is of this moment."""
+    every = [getattr(one, "_every_n_train_steps", 0) for one in trainer.checkpoint_callbacks]
+    return any(n_steps and trainer.global_step % n_steps == 0 for n_steps in every)
 
 
 def run_folder(trainer: Trainer) -> Path:

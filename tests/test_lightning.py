@@ -1,5 +1,6 @@
 """When the tracker measures, what it stores, and how it fails."""
 
+import copy
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import torch
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from small import random_tokens
+from torch.utils.data import DataLoader
 
 from repdyn import Schedule, measure
 from repdyn.store.schema import Checkpoint
@@ -75,6 +78,116 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, small
             check_dtype=False,
             check_index_type=False,
         )
+
+
+class Projecting(Job):
+    """Changes weights in its own hooks, and remembers them as they are then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: dict[int, dict] = {}
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        with torch.no_grad():
+            for weight in self.network.blocks.parameters():
+                weight.clamp_(-0.1, 0.1)
+        self.at[self.trainer.global_step] = copy.deepcopy(self.network.state_dict())
+
+    def on_train_epoch_end(self):
+        with torch.no_grad():
+            self.network.norm.weight.mul_(0.5)
+            self.network.blocks[0].norm.weight.mul_(0.5)
+        self.at[self.trainer.global_step] = copy.deepcopy(self.network.state_dict())
+
+
+def measured_by_step(probe, weights: dict[int, dict]) -> pd.Series:
+    """What the saved weights of each step give."""
+    frames = []
+    for step, state in weights.items():
+        job = Job()
+        job.network.load_state_dict(state)
+        frames.append(measure(job, probe, checkpoint=Checkpoint(step=step)).to_pandas())
+    return values(pd.concat(frames))
+
+
+def assert_equal_values(found: pd.Series, expected: pd.Series) -> None:
+    options = {"check_exact": True, "check_dtype": False, "check_index_type": False}
+    pd.testing.assert_series_equal(found, expected, **options)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accumulate_grad_batches": 2, "max_steps": 5},
+        {"val_check_interval": 4},
+        {"max_steps": -1, "max_epochs": 2, "limit_train_batches": 5},
+    ],
+    ids=["plain", "accumulation", "validation", "epochs"],
+)
+def test_a_step_is_measured_after_the_hooks_of_the_module_itself(tmp_path, small_probe, settings):
+    """Measured before, the rows are not those of the checkpoints of their steps; a callback's hooks
+    come before the module's."""
+    plain, job, attached = Projecting(), Projecting(), tracker(small_probe, 2)
+    plain.load_state_dict(job.state_dict())
+    saving = ModelCheckpoint(tmp_path / "saved", save_top_k=-1)
+    validation = batches(False, n=8) if "val_check_interval" in settings else None
+    for one, callbacks in ((plain, []), (job, [attached, saving])):
+        pl.seed_everything(3)
+        trainer(tmp_path, *callbacks, **settings).fit(one, batches(), validation)
+    assert job.losses == plain.losses
+    frame = attached.store.to_pandas()
+    frame = frame[frame["step"] > 0]
+    at = {step: job.at[step] for step in sorted(set(frame["step"]))}
+    if validation is not None:  # before which a step is measured, since its values may decide
+        del at[8]
+        frame = frame[frame["step"] != 8]
+    assert len(at) >= 3
+    assert_equal_values(values(frame), measured_by_step(small_probe, at))
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_a_checkpoint_before_the_hook_of_the_module_has_the_values_of_its_rows(
+    tmp_path, small_probe, weights_only
+):
+    """So it is with every_n_train_steps, also where what was measured decides about it."""
+    attached = tracker(small_probe, 2)
+    saving = ModelCheckpoint(
+        tmp_path / "saved",
+        every_n_train_steps=4,
+        save_top_k=-1,
+        filename="{step}",
+        monitor="anisotropy/mean",
+        save_weights_only=weights_only,
+    )
+    trainer(tmp_path, attached, saving).fit(Projecting(), batches())
+    at = {}
+    for step in (4, 8):
+        saved = torch.load(tmp_path / "saved" / f"step={step}.ckpt", weights_only=False)
+        state = saved["state_dict"]
+        at[step] = {name.removeprefix("network."): weight for name, weight in state.items()}
+    frame = attached.store.to_pandas()
+    frame = frame[frame["step"].isin([4, 8])]
+    assert_equal_values(values(frame), measured_by_step(small_probe, at))
+    assert float(saving.best_model_score) in set(
+        frame[frame["layer"].notna()].query("metric == 'anisotropy' and subset == 'all'")
+        .groupby("step")["value"].mean().astype("float32").astype(float)
+    )  # fmt: skip
+
+
+def test_a_step_that_waits_is_measured_where_the_training_breaks_off(tmp_path, small_probe):
+    """A sample that cannot be read, after a scheduled step."""
+
+    class Broken(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from random_tokens(20, 12)  # of which the last four are never trained on
+            raise OSError("no such file")
+
+    attached = tracker(small_probe, 2)
+    data = DataLoader(Broken(), batch_size=4, collate_fn=lambda x: {"input_ids": torch.stack(x)})
+    with pytest.raises(OSError, match="no such file"):
+        trainer(tmp_path, attached).fit(Projecting(), data)
+    assert attached.store.steps("job/0") == [0, 2, 4]
 
 
 def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):

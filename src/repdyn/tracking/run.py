@@ -654,7 +654,9 @@ class TrackedRun:
         """Return the states of the last step that ancestors of a run have measured before it: those
         that its first step is compared with, if they are still there."""
         path = store.path_of(run_id)
-        for part in reversed(path.parts[:-1] if path is not None else ()):
+        if path is None:
+            return None
+        for part in reversed(path.parts[:-1]):
             run = run_in(part.folder)
             if run is not None and (steps := replace(path, parts=[part]).steps()):
                 return self._states_in(part.folder, run.id, last_step=steps[-1])
@@ -833,11 +835,17 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def read_optimizers(
+def learning_rate_of(optimizers: Sequence[Any]) -> Scalar:
+    """Return the learning rate of the first parameter group of the first optimizer, if any."""
+    groups = getattr(optimizers[0], "param_groups", None) if optimizers else None
+    return groups[0].get("lr") if groups else None
+
+
+def weights_of_optimizers(
     model: nn.Module, optimizers: Sequence[Any]
-) -> tuple[Scalar, Weights | None, Weights | None]:
-    """Return the learning rate of the first parameter group, if any, and the trained and the
-    averaged weights under a schedule-free optimizer; None for the model's own.
+) -> tuple[Weights | None, Weights | None]:
+    """Return the trained and the averaged weights under a schedule-free optimizer; None for the
+    model's own.
 
     The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer
     keeps z, of which y = beta x + (1 - beta) z. Its own switch between them would write into the
@@ -845,10 +853,6 @@ def read_optimizers(
 
     Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
     """
-    first = next(
-        (groups[0] for each in optimizers[:1] if (groups := getattr(each, "param_groups", None))),
-        {},
-    )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained: dict[str, Tensor] = {}
     averaged: dict[str, Tensor] = {}
@@ -866,4 +870,4 @@ def read_optimizers(
                 now, z = parameter.detach(), state["z"].to(parameter.dtype)
                 averaged[name] = now.lerp(z, 1 - 1 / beta) if is_training else now
                 trained[name] = now if is_training else now.lerp(z, 1 - beta)
-    return first.get("lr"), None if is_training else trained or None, averaged or None
+    return None if is_training else trained or None, averaged or None
