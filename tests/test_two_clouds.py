@@ -9,14 +9,34 @@ import pandas as pd
 import pytest
 from judged_runs import NOT_SHOWN, SHOWN, judged
 from judged_runs import course as course_of
-from synthetic_runs import fill, make_row, to_frame
+from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, to_frame
 from test_terminal import lines_of, printed
 
 import repdyn
 from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.run import all_figures
+from repdyn.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of, logged_values
+from repdyn.publish.results import log_pictures
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import CLOUDS
+
+
+class Recording(WandbTarget):
+    """W&B, of which only the charts of lines are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.charts: dict[str, dict[str, list[float]]] = {}
+
+    def log_lines(self, name, x, at, lines, step) -> None:
+        self.charts[name] = dict(lines)
+
+    def log_media(self, media, step) -> None:
+        """Nothing is sent."""
+
+    def log_images(self, figures, step) -> None:
+        """Nothing is sent."""
+
 
 PAGE = (Path(__file__).parents[1] / "docs" / "neighbours.md").read_text()
 STEPS = tuple(range(0, 240, 10))
@@ -298,3 +318,28 @@ def test_figures_have_both_clouds_on_one_scale_under_their_names(run):
     assert len({axes.get_ylim() for axes in profiles}) == 1
     maps = [figures[f"heatmap_two_nn_{subset}"].axes[0].images[0].get_clim() for subset in CLOUDS]
     assert maps[0] == maps[1]
+
+
+def test_loggers_get_every_layer_of_both_clouds(run):
+    """Distinct inputs have three layers where all vectors have all of them."""
+    rows = make_rows(steps=(0,), distinct=lambda step, depth: 26 - depth)
+    values = logged_values(rows)
+    assert sum(name.startswith("two_nn_distinct_inputs/layer_") for name in values) == 7
+    charts = layout_of(values)["two_nn"]
+    assert ["Multiline", ["^two_nn(_distinct_inputs)?/mean$"]] in charts.values()
+    target = Recording()
+    target.log_values(values, 0)
+    assert target.charts["two_nn_over_depth"].keys() == set(BOTH_CLOUDS)
+    assert "two_nn_distinct_inputs_over_depth" not in target.charts
+    assert len(target.charts["anisotropy_over_depth"]) == 1
+
+
+def test_a_run_has_a_chart_of_both_means(run):
+    """The means are drawn in two charts, or steps of one are given to the other."""
+    frame = run(distinct=lambda step, depth: 26 - step / 32 if step > 2 else float("nan"))
+    target = Recording()
+    log_pictures(*stacks_of_run(frame), {}, target)
+    lines = target.charts["two_nn_means"]
+    assert lines.keys() == set(BOTH_CLOUDS)
+    assert lines[BOTH_CLOUDS[1]] == [26 - step / 32 for step in LOG_STEPS if step > 2]
+    assert len(lines[BOTH_CLOUDS[0]]) == len(LOG_STEPS) - 3

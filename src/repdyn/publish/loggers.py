@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
+from repdyn.tables.style import subset_title
 from repdyn.utils.attempts import attempts
 from repdyn.utils.files import safe_file_name
 
@@ -44,7 +45,7 @@ Place: TypeAlias = Literal["config", "summary"]
 
 ALL_TOKENS = "all"
 _EVERY_LAYER: dict[str, tuple[str, ...]] = {
-    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}"),
+    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}", "two_nn@distinct_inputs"),
     "all": ("*",),
     "none": (),
 }
@@ -84,11 +85,11 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
 
     Args:
         rows: of one run and one step, each of another layer, head, metric or subset.
-        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy and
-            TwoNN on all tokens, "all" every metric; a sequence of patterns names them: ``"cka_*"``
-            on all its subsets, ``"anisotropy@no_sink"`` on one, with ``*`` for any characters. The
-            other metrics have the first, the middle and the last layer and no heads. "none" leaves
-            out every layer.
+        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy on
+            all tokens and TwoNN on these and on distinct inputs, "all" every metric; a sequence of
+            patterns names them: ``"cka_*"`` on all its subsets, ``"anisotropy@no_sink"`` on one,
+            with ``*`` for any characters. The other metrics have the first, the middle and the last
+            layer and no heads. "none" leaves out every layer.
 
     Returns:
         Finite values and NaN; numbers of layers and heads are padded to the width of the largest,
@@ -152,6 +153,12 @@ _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _laid_out: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
+_DISTINCT = "_distinct_inputs"
+"""What the section of a metric on distinct inputs has more in its name than that on all tokens."""
+BOTH_CLOUDS = ("all vectors", subset_title("distinct_inputs"))
+"""Names of the two lines of a chart that shows a metric with and without repeated inputs."""
+
+
 class Target:
     """Any of Lightning's loggers: it takes values, and nothing else is sent."""
 
@@ -206,10 +213,18 @@ class WandbTarget(Target):
             section, _, layer = name.partition("/layer_")
             if layer.isdecimal():
                 profiles[section][int(layer)] = value
-        for section, profile in profiles.items():
-            if len(profile) == 1 + max(profile):  # every layer is logged
-                line = {section: [profile[layer] for layer in sorted(profile)]}
-                self.log_lines(f"{section}_over_depth", "layer", sorted(profile), line, step)
+        whole = {
+            section: [profile[layer] for layer in sorted(profile)]
+            for section, profile in profiles.items()
+            if len(profile) == 1 + max(profile)  # every layer is logged
+        }
+        for section, profile in whole.items():
+            if section.endswith(_DISTINCT) and section.removesuffix(_DISTINCT) in whole:
+                continue  # a line of the chart of all vectors
+            lines = {section: profile}
+            if len(distinct := whole.get(section + _DISTINCT, ())) == len(profile):
+                lines = dict(zip(BOTH_CLOUDS, (profile, distinct), strict=True))
+            self.log_lines(f"{section}_over_depth", "layer", range(len(profile)), lines, step)
 
     def log_lines(
         self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int
@@ -414,7 +429,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
     """Return a category for each metric and subset of :func:`logged_values`, as
     ``SummaryWriter.add_custom_scalars`` takes it: a chart of its layers, and one of mean, minimum
-    and maximum.
+    and maximum; where a metric has a section on distinct inputs too, a chart of both means.
 
     >>> charts = layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])["two_nn"]
     >>> charts["two_nn: layers"]
@@ -437,6 +452,12 @@ def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
             f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]]
             for title, end in charts.items()
         }
+        if f"{section}{_DISTINCT}/mean" in keys:
+            both = f"^{re.escape(section)}({_DISTINCT})?/mean$"
+            layout[section][f"{section}: mean with and without repeated inputs"] = [
+                "Multiline",
+                [both],
+            ]
     return layout
 
 

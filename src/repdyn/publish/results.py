@@ -26,10 +26,10 @@ from repdyn.diagnosis import (
 )
 from repdyn.diagnosis.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.metrics.metric import file_stem
-from repdyn.publish.loggers import Target, each_target, log_status, named_figures
+from repdyn.publish.loggers import BOTH_CLOUDS, Target, each_target, log_status, named_figures
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.tables.frames import concatenated
+from repdyn.tables.frames import CLOUDS, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
 from repdyn.tables.seeds import with_seeds
@@ -306,6 +306,19 @@ def log_pictures(
                 target.log_lines(
                     f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1]
                 )
+        for metric in filter(has_own_figures, run.metrics()):
+            if {(metric, subset) for subset in CLOUDS} <= run.series.keys():
+                _log_both_clouds(run, metric, target, prefix)
+
+
+def _log_both_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
+    """Log a chart of the means over layers on all vectors and on distinct inputs, at the steps at
+    which both have one."""
+    means = [run.series[metric, subset].layer_mean.mean for subset in CLOUDS]
+    shared = pd.concat(means, axis="columns", join="inner", keys=BOTH_CLOUDS).sort_index()
+    lines = {name: shared[name].tolist() for name in BOTH_CLOUDS}
+    chart = "_".join(filter(None, [file_stem(metric), run.stack, "means"]))
+    target.log_lines(f"{prefix}{chart}", "step", shared.index.tolist(), lines, run.steps[-1])
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
