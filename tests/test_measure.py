@@ -20,11 +20,17 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
+from repdyn.utils.intervals import interval_within
 
 LAYER_BYTES = 192 * 16 * 4
 """States of one layer of ``hand_written`` at the tokens that ``small_probe`` samples for one
 subset.
 """
+
+
+def ends_about(row, half):
+    """Return the ends of an interval that would be symmetric without the range of the metric."""
+    return [float(end) for end in interval_within(row.value, half, METRICS[row.metric].range)]
 
 
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
@@ -48,7 +54,8 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
         assert row.std == np.std(values, ddof=1)
         assert row.std_error == row.std / math.sqrt(2)
         # Student's t of one degree of freedom
-        assert (row.high - row.low) / 2 == pytest.approx(12.7062 * row.std, rel=1e-4)
+        ends = ends_about(row, 12.7062 * row.std)
+        assert (row.low, row.high) == pytest.approx(ends, rel=1e-4, abs=1e-6)
         assert (row.design, row.n_windows, row.vectors_per_window, row.window_tokens) == (
             "independent",
             12,
@@ -65,7 +72,10 @@ def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
     frame = measure(hand_written, probe, ["anisotropy"]).to_pandas()
     assert set(frame["n_windows"]) == {24}
     half = 2.0686576 * math.sqrt(2) * frame["std_error"]  # Student's t of 23 degrees of freedom
-    np.testing.assert_allclose((frame["high"] - frame["low"]) / 2, half, rtol=1e-6)
+    for end, wanted in zip(
+        ("low", "high"), interval_within(frame["value"], half, (0.0, 1.0)), strict=True
+    ):
+        np.testing.assert_allclose(frame[end], wanted, rtol=1e-6)
 
 
 def test_default_rows(hand_written, small_probe):
@@ -306,9 +316,9 @@ def test_a_single_cloud_has_an_interval_from_its_windows_and_few_windows_have_no
         assert row.low < row.value < row.high
         # for the value on another probe, whose error is as large; Student's t of 39 degrees of
         # freedom
-        assert (row.high - row.low) / 2 == pytest.approx(
-            math.sqrt(2) * 2.0227 * row.std_error, rel=1e-3
-        )
+        half = math.sqrt(2) * 2.0227 * row.std_error
+        ends = ends_about(row, half)
+        assert (row.low, row.high) == pytest.approx(ends, rel=1e-3)
     few = measure(hand_written, many_windows(9), ["anisotropy"]).rows[0]
     assert (few.std_error, few.low, few.high) == (None, None, None)
 

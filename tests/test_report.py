@@ -68,7 +68,7 @@ def test_every_number_of_the_store_is_in_the_page(everything):
     } == stored
     for metric, subset in stored:
         series = metrics[metric][subset]
-        for name, column in (("values", "value"), ("margins", "margin")):
+        for name, column in (("values", "value"), ("lows", "low"), ("highs", "high")):
             wanted = grid(rows, metric, subset, column)
             np.testing.assert_array_equal(
                 page.array(series[name]), wanted.to_numpy(np.float32), err_msg=metric
@@ -208,20 +208,21 @@ def test_logarithmic_colours_keep_a_place_for_zero():
 
 
 def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
-    values, margins = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
-    assert plotly_axis(value_axis("anisotropy", values, margins))["range"] == [
+    values, ends = np.array([[0.4, 0.6]]), np.array([0.3, np.nan, 0.5, np.nan])
+    assert plotly_axis(value_axis("anisotropy", values, ends))["range"] == [
         0,
         pytest.approx(0.63),
     ]
-    low, high = plotly_axis(value_axis("two_nn", values, margins))["range"]
+    low, high = plotly_axis(value_axis("two_nn", values, ends))["range"]
     assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
 
 
 def test_hovering_over_a_cell_tells_its_interval_where_there_is_one(tmp_path):
     (cells,) = heatmap(fill(tmp_path / "one", make_rows(steps=STEPS)), "two_nn").data
-    assert "%{customdata:.2g} (95% interval)" in cells.hovertemplate
-    margins = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", "margin")
-    np.testing.assert_array_equal(cells.customdata, margins)
+    assert "95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g}" in cells.hovertemplate
+    for number, end in enumerate(("low", "high")):
+        wanted = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", end)
+        np.testing.assert_array_equal(np.asarray(cells.customdata)[..., number], wanted)
     (cells,) = heatmap(fill(tmp_path / "dense", make_rows(steps=STEPS, **DENSE)), "two_nn").data
     assert "interval" not in cells.hovertemplate
 
@@ -394,7 +395,8 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     of_group = [trace for trace in traces if trace.get("legendgroup") == "m (3 seeds)"]
     thin = of_group[:3]
     np.testing.assert_allclose(mean["customdata"], [3.0] * points)
-    np.testing.assert_allclose(mean["meta"]["margin"], [HALF] * points)
+    np.testing.assert_allclose(mean["meta"]["low"], [3.0 - HALF] * points)
+    np.testing.assert_allclose(mean["meta"]["high"], [3.0 + HALF] * points)
     assert [trace["y"].tolist() for trace in thin] == [
         [value] * points for value in (1.0, 2.0, 6.0)
     ]

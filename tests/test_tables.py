@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
+from repdyn.figures.charts import end_lines, mean_lines, profile_lines
+from repdyn.measurement.rows import mean_and_spread
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.store import Store
 from repdyn.store.schema import (
@@ -33,6 +35,7 @@ from repdyn.tables.frames import failures as failures_of
 from repdyn.tables.runs import differences, is_measured, select, short_names
 from repdyn.tables.series import intervals, metric_series, thin
 from repdyn.tables.texts import cost_line, failure_line, sampling
+from repdyn.utils.intervals import interval_within
 
 NAN = math.nan
 
@@ -129,6 +132,64 @@ def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
     np.testing.assert_allclose(rows["margin"], rows["high"] - rows["value"], rtol=1e-12)
     np.testing.assert_allclose(rows["margin"], rows["value"] - rows["low"], rtol=1e-12)
     assert pooled["margin"].isna().all()
+
+
+def naive_interval(value, half):
+    """On the scale whose derivative is that of the spread of a fraction, by the delta method."""
+    low, high = (
+        np.clip(
+            np.arcsin(value**0.5) + sign * half / (2 * (value * (1 - value)) ** 0.5), 0, np.pi / 2
+        )
+        for sign in (-1, 1)
+    )
+    return np.sin(low) ** 2, np.sin(high) ** 2
+
+
+@pytest.mark.parametrize("value", [0.003, 0.02, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("half", [0.001, 0.05, 0.4])
+def test_the_interval_of_a_fraction_stays_inside(value, half):
+    """The bands of anisotropy reached 1.12, and those of sink_rate -0.077."""
+    values = np.array([value - half / 2, value + half / 2])
+    spread = values.std(ddof=1)
+    found = mean_and_spread(values, True, (0.0, 1.0))
+    wanted = naive_interval(value, 12.7062047 * spread)
+    assert (found["low"], found["high"]) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert 0 <= found["low"] <= value <= found["high"] <= 1
+    low, high = interval_within(2 * value - 1, 2 * half, (-1.0, 1.0))
+    wanted = naive_interval(value, half)
+    assert (low, high) == pytest.approx([2 * end - 1 for end in wanted], abs=1e-9)
+    of_length = mean_and_spread(values, True, (0.0, math.inf))
+    assert of_length["high"] - value == pytest.approx(value - of_length["low"])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_fraction_of_exactly_none_or_all_has_an_interval(value):
+    found = mean_and_spread(np.full(3, value), True, (0.0, 1.0))
+    assert (found["low"], found["value"], found["high"]) == (value, value, value)
+    assert [float(end) for end in interval_within(1.0 + 1e-9, 0.1, (0.0, 1.0))] == [
+        pytest.approx(0.9),
+        pytest.approx(1.1),
+    ]
+
+
+def test_bands_follow_the_stored_ends_and_none_leaves_the_range(run):
+    frame = run(n_blocks=2, steps=(0, 4))
+    is_share = frame["metric"] == "anisotropy"
+    frame.loc[is_share, ["value", "low", "high"]] = 0.9, 0.7, 0.97
+    frame.loc[~is_share, ["value", "low", "high"]] = 8.0, 7.0, 11.0
+    series = metric_series(measurements(frame))
+    for name, ends in (("anisotropy", (0.7, 0.97)), ("two_nn", (7.0, 11.0))):
+        one = series[name, "all"]
+        lines = [*profile_lines(one, {0: "red"}), *end_lines(one, colour="red")]
+        for line in [*lines, *mean_lines(one, colour="red")]:
+            for drawn, end in zip(line.band, ends, strict=True):
+                np.testing.assert_allclose(drawn, end)
+    # a store written before: symmetric
+    frame.loc[is_share, ["low", "high"]] = 0.68, 1.12
+    old = metric_series(measurements(frame))["anisotropy", "all"]
+    low, high = naive_interval(0.9, 0.22)
+    np.testing.assert_allclose(old.lows, low)
+    np.testing.assert_allclose(old.highs, high)
 
 
 PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]

@@ -149,8 +149,17 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
     chosen = order[:n_used]
     index = pd.Index(np.array(series.steps)[steps])
     mean = pd.Series(series.values[chosen][:, steps].mean(axis=0), index)
-    margin = pd.Series(series.margins[chosen][:, steps].mean(axis=0), index)
-    return LayerMean(mean, margin, n_used if steps.any() else 0, len(order))
+    low, high = (
+        pd.Series(ends[chosen][:, steps].mean(axis=0), index)
+        for ends in (series.lows, series.highs)
+    )
+    return LayerMean(
+        mean=mean,
+        low=low,
+        high=high,
+        n_used=n_used if steps.any() else 0,
+        n_layers=len(order),
+    )
 
 
 def _subject(series: MetricSeries, mean: LayerMean) -> str:

@@ -73,13 +73,13 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Line:
-    """A line, with a band if its margins are known."""
+    """A line, with a band if its intervals are known."""
 
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
-    margin: np.ndarray | None = None
-    """Half of the 95% interval at each point, NaN where it is not known; None for a line without a
-    band.
+    band: tuple[np.ndarray, np.ndarray] | None = None
+    """Lower and upper ends of the 95% intervals at its points, NaN where they are not known; None
+    for a line without a band.
     """
     colour: str
     label: str = ""
@@ -106,8 +106,8 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cells:
-    """The cells of a heatmap, rows upwards: values, and as these half of their intervals and why
-    there is none.
+    """The cells of a heatmap, rows upwards: values, and as these the ends of their intervals and
+    why there is none.
     """
 
     values: np.ndarray
@@ -115,7 +115,7 @@ class Cells:
     rows: Sequence[str]
     columns: Sequence[str]
     colours: Axis
-    margins: np.ndarray | None = None
+    band: tuple[np.ndarray, np.ndarray] | None = None
     reasons: Sequence[Sequence[str]] | None = None
 
 
@@ -176,20 +176,20 @@ RELATIVE_DEPTH = Axis(
 def value_axis(
     metric: str,
     values: np.ndarray,
-    margins: np.ndarray | None = None,
+    ends: np.ndarray | None = None,
     label: str | None = None,
     scale: str | None = None,
 ) -> Axis:
-    """Return the axis of a metric for all values that are drawn and their margins; its kind of
-    scale unless given.
+    """Return the axis of a metric for all values that are drawn and the ends of their intervals;
+    its kind of scale unless given.
     """
     label = metric_unit(metric) if label is None else label
     values = np.where(np.isfinite(values), values, np.nan)
     known = values[~np.isnan(values)]
     if not len(known):
         return Axis(label=label, limits=(0.0, 1.0), padding=(0.0, 0.0), is_empty=True)
-    reach = 0.0 if margins is None else np.where(np.isfinite(margins), margins, 0.0)
-    low, high = float(np.nanmin(values - reach)), float(np.nanmax(values + reach))
+    drawn = known if ends is None else np.concatenate([known, ends[np.isfinite(ends)]])
+    low, high = float(drawn.min()), float(drawn.max())
     scale = scale or metric_info(metric).scale
     log_from = log_start(metric, known, scale)
     if log_from is not None:
@@ -212,11 +212,9 @@ def value_axis(
 def axis_of_lines(metric: str, lines: Sequence[Line], label: str | None = None) -> Axis:
     """Return the axis for lines of a metric with their bands."""
     values = [np.asarray(line.y, float) for line in lines]
-    margins = [
-        np.full(len(line.y), np.nan) if line.margin is None else line.margin for line in lines
-    ]
+    ends = [np.concatenate(line.band) for line in lines if line.band is not None]
     return value_axis(
-        metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *margins]), label
+        metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *ends]), label
     )
 
 
@@ -358,7 +356,7 @@ def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any)
     """
     lines = []
     for step in (step for step in colours if step in series.steps):
-        y, margin = series.at(step)
+        y, _ = series.at(step)
         label, description = f"{step:,}", f"layer %{{x}}, step {step:,}"
         named = {
             "label": label,
@@ -370,7 +368,7 @@ def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any)
                 **{
                     "x": series.places,
                     "y": y,
-                    "margin": margin,
+                    "band": series.band_at(step),
                     "colour": colours[step],
                     **named,
                     **look,
@@ -384,7 +382,8 @@ def end_lines(series: MetricSeries, **look: Any) -> list[Line]:
     """Return a metric over relative depth at its last step; of seeds above a thin line for each of
     them.
     """
-    end = Line(x=series.depths, y=series.values[:, -1], margin=series.margins[:, -1], **look)
+    band = series.lows[:, -1], series.highs[:, -1]
+    end = Line(x=series.depths, y=series.values[:, -1], band=band, **look)
     seeds = series.by_seed[:, :, -1] if isinstance(series, SeedSeries) else ()
     return [*(Line(x=end.x, y=values, **{**look, **SEED_LOOK}) for values in seeds), end]
 
@@ -395,7 +394,8 @@ def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
     """
     means = series.layer_mean
     steps = means.mean.index.tolist()
-    data = {"x": steps, "y": means.mean.to_numpy(float), "margin": means.margin.to_numpy(float)}
+    band = means.low.to_numpy(float), means.high.to_numpy(float)
+    data = {"x": steps, "y": means.mean.to_numpy(float), "band": band}
     line = Line(
         **{**data, "marker_size": marker_size(steps), "description": "step %{text}", **look}
     )
@@ -474,7 +474,9 @@ def shared_axis(
     return value_axis(
         series.metric,
         values,
-        np.concatenate([one.margins.ravel() for one in drawn]) if has_bands else None,
+        np.concatenate([ends.ravel() for one in drawn for ends in (one.lows, one.highs)])
+        if has_bands
+        else None,
     )
 
 
@@ -517,7 +519,7 @@ def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
         rows=[str(layer) for layer in series.layers],
         columns=[f"{step:,}" for step in series.steps],
         colours=colour_scale(_on_one_scale(series, run.series)),
-        margins=series.margins,
+        band=(series.lows, series.highs),
         reasons=series.reasons,
     )
     return Panel(

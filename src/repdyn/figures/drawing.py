@@ -134,9 +134,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
     }
     look["markevery"] = None if line.marked is None else [*line.marked]
     axes.plot(x, y, **look)
-    if line.margin is not None:
-        low, high = y - line.margin, y + line.margin
-        axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
+    if line.band is not None:
+        axes.fill_between(x, *line.band, color=line.colour, alpha=line.band_opacity, linewidth=0)
 
 
 def _look(line: Line) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def _widened(lines: Sequence[Line]) -> list[Line]:
     found = []
     for number, line in enumerate(lines):
         known, rim = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}, 0.0
-        for upper in lines[number + 1 :] if line.margin is not None else ():
+        for upper in lines[number + 1 :] if line.band is not None else ():
             covered = sum(
                 abs(known.get(x, math.nan) - y) <= near
                 for x, y in zip(upper.x, upper.y, strict=True)

@@ -94,7 +94,7 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> cha
         lasts += charts.profile_lines(one, {last: colour}, label=trace.label)
         if first != last:
             firsts += charts.profile_lines(
-                one, {first: colour}, label="", margin=None, dash=":", width=1.4, marker=""
+                one, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
             )
     return _named_lines(pane, lasts, firsts)
 
@@ -171,7 +171,11 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.
         else:
             at = one.layers.index(trace.layer)
             look |= {"marker_size": charts.marker_size(one.steps), "label": trace.label}
-            lines.append(charts.Line(x=one.steps, y=one.values[at], margin=one.margins[at], **look))
+            lines.append(
+                charts.Line(
+                    x=one.steps, y=one.values[at], band=(one.lows[at], one.highs[at]), **look
+                )
+            )
         notes_on_layers.append(note)
     raised = [alert for trace in pane.traces for alert in charts.alerts_on(alerts, *trace.key)]
     panel = replace(_named_lines(pane, lines), marks=charts.marks_on(raised, None))

@@ -38,6 +38,12 @@ UNKNOWN_DIRECTION = (
     "whether a position sees later ones is unknown, and so is what the model predicts"
 )
 NO_MASK = "an encoder predicts masked tokens, and the probe knows no mask token"
+_RANGES = {
+    PROBE_LOSS: (0.0, math.inf),
+    PROBE_BITS_PER_BYTE: (0.0, math.inf),
+    PROBE_ACCURACY: (0.0, 1.0),
+    PROBE_CALIBRATION_ERROR: (0.0, 1.0),
+}
 
 
 Targets: TypeAlias = list[tuple[np.ndarray, Tensor]]
@@ -120,7 +126,7 @@ class ProbeLoss:
         return [
             replace(
                 scalar_row(checkpoint, name, float(np.mean(batches)), probe=self._probe.hash),
-                **mean_and_spread(np.array(batches), independent),
+                **mean_and_spread(np.array(batches), independent, _RANGES[name]),
                 **sizes,
             )
             for name, batches in values.items()

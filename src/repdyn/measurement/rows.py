@@ -24,6 +24,7 @@ from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
 from repdyn.probe.design import view_of
 from repdyn.store.schema import Checkpoint, Row, provenance, storable, too_few_distinct
+from repdyn.utils.intervals import interval_within
 
 MIN_WINDOWS = 10
 """Least number of windows in a cloud from whose variation an interval is computed."""
@@ -116,7 +117,7 @@ def _rows_of_metric(
     independent = independent or (
         n_batches > 1 and probe.has_disjoint_batches(view_of(subset).sampled)
     )
-    summary = mean_and_spread(by_head.mean(axis=1), independent)
+    summary = mean_and_spread(by_head.mean(axis=1), independent, metric.range)
     if len(batches) == 1 and reason is None and not metric.per_head:
         summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
     whole = probe.whole_windows if "whole_windows" in metric.captures else []
@@ -157,7 +158,7 @@ def _rows_of_metric(
     return [
         row,
         *(
-            replace(row, head=head, **mean_and_spread(batches, independent))
+            replace(row, head=head, **mean_and_spread(batches, independent, metric.range))
             for head, batches in of_heads
         ),
     ]
@@ -182,15 +183,19 @@ def _interval_of_one_cloud(
     if not math.isfinite(error):
         return {}
     half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * error
-    return {"std_error": error, "low": value - half, "high": value + half}
+    low, high = map(float, interval_within(value, half, metric.range))
+    return {"std_error": error, "low": low, "high": high}
 
 
-def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
-    """Return the columns that summarise the values of all batches.
+def mean_and_spread(
+    values: np.ndarray, independent: bool, bounds: tuple[float, float]
+) -> dict[str, Any]:
+    """Return the columns that summarise the values of all batches of a quantity within bounds.
 
     The mean over n batches of another probe differs from this one by a normal variate of variance 2
     sigma^2 / n, so the interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of
-    freedom. There is none unless the batches are independent, of disjoint windows.
+    freedom, on a scale on which it stays within the bounds (:func:`interval_within`). There is none
+    unless the batches are independent, of disjoint windows.
     """
     mean, n = float(np.mean(values)), len(values)
     spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
@@ -198,7 +203,8 @@ def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
     if n < 2 or not independent or math.isnan(spread):
         return {**summary, "std_error": None, "low": None, "high": None}
     half = _student(n - 1, 0.975) * math.sqrt(2 / n) * spread
-    return {**summary, "std_error": spread / math.sqrt(n), "low": mean - half, "high": mean + half}
+    low, high = map(float, interval_within(mean, half, bounds))
+    return {**summary, "std_error": spread / math.sqrt(n), "low": low, "high": high}
 
 
 @cache

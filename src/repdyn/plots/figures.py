@@ -229,7 +229,7 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
         series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)
     ):
         exact = np.asarray(line.y)
-        band = plots.band_outline(line.x, exact, np.asarray(line.margin), floor)
+        band = plots.band_outline(line.x, *(line.band or ()), floor=floor)
         data = [band, {"y": placed(exact, floor), "customdata": exact}]
         frames.append({"name": line.label, "data": data, "traces": [value - 1, value]})
         arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]

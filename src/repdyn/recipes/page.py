@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 
 from repdyn.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes
 from repdyn.figures.drawing import draw, save
+from repdyn.metrics import metric_info
 from repdyn.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.recipe import Published, Recipe
@@ -33,6 +34,7 @@ from repdyn.tables.style import (
 )
 from repdyn.tables.texts import brief_sampling, sampling
 from repdyn.utils.files import write_atomically
+from repdyn.utils.intervals import interval_within
 
 _COLUMNS = 2
 _PANEL = (5.2, 3.6)
@@ -141,20 +143,22 @@ def _judged_line(criterion: Criterion, metric: str, measured: Measured, colour: 
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
     if criterion.axis == "depth":
         _, profile = measured.profile(metric, criterion.step)
-        return _line(profile, **look)
+        return _line(profile, metric, **look)
     course = measured.course(metric, criterion.layers)
-    return _line(course, **look)
+    return _line(course, metric, **look)
 
 
-def _line(estimates: Mapping[float, Estimate] | Mapping[int, Estimate], **look: Any) -> Line:
+def _line(
+    estimates: Mapping[float, Estimate] | Mapping[int, Estimate], metric: str, **look: Any
+) -> Line:
     """Return a line with the 95% intervals; without, if none is known, or all are taken as
     exact.
     """
-    margins = np.array([estimate.half_width for estimate in estimates.values()])
-    margin = None if np.isnan(margins).all() or not np.nanmax(margins) else margins
-    return Line(
-        x=[*estimates], y=[estimate.value for estimate in estimates.values()], margin=margin, **look
-    )
+    halves = np.array([estimate.half_width for estimate in estimates.values()])
+    values = np.array([estimate.value for estimate in estimates.values()])
+    is_known = not np.isnan(halves).all() and np.nanmax(halves) > 0
+    band = interval_within(values, halves, metric_info(metric).range) if is_known else None
+    return Line(x=[*estimates], y=values, band=band, **look)
 
 
 def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:

@@ -140,10 +140,12 @@ class Comparison(NamedTuple):
             for (label, cells), colour in zip(
                 by_checkpoint, step_colours(by_checkpoint.ngroups), strict=True
             ):
-                names = ("layer", "value", "margin", "value_published")
-                layers, values, margin, published = (cells[name].to_numpy(float) for name in names)
+                names = ("layer", "value", "low", "high", "value_published")
+                layers, values, low, high, published = (
+                    cells[name].to_numpy(float) for name in names
+                )
                 lines.append(
-                    Line(x=layers, y=values, margin=margin, colour=colour, label=str(label))
+                    Line(x=layers, y=values, band=(low, high), colour=colour, label=str(label))
                 )
                 points = {"marker": "D", "marker_size": 5.0, "dash": "none"}
                 lines.append(Line(x=layers, y=published, colour=colour, **points))

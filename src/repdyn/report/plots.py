@@ -122,7 +122,7 @@ def plotly_panel(
     """Return data and layout of a panel of lines or of cells; many lines have no bands, which would
     hide each other.
 
-    The axis of a training is left to the caller, who may offer several. A line has its margins,
+    The axis of a training is left to the caller, who may offer several. A line has its intervals,
     from which :func:`with_bands` and the page make its band where it is drawn.
     """
     if panel.cells is not None:
@@ -246,29 +246,30 @@ def coloured(values: np.ndarray, axis: charts.Axis) -> np.ndarray:
 def cells_trace(cells: charts.Cells) -> PlotlyDict:
     """Return the cells of a heatmap that have a value."""
     shown = coloured(cells.values, cells.colours)
-    is_log, margins = shown is not cells.values, cells.margins
-    has_intervals = not is_log and margins is not None and bool(np.isfinite(margins).any())
+    is_log, band = shown is not cells.values, cells.band
+    customdata, interval = (cells.values if is_log else None), ""
+    if not is_log and band is not None and bool(np.isfinite(band[0]).any()):
+        customdata = np.stack(band, axis=-1)
+        interval = " (95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
     return {
         "type": "heatmap",
         "x": cells.columns,
         "y": cells.rows,
         "z": shown,
-        "customdata": cells.values if is_log else margins if has_intervals else None,
+        "customdata": customdata,
         "coloraxis": "coloraxis",
         "hoverongaps": False,
         "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
-        f"{' ± %{customdata:.2g} (95% interval)' * has_intervals}<extra></extra>",
+        f"{interval}<extra></extra>",
     }
 
 
 def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
-    """Return traces, each with margins above its band; the page does the same in drawing.js."""
+    """Return traces, each with intervals above its band; the page does the same in drawing.js."""
     found = []
     for trace in traces:
-        if "margin" in (meta := dict(trace.get("meta", {}))):
-            outline = band_outline(
-                trace["x"], trace["customdata"], meta.pop("margin"), meta.pop("floor")
-            )
+        if "low" in (meta := dict(trace.get("meta", {}))):
+            outline = band_outline(trace["x"], meta.pop("low"), meta.pop("high"), meta.pop("floor"))
             filled = {
                 "fill": "toself",
                 "fillcolor": trace["line"]["color"],
@@ -282,19 +283,20 @@ def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
 
 
 def band_outline(
-    x: Sequence[float] | np.ndarray, values: np.ndarray, margins: np.ndarray, floor: float | None
+    x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, floor: float | None
 ) -> dict[str, np.ndarray]:
     """Return x and y of one closed area for each run of points that have an interval, NaN between
     two.
 
-    >>> band_outline([0, 1, 2], np.array([1.0, np.nan, 3.0]), np.array([0.5, 0.5, 1.0]),
+    >>> band_outline([0, 1, 2], np.array([0.5, np.nan, 2.0]), np.array([1.5, np.nan, 4.0]),
     ...     None)["y"].tolist()
     [1.5, 0.5, nan, 4.0, 2.0, nan]
     """
     x, end = np.asarray(x, float), [np.nan]
-    low, high = (charts.placed(edge, floor) for edge in (values - margins, values + margins))
+    known = np.ma.masked_invalid(low + high)
+    low, high = (charts.placed(edge, floor) for edge in (low, high))
     across, up = [np.empty(0)], [np.empty(0)]
-    for run in np.ma.clump_unmasked(np.ma.masked_invalid(values + margins)):
+    for run in np.ma.clump_unmasked(known):
         across += [x[run], x[run][::-1], end]
         up += [high[run], low[run][::-1], end]
     return {"x": np.concatenate(across), "y": np.concatenate(up)}
@@ -306,10 +308,10 @@ def escaped(text: str) -> str:
 
 
 def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> PlotlyDict:
-    """Return a line; one that may have a band has its exact values, and its margins unless bands
-    are left out.
+    """Return a line; one that may have a band has its exact values, and its intervals unless
+    bands are left out.
     """
-    number = "y" if line.margin is None else "customdata"
+    number = "y" if line.band is None else "customdata"
     trace: PlotlyDict = {
         "x": line.x,
         "y": charts.placed(np.asarray(line.y), panel.y.floor),
@@ -331,11 +333,12 @@ def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> Plot
         trace["text"] = [f"{step:,}" for step in line.x]
     if line.opacity < 1:
         trace["opacity"] = line.opacity
-    if line.margin is not None:
+    if line.band is not None:
         trace["customdata"] = np.asarray(line.y, float)
         meta = {"role": "value"}
         if has_bands:
-            meta |= {"margin": np.asarray(line.margin, float), "floor": panel.y.floor}
+            low, high = (np.asarray(ends, float) for ends in line.band)
+            meta |= {"low": low, "high": high, "floor": panel.y.floor}
     if line.run is not None:
         # a click in the legend also toggles the band
         trace["legendgroup"] = escaped(line.group or line.label)
@@ -455,7 +458,7 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         x=charts.depth_axis([series]),
         y=charts.shared_axis(series, run.series),
         lines=[
-            *charts.profile_lines(series, colours, margin=None, width=1.0, marker=""),
+            *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
             *charts.profile_lines(
                 series, last, label="", marker_size=3.5, description="layer %{x}"
             ),
@@ -507,14 +510,12 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
         run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
     )
     rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
-    margin = (
-        ((rows["high"] - rows["low"]) / 2)
-        .astype(float)
-        .set_axis(rows["step"])
-        .reindex(losses.index)
-        .to_numpy()
+    low, high = (
+        rows[end].astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
+        for end in ("low", "high")
     )
-    on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], dash="-", marker="", margin=margin)
+    look: dict[str, Any] = {"dash": "-", "marker": "", "band": (low, high)}
+    on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], **look)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}

@@ -148,7 +148,8 @@ class Row(Checkpoint):
     from the variation between its windows, for the metrics that have such a formula; None if
     unknown, also for batches that share windows."""
     low: float | None = None
-    """Lower end of the 95% interval for the value on another probe of the same design and text."""
+    """Lower end of the 95% interval for the value on another probe of the same design and text,
+    within the range of the metric, and so not symmetric where that has two ends."""
     high: float | None = None
     """Upper end of that interval."""
     n_batches: int = 1

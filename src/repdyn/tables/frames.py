@@ -19,6 +19,7 @@ from repdyn.store.schema import (
     VALIDATION_LOSS,
     shown_reason,
 )
+from repdyn.utils.intervals import interval_within
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -98,9 +99,10 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
     Values of single attention heads are excluded; see :func:`of_heads`. A missing subset becomes
-    "all". The column ``margin`` is half of the 95% interval, which is symmetric about the value;
-    NaN if it is unknown. ``layer`` is an integer, and each (step, layer, metric, subset) occurs
-    once.
+    "all". The column ``margin`` is half of the width of the 95% interval, whose ends are ``low``
+    and ``high``; NaN if it is unknown. Stores written before have symmetric intervals: those that
+    leave the range of their metric are carried to the scale of today's. ``layer`` is an integer,
+    and each (step, layer, metric, subset) occurs once.
 
     Raises:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric
@@ -265,9 +267,8 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     rows = rows.astype(
         dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int}
     )
-    rows = rows.assign(
-        subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2
-    )
+    rows = _with_bounded_intervals(rows.assign(subset=filled(pd.Series(rows["subset"]), "all")))
+    rows = rows.assign(margin=(rows["high"] - rows["low"]) / 2)
     _require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
@@ -276,6 +277,22 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             f"{rows['run'].iloc[0]!r}; keep them as two runs"
         )
     return rows
+
+
+def _with_bounded_intervals(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows without intervals that leave the range of their metric, which stores written
+    before have.
+    """
+    names = rows["metric"].to_numpy(str)
+    value, low, high = (rows[name].to_numpy(float).copy() for name in ("value", "low", "high"))
+    for name in np.unique(names):
+        bounds = metric_info(str(name)).range
+        leaves = (names == name) & ((low < bounds[0]) | (high > bounds[1]))
+        half = (high[leaves] - low[leaves]) / 2
+        low[leaves], high[leaves] = interval_within(value[leaves], half, bounds)
+    is_known = ~np.isnan(value)
+    low, high = (np.where(is_known, ends, np.nan) for ends in (low, high))
+    return rows.assign(low=low, high=high)
 
 
 def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:

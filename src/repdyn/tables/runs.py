@@ -128,7 +128,7 @@ _OF_CAPTIONS = (
         "subset",
         "settings",
     ),
-    *("compared_to", "value", "margin"),
+    *("compared_to", "value", "low", "high", "margin"),
 )
 
 Key: TypeAlias = tuple[str, str | None]

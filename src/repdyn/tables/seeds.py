@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from repdyn.metrics import metric_info
 from repdyn.tables.effects import mean_over_seeds
 from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import (
@@ -22,6 +23,7 @@ from repdyn.tables.runs import (
     spans,
 )
 from repdyn.tables.series import LayerMean, MetricSeries
+from repdyn.utils.intervals import interval_within
 
 INTERVAL = "95% interval over seeds"
 """What a band of seeds means."""
@@ -32,8 +34,8 @@ class SeedSeries(MetricSeries):
     """One metric on one subset over the seeds of one model, at the steps at which all of them have
     it.
 
-    Its values are means over seeds, and its margins halves of their 95% intervals. A value that one
-    seed lacks is missing.
+    Its values are means over seeds, and its intervals those of these means over seeds, within the
+    range of the metric. A value that one seed lacks is missing.
     """
 
     members: tuple[MetricSeries, ...] = ()
@@ -55,8 +57,15 @@ class SeedSeries(MetricSeries):
         return pd.DataFrame(mean_over_seeds(self.by_seed)[0], self.members[0].layers, self.steps)
 
     @cached_property
-    def _margins(self) -> pd.DataFrame:
-        return pd.DataFrame(mean_over_seeds(self.by_seed)[1], self.members[0].layers, self.steps)
+    def _lows(self) -> pd.DataFrame:
+        return pd.DataFrame(self._ends(self.by_seed)[0], self.members[0].layers, self.steps)
+
+    @cached_property
+    def _highs(self) -> pd.DataFrame:
+        return pd.DataFrame(self._ends(self.by_seed)[1], self.members[0].layers, self.steps)
+
+    def _ends(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return interval_within(*mean_over_seeds(values), metric_info(self.metric).range)
 
     @cached_property
     def means_by_seed(self) -> pd.DataFrame:
@@ -68,14 +77,16 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        """The mean over seeds of their means over layers; the margin is half of its interval over
-        seeds.
-        """
+        """The mean over seeds of their means over layers, with its interval over seeds."""
         means = self.means_by_seed
-        mean, margin = (
-            pd.Series(found, means.columns) for found in mean_over_seeds(means.to_numpy(float))
+        low, high = self._ends(means.to_numpy(float))
+        return LayerMean(
+            mean=means.mean(),
+            low=pd.Series(low, means.columns),
+            high=pd.Series(high, means.columns),
+            n_used=len(self._covered),
+            n_layers=len(self.layers),
         )
-        return LayerMean(mean, margin, len(self._covered), len(self.layers))
 
     @cached_property
     def interval(self) -> str:

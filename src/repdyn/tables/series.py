@@ -17,7 +17,18 @@ from repdyn.tables.frames import (
     reasons_in_words,
 )
 
-_COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
+_COLUMNS = [
+    "metric",
+    "subset",
+    "layer",
+    "step",
+    "n_batches",
+    "value",
+    "low",
+    "high",
+    "margin",
+    "reason",
+]
 
 
 def intervals(rows: pd.DataFrame) -> str:
@@ -38,12 +49,19 @@ class LayerMean:
 
     mean: pd.Series
     """Index step, over the same layers at every step."""
-    margin: pd.Series
-    """Index step; upper bound of half of the 95% interval; NaN if it is unknown."""
+    low: pd.Series
+    """Index step; lower bound of the lower end of the 95% interval; NaN if it is unknown."""
+    high: pd.Series
+    """Index step; upper bound of its upper end."""
     n_used: int
     """Number of layers averaged over: those with a value at every step that has any."""
     n_layers: int
     """Number of layers measured."""
+
+    @property
+    def margin(self) -> pd.Series:
+        """Half of the width of the interval."""
+        return (self.high - self.low) / 2
 
     @property
     def coverage(self) -> str:
@@ -80,8 +98,12 @@ class MetricSeries:
         return grid_of(self.rows)
 
     @cached_property
-    def _margins(self) -> pd.DataFrame:
-        return grid_of(self.rows, "margin")
+    def _lows(self) -> pd.DataFrame:
+        return grid_of(self.rows, "low")
+
+    @cached_property
+    def _highs(self) -> pd.DataFrame:
+        return grid_of(self.rows, "high")
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -97,11 +119,21 @@ class MetricSeries:
         return self._values.to_numpy(float)
 
     @cached_property
-    def margins(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): half of the 95% interval over probes; NaN where it is not
-        known.
+    def lows(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): lower ends of the 95% intervals over probes; NaN where they
+        are not known.
         """
-        return self._margins.to_numpy(float)
+        return self._lows.to_numpy(float)
+
+    @cached_property
+    def highs(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): their upper ends."""
+        return self._highs.to_numpy(float)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): half of the widths of the intervals."""
+        return (self.highs - self.lows) / 2
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -127,13 +159,22 @@ class MetricSeries:
         """The mean over layers at every step with a value, always over the same layers.
 
         A layer without a value at some of these steps is left out at all of them: a mean over
-        changing layers would change although no layer does. The margin is the mean of the layers'
-        margins, an upper bound: all layers are measured on the same windows, so their deviations
-        may be correlated.
+        changing layers would change although no layer does. The ends of its interval are the means
+        of those of the layers, which bound it: all layers are measured on the same windows, so
+        their deviations may be correlated.
         """
         values = self._covered
-        margins = self._margins.loc[values.index, values.columns]
-        return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(self.layers))
+        low, high = (
+            ends.loc[values.index, values.columns].mean(skipna=False)
+            for ends in (self._lows, self._highs)
+        )
+        return LayerMean(
+            mean=values.mean(),
+            low=low,
+            high=high,
+            n_used=len(values),
+            n_layers=len(self.layers),
+        )
 
     @cached_property
     def _covered(self) -> pd.DataFrame:
@@ -191,6 +232,11 @@ class MetricSeries:
         """Return values and margins over depth at a measured step, each of shape (n_layers,)."""
         column = self.steps.index(step)
         return self.values[:, column], self.margins[:, column]
+
+    def band_at(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the intervals over depth at a measured step, each (n_layers,)."""
+        column = self.steps.index(step)
+        return self.lows[:, column], self.highs[:, column]
 
 
 def metric_series(

@@ -96,8 +96,10 @@ def test_a_difference_of_two_runs_has_the_interval_of_both(opened, store):
         drawn(watched, "training", f"{of_deep}.y"), (means[0].mean - means[1].mean)[shared]
     )
     margins = np.hypot(*(mean.margin[shared] for mean in means))
-    np.testing.assert_allclose(
-        drawn(watched, "training", f"{of_deep}.meta.margin"), margins, rtol=1e-5
-    )
+    change = (means[0].mean - means[1].mean)[shared]
+    for end, wanted in (("low", change - margins), ("high", change + margins)):
+        np.testing.assert_allclose(
+            drawn(watched, "training", f"{of_deep}.meta.{end}"), wanted, rtol=1e-5
+        )
     assert drawn(watched, "training", "data.filter((t) => t.meta?.role === 'band').length") == 1
     assert watched.errors == []

@@ -17,12 +17,12 @@ const depthsOf = (one) => Array.from(array(one.depths.$));
 // each function returns what the baseline has where a trace has a value, nothing at steps at which it was not measured
 const baselineProfile = (trace) => {
   const base = member(baseline());
-  const [values, margins] = [base.values, base.margins].map((of) => column(of, base.steps.length - 1));
-  return Array.from(trace.x, (depth) => [values, margins].map((of) => atDepth(depthsOf(base), of, depth)));
+  const columns = [base.values, base.lows, base.highs].map((of) => column(of, base.steps.length - 1));
+  return Array.from(trace.x, (depth) => columns.map((of) => atDepth(depthsOf(base), of, depth)));
 };
 const baselineMeans = (trace) => {
-  const { steps, values, margins } = member(baseline()).mean;
-  const known = new Map(steps.map((step, index) => [step, [values, margins].map(({ $ }) => array($)[index])]));
+  const { steps, values, lows, highs } = member(baseline()).mean;
+  const known = new Map(steps.map((step, index) => [step, [values, lows, highs].map(({ $ }) => array($)[index])]));
   return trace.text.map((step) => known.get(Number(step.replaceAll(",", ""))));
 };
 // the intervals of two runs are taken as independent, a run and a mean over seeds that it is one of are not
@@ -32,12 +32,17 @@ const subtractFrom = (traces, layout, find) => {
     const base = find(trace);
     const shared = Array.from(base.keys()).filter((index) => base[index]);
     const exact = shared.map((index) => trace.customdata[index] - base[index][0]);
-    const { run: own, seeds = [own], margin } = trace.meta;
-    const margins = margin && !seeds.includes(baseline())
-      ? shared.map((index) => Math.hypot(margin[index], base[index][1])) : null;
+    const { run: own, seeds = [own], low, high } = trace.meta;
+    const isIndependent = low && !seeds.includes(baseline());
+    // an end of a difference is as far as one end of the run and the other end of the baseline
+    const reach = (ends, of) => shared.map((index) => Math.hypot(ends[index] - trace.customdata[index], base[index][of] - base[index][0]));
+    const [below, above] = isIndependent ? [reach(low, 2), reach(high, 1)] : [null, null];
+    const ends = isIndependent
+      ? { low: exact.map((value, at) => value - below[at]), high: exact.map((value, at) => value + above[at]) }
+      : { low: null, high: null };
     const x = shared.map((index) => trace.x[index]);
     const text = trace.text && shared.map((index) => trace.text[index]);
-    Object.assign(trace, { x, y: exact, text, customdata: exact, meta: { ...trace.meta, margin: margins, floor: null } });
+    Object.assign(trace, { x, y: exact, text, customdata: exact, meta: { ...trace.meta, ...ends, floor: null } });
   }
   traces.splice(0, traces.length, ...values);
   layout.yaxis = signedAxis(baselineText());
@@ -72,7 +77,7 @@ const compare = (title) => {
   const leftOut = new Set((parts.training?.data ?? []).filter(lacksTokens).map(({ meta }) => names[meta.run]));
   const note = leftOut.size ? `; left out, their tokens are not known: ${[...leftOut].join(", ")}` : "";
   const change = differs ? `; ${baselineText()}` : "";
-  const hasBands = parts.profiles.data.some(({ meta }) => meta?.margin);
+  const hasBands = parts.profiles.data.some(({ meta }) => meta?.low);
   const band = differs && hasBands ? "; band: root of the sum of squares of both intervals" : "";
   const adapt = {
     profiles: (traces, layout) => { if (differs) subtractFrom(traces, layout, baselineProfile); },

@@ -5,12 +5,13 @@ const quoted = (value) => {
 };
 const csv = () => {
   const { layers, steps, reasons } = series();
-  const [values, margins] = [array(series().values.$), array(series().margins.$)];
+  const [values, lows, highs] = ["values", "lows", "highs"].map((name) => array(series()[name].$));
   const digits = (value) => (Number.isNaN(value) ? "" : Number(value.toPrecision(7)));
   const lines = steps.flatMap((step, column) => layers.map((layer, row) => [run().label, state.metric, state.subset,
-    run().finished ? "" : step, run().tokens?.[step] ?? "", layer, digits(values[row][column]), digits(margins[row][column]),
+    run().finished ? "" : step, run().tokens?.[step] ?? "", layer, digits(values[row][column]),
+    digits(lows[row][column]), digits(highs[row][column]),
     reasons?.[row][column] ?? ""]));
-  const head = ["run", "metric", "subset", "step", "tokens", "layer", "value", "interval_half_width", "reason"];
+  const head = ["run", "metric", "subset", "step", "tokens", "layer", "value", "interval_low", "interval_high", "reason"];
   return [head, ...lines].map((line) => line.map(quoted).join(",")).join("\r\n");
 };
 const download = () => {

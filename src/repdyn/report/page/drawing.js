@@ -65,27 +65,27 @@ const signedScale = (values, title) => {
     colorbar: { title: { text: title, side: "right", font: { size: 12 } }, thickness: 14, outlinewidth: 0 } };
 };
 const signedAxis = (title) => ({ type: "linear", zeroline: true, title: { text: title, font: { size: 12 } } });
-// A line with margins stands above its band: one closed area for each run of points that have an interval.
-const outline = (x, values, margins, floor) => {
+// A line with intervals stands above its band: one closed area for each run of points that have an interval.
+const outline = (x, lows, highs, floor) => {
   const at = { x: [], y: [] };
   let run = [];
-  for (let index = 0; index <= values.length; index++) {
-    if (Number.isFinite(values[index] + margins[index])) {
+  for (let index = 0; index <= lows.length; index++) {
+    if (Number.isFinite(lows[index] + highs[index])) {
       run.push(index);
       continue;
     }
-    const ends = [...run.map((one) => [one, 1]), ...run.reverse().map((one) => [one, -1])];
+    const ends = [...run.map((one) => [one, highs]), ...run.reverse().map((one) => [one, lows])];
     at.x.push(...ends.map(([one]) => x[one]), NaN);
-    at.y.push(...ends.map(([one, sign]) => Math.max(values[one] + sign * margins[one], floor ?? -Infinity)), NaN);
+    at.y.push(...ends.map(([one, of]) => Math.max(of[one], floor ?? -Infinity)), NaN);
     run = [];
   }
   return at;
 };
 const withBands = (traces) => traces.flatMap((trace) => {
-  const { role, margin, floor } = trace.meta ?? {};
-  if (role !== "value" || !margin) return [trace];
-  const { x, customdata, legendgroup, yaxis, line: { color } } = trace;
-  return [{ ...outline(x, customdata, margin, floor), legendgroup, yaxis, fill: "toself", fillcolor: color, mode: "lines",
+  const { role, low, high, floor } = trace.meta ?? {};
+  if (role !== "value" || !low) return [trace];
+  const { x, legendgroup, yaxis, line: { color } } = trace;
+  return [{ ...outline(x, low, high, floor), legendgroup, yaxis, fill: "toself", fillcolor: color, mode: "lines",
     opacity: tree.band_opacity, line: { width: 0 }, hoverinfo: "skip", showlegend: false, meta: { ...trace.meta, role: "band" } }, trace];
 });
 

@@ -1,8 +1,9 @@
 // The selected step: the profile, its table, and its place in the other charts.
 const atStep = (column) => {
   const exact = shownValues().map((layer) => layer[column]);
-  const margin = array(series().margins.$).map((layer) => (subtracted() === null ? layer[column] : NaN));
-  return { exact, margin };
+  const [lows, highs] = ["lows", "highs"].map((name) =>
+    array(series()[name].$).map((layer) => (subtracted() === null ? layer[column] : NaN)));
+  return { exact, lows, highs };
 };
 const extremes = (values) => {
   const known = values.map((value, index) => [value, index]).filter(([value]) => !Number.isNaN(value));
@@ -48,7 +49,7 @@ const showStep = () => {
   // the last two traces
   const number = byId("profile").data.length;
   const { x } = byId("profile").data.at(-1);
-  const band = outline(x, shown.exact, shown.margin, subtracted() === null ? series().floor : null);
+  const band = outline(x, shown.lows, shown.highs, subtracted() === null ? series().floor : null);
   const y = [band.y, shown.exact.map(onValueAxis)];
   Plotly.restyle("profile", { x: [band.x, x], y, customdata: [[], shown.exact] }, [number - 2, number - 1]);
   showPin();
@@ -77,8 +78,8 @@ const fillTable = (column, shown) => {
   head.append(...["layer", "value", "95% interval over probes", "note"].map((text) => cell("th", text, "col")));
   const rows = layers.map((layer, index) => {
     const row = document.createElement("tr");
-    const [value, margin] = [shown.exact[index], shown.margin[index]];
-    const interval = Number.isFinite(margin) ? `${number(value - margin)} to ${number(value + margin)}` : "\u2013";
+    const [value, low, high] = [shown.exact[index], shown.lows[index], shown.highs[index]];
+    const interval = Number.isFinite(low) ? `${number(low)} to ${number(high)}` : "\u2013";
     row.append(cell("th", layer, "row"), cell("td", number(value)), cell("td", interval),
       cell("td", reasons?.[index][column] ?? ""));
     return row;
