@@ -295,6 +295,7 @@ class HuggingFaceTracker(TrainerCallback):
             },
             weights=trained,
             averaged=averaged,
+            optimizers=[optimizer],
         )
         control.should_training_stop |= tracked.shared()[1]
         # saved with each checkpoint of the Trainer

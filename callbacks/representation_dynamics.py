@@ -302,6 +302,7 @@ class RepresentationDynamics(ScheduledCallback):
                 {LOSS: self._loss, LEARNING_RATE: self._learning_rate},
                 weights=trained,
                 averaged=averaged or next(_averages(trainer, pl_module, module), None),
+                optimizers=trainer.optimizers,
             )
         values, stops = tracked.shared()
         trainer.callback_metrics.update(

@@ -11,7 +11,7 @@ import torch
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
-from small import random_tokens
+from small import HandWritten, random_tokens
 from torch.utils.data import DataLoader
 
 from repdyn import Schedule, measure
@@ -226,6 +226,20 @@ def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_prob
     attached = tracker(small_probe, 2)
     trainer(tmp_path, attached).fit(WarmedUp(), batches())
     assert learning_rates(attached.store.to_pandas()) == {0: 0.0, 2: 5e-3, 4: 1e-2, 6: 5e-3, 8: 0.0}
+
+
+def test_a_model_that_the_optimizer_does_not_train_is_told_so(tmp_path, small_probe, caplog):
+    class WithAnother(Job):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = HandWritten()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.network.parameters(), lr=0.1)
+
+    attached = tracker(small_probe, 2, model="other")
+    trainer(tmp_path, attached, max_steps=4).fit(WithAnother(), batches())
+    assert "the optimizer trains none of its parameters" in caplog.text
 
 
 def test_a_module_without_an_optimizer_has_no_learning_rate(tmp_path, small_probe):

@@ -164,6 +164,28 @@ def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):
     assert caplog.text.count("the weights are those of step 0") == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda model: model.requires_grad_(False), "all its parameters are frozen"),
+        (lambda model: model.token.weight.grad.fill_(torch.inf), "gradients are inf or NaN"),
+        (lambda model: None, "the learning rate is 0"),
+    ],
+    ids=["frozen", "skipped", "rate"],
+)
+def test_why_weights_stay_the_same_is_what_is_the_case(attach, caplog, change, cause):
+    """Frozen parts and skipped steps were told that the optimizer trains another model."""
+    loop = Loop()
+    loop.step()
+    change(loop.model)
+    with attach(loop.model, schedule=1) as tracker:
+        for _ in range(3):
+            tracker.step(learning_rate=0.0)
+    assert caplog.text.count("the weights are those of step 0: ") == 1
+    assert cause in caplog.text
+    assert "is the model that the tracker was given" not in caplog.text
+
+
 @pytest.mark.parametrize("method", ["step", "measure", "finish"])
 def test_a_tracker_that_is_not_started_says_so(attach, method):
     with pytest.raises(RuntimeError, match="started"):

@@ -12,12 +12,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from statistics import median
 from types import FrameType
 from typing import Any
 
+from torch import nn
+
+from repdyn.capture.blocks import is_sharded
 from repdyn.store.schema import Row, shown_reason, to_table, too_few_distinct
 from repdyn.tracking.options import OnFailure
 from repdyn.tracking.schedule import Schedule
@@ -105,11 +108,16 @@ class Notices:
         self.failures = {}
 
     def of_measurement(
-        self, rows: Sequence[Row], weights: str | None, comparing: Collection[str]
+        self,
+        rows: Sequence[Row],
+        weights: str | None,
+        comparing: Collection[str],
+        cause: Callable[[], str] = lambda: _NO_CHANGE,
     ) -> None:
         """Warn of what a reader of the rows of a step should know. The ``weights`` have this
-        fingerprint, None where no change is expected; metrics ``comparing`` with an earlier
-        checkpoint have no value at the first step."""
+        fingerprint, None where no change is expected, and ``cause`` returns why they may be those
+        of an earlier step; metrics ``comparing`` with an earlier checkpoint have no value at the
+        first step."""
         step = rows[0].step
         for row in rows:
             if row.reason is not None and row.metric not in comparing:
@@ -136,12 +144,51 @@ class Notices:
         elif step > since + 1:
             # a single step may not change them: a warm-up begins at a learning rate of 0, a
             # gradient scaler skips steps
+            reason = cause()
             self.once(
-                "unchanged weights",
-                f"step {step}: the weights are those of step {since}; is the model that the "
-                "tracker was given the one that the optimizer trains, and does each call of "
-                "step() follow a step of the optimizer?",
+                f"unchanged weights: {reason}",
+                f"step {step}: the weights are those of step {since}: {reason}",
             )
+
+
+_NO_CHANGE = (
+    "is the model that the tracker was given the one that the optimizer trains, does each call of "
+    "step() follow a step of the optimizer, and does no gradient scaler skip its steps?"
+)
+
+
+def why_unchanged(model: nn.Module, learning_rate: Any, optimizers: Sequence[Any]) -> str:
+    """Return why a training may have left the weights of a model as they were: what is the case, or
+    else what to ask oneself.
+
+    Args:
+        model: what is measured.
+        learning_rate: that of the step, as far as it is known.
+        optimizers: those of the training, as far as they are known.
+    """
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    if not trainable:
+        return (
+            "all its parameters are frozen (requires_grad=False); to measure what is trained, give "
+            "the tracker the model that has it"
+        )
+    if any(getattr(optimizer, "step_was_skipped", False) for optimizer in optimizers) or any(
+        not bool(weight.grad.isfinite().all()) for weight in trainable if weight.grad is not None
+    ):
+        return (
+            "its gradients are inf or NaN, so that a gradient scaler skips the steps of the "
+            "optimizer"
+        )
+    groups = [group for each in optimizers for group in getattr(each, "param_groups", ())]
+    trained = {id(weight) for group in groups for weight in group["params"]}
+    if groups and not is_sharded(model) and trained.isdisjoint(map(id, trainable)):
+        return (
+            "the optimizer trains none of its parameters; give the tracker the model that it trains"
+        )
+    with suppress(TypeError, ValueError, RuntimeError):  # one that is no number is told elsewhere
+        if float(learning_rate) == 0:
+            return "the learning rate is 0"
+    return _NO_CHANGE
 
 
 class MeasurementInterruptedError(Exception):

@@ -33,7 +33,15 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.runs import run_in
-from repdyn.store.schema import LOSS, VALIDATION_LOSS, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.schema import (
+    LEARNING_RATE,
+    LOSS,
+    VALIDATION_LOSS,
+    Checkpoint,
+    Row,
+    failure_rows,
+    scalar_row,
+)
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.delivery import (
     END_SECONDS,
@@ -50,6 +58,7 @@ from repdyn.tracking.notices import (
     MeasurementInterruptedError,
     Notices,
     watching_signals,
+    why_unchanged,
 )
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
@@ -262,6 +271,7 @@ class TrackedRun:
         *,
         weights: Weights | None = None,
         averaged: Weights | None = None,
+        optimizers: Sequence[Any] = (),
     ) -> None:
         """Measure the model as it is now, unless its weights have been measured at this step.
 
@@ -273,6 +283,7 @@ class TrackedRun:
                 :mod:`repdyn.store.schema`.
             weights: what is measured in place of the model's own weights; None for these.
             averaged: averaged weights of the same model, which are measured as well.
+            optimizers: those of the training, to say why the weights have not changed.
 
         Raises:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once
@@ -284,8 +295,9 @@ class TrackedRun:
         if self._open_step not in {None, step}:
             self.close_step()
         self._open_step = step
+        cause = partial(why_unchanged, model, scalars.get(LEARNING_RATE), optimizers)
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
-            rows = self._measured(model, checkpoint, scalars, weights, arrived)
+            rows = self._measured(model, checkpoint, scalars, weights, arrived, cause)
             if rows is not None:
                 self._on_first(partial(self._deliver, step, rows, arrived))
         if averaged is not None:
@@ -300,6 +312,7 @@ class TrackedRun:
         scalars: Mapping[str, Scalar],
         weights: Weights | None,
         arrived: list[int],
+        cause: Callable[[], str],
     ) -> list[Row] | None:
         """Return the rows of a step, on the first of the ranks; None where the measurement was
         abandoned.
@@ -343,7 +356,7 @@ class TrackedRun:
                 return taken_over[0]
             # an average may change once an epoch
             trained = checkpoint.weights if self.weights_kind != AVERAGED else None
-            self.notices.of_measurement(profile.rows, trained, self._comparing)
+            self.notices.of_measurement(profile.rows, trained, self._comparing, cause)
             on_error = partial(self.notices.error, step=step)
             return [
                 *profile.rows,
