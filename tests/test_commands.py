@@ -224,9 +224,11 @@ def test_json_of_alerts_insights_and_metrics_is_documented(store, capsys):
     assert (alerts["run"], alerts["steps"], len(alerts["alerts"])) == ("lab/a-70m", [0, 8], 7)
     (found,) = listed(capsys, "insights", store.path)
     assert found["statements"][0]["steps"] == [8]
+    (verdicts,) = listed(capsys, "insights", store.path, "--findings")
     metrics = listed(capsys, "metrics")
     assert [metric["name"] for metric in metrics] == list(METRICS)
-    for fields in (alerts, alerts["alerts"][0], found, found["statements"][0], metrics[0]):
+    parts = alerts["alerts"][0], found["statements"][0], verdicts["findings"][0]
+    for fields in (alerts, found, verdicts, *parts, metrics[0]):
         assert not [name for name in fields if f"`{name}`" not in DOCUMENTED]
 
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,6 +221,7 @@ def insights(
     /,
     *,
     rows: Rows = Rows(),
+    findings: bool = False,
     alerts: bool = False,
     rules: Path | None = None,
     fail: bool = False,
@@ -230,6 +231,7 @@ def insights(
     """Say what happened in the runs of stores and in what they differ, or list their alerts.
 
     Args:
+        findings: Explain the verdicts on published findings instead.
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
         rules: YAML file of rules for the alerts (default: those of each run).
         fail: List the alerts, and exit with status 1 if there is one.
@@ -240,6 +242,7 @@ def insights(
       repdyn insights runs/a runs/b
       repdyn insights sweeps --run EleutherAI/pythia-70m
       repdyn insights RUN --json | jq '.[].status'
+      repdyn insights RUN --findings
       repdyn insights RUN --alerts
       repdyn insights --print-rules > alerts.yaml    the default rules, to be edited
       repdyn insights RUN --alerts --rules alerts.yaml
@@ -247,7 +250,7 @@ def insights(
     """
     from repdyn.alerts import RULES, as_yaml, read_rules
     from repdyn.diagnosis import comparison_statements, described_runs
-    from repdyn.terminal.runs import alerts_of, print_alerts, print_insights
+    from repdyn.terminal.runs import alerts_of, print_alerts, print_findings, print_insights
 
     if print_rules:
         print(as_yaml(RULES), end="")
@@ -263,6 +266,12 @@ def insights(
         runs = data.runs if used is None else [replace(run, rules=used) for run in data.runs]
         print_json([alerts_of(run) for run in runs]) if json else print_alerts(runs)
         return FAILED if fail and any(run.alerts for run in runs) else 0
+    if findings:
+        verdicts = [{"run": run.name, "stack": run.stack} for run in data.runs]
+        for verdict, run in zip(verdicts, data.runs, strict=True):
+            verdict["findings"] = [asdict(finding) for finding in run.findings]
+        print_json(verdicts) if json else print_findings(data.runs)
+        return 0
     if json:
         print_json([run.insights.as_dict() for run in data.runs])
     else:

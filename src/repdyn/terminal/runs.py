@@ -4,6 +4,7 @@ table.
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -30,7 +31,7 @@ from repdyn.tables.findings import (
 from repdyn.tables.frames import CLOUDS, concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.seeds import SeedGroup
-from repdyn.tables.series import MetricSeries, thin
+from repdyn.tables.series import MetricSeries, log_spaced
 from repdyn.tables.style import KINDS, NO_VALUE, of_stack, short_count, short_value, subset_title
 from repdyn.tables.texts import (
     alert_lines,
@@ -46,21 +47,17 @@ _BARS_OF_A_CURVE = 7
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(steps: Sequence[int], values: Sequence[float]) -> str:
-    """Return a curve as at most seven bars between its lowest and highest value, which are always
-    drawn.
+def sparkline(values: Sequence[float], low: float, high: float) -> str:
+    """Return a curve as a bar for each value, on a scale from ``low`` to ``high``.
 
-    Steps ascend. NaN becomes a blank; equal values become the lowest bar.
+    NaN becomes a blank; where low equals high, each bar is the lowest.
 
-    >>> sparkline([0, 1, 2, 3], [0.0, 0.5, math.nan, 1.0])
-    '▁▅ █'
+    >>> sparkline([0.0, 0.5, math.nan, 1.0], 0.0, 1.0), sparkline([0.4, 0.5], 0.0, 1.0)
+    ('▁▅ █', '▄▅')
     """
-    shown = [values[index] for index in thin(steps, values, _BARS_OF_A_CURVE)]
-    known = [value for value in shown if not math.isnan(value)]
-    low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
-    unit = extent / (len(_BARS) - 1) or 1.0
+    unit = (high - low) / (len(_BARS) - 1) or 1.0
     return "".join(
-        " " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in shown
+        " " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in values
     )
 
 
@@ -70,7 +67,10 @@ MAX_LAYERS = 13
 
 def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
     """Return a table of some metrics of a run with a line for each layer, or for :data:`MAX_LAYERS`
-    at equal distances."""
+    at equal distances.
+
+    All curves have their bars at the same steps, and those of a column one scale.
+    """
     layers = sorted({layer for series in shown for layer in series.layers})
     places = np.linspace(0, len(layers) - 1, min(len(layers), MAX_LAYERS)).round().astype(int)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
@@ -82,12 +82,15 @@ def layer_table(shown: Sequence[MetricSeries], *, sparklines: bool) -> Table:
             Text(f"{heading}\n{'first max last' if len(series.steps) > 1 else 'value'}"),
             no_wrap=True,
         )
+    measured = sorted({step for series in shown for step in series.steps})
+    steps = [measured[index] for index in log_spaced(measured, _BARS_OF_A_CURVE)]
     for layer in (layers[place] for place in places):
-        table.add_row(str(layer), *(_cell(series, layer, sparklines) for series in shown))
+        cells = [_cell(series, layer, steps if sparklines else ()) for series in shown]
+        table.add_row(str(layer), *cells)
     return table
 
 
-def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
+def _cell(series: MetricSeries, layer: int, steps: Sequence[int]) -> str:
     """Return the values of a layer at the ends and the highest, or the only one; a dash without
     any, empty without the layer."""
     if layer not in series.layers:
@@ -99,7 +102,13 @@ def _cell(series: MetricSeries, layer: int, sparklines: bool) -> str:
     if len(curve) == 1:
         return short_value(curve[0])
     numbers = " ".join(short_value(value) for value in (curve[0], max(known), curve[-1]))
-    return f"{numbers} {sparkline(series.steps, curve) if sparklines else ''}".rstrip()
+    by_step = dict(zip(series.steps, curve, strict=True))
+    bars = sparkline(
+        [by_step.get(step, math.nan) for step in steps],
+        float(np.nanmin(series.values)),
+        float(np.nanmax(series.values)),
+    )
+    return f"{numbers} {bars}".rstrip()
 
 
 def alerts_of(run: DescribedRun) -> dict[str, Any]:
@@ -165,17 +174,71 @@ def _statements(statements: Sequence[Insight], reason: str | None = None) -> Tab
     return lines
 
 
+MAX_CLOSING_LINES = 12
+"""Number of lines that end what a training prints."""
+_MAX_TOLD = 3
+
+
 def print_closing(
     runs: Sequence[DescribedRun], *, store: str | Path, report: Path | None = None, console: Console
 ) -> None:
-    """Print a headline for each stack of a run, the report and the next command."""
+    """Print the last words on a run, in at most twelve lines: a headline for each stack, what else
+    changed, how many published findings are shown, the report and the next command."""
+    folder = shlex.quote(str(store))
+    last = [
+        *_lines(
+            [
+                findings_line(run.findings, f"repdyn insights {folder} --findings")
+                for run in runs[:1]
+            ]
+        ),
+        *([Text(f"report: {report}")] if report is not None else []),
+        Text(f"next: repdyn insights {folder}"),
+    ]
+    headlines = [
+        Text(run.insights.headline, f"bold {STATUS_STYLES[run.insights.status]}") for run in runs
+    ]
+    changes: list[Text] = []
+    if len(runs) == 1:
+        # the headline has the first
+        told = runs[0].insights.statements[1 : 1 + _MAX_TOLD]
+        changes = [Text(f"  {each.sentence}") for each in told]
+    width = min(_MAX_WIDTH, console.width)
+    n_lines = 1 + len(last) + sum(len(line.wrap(console, width)) for line in headlines)
     console.print()
+    for line in headlines:
+        console.print(line, highlight=False)
+    for line in changes:
+        n_lines += len(line.wrap(console, width))
+        if n_lines <= MAX_CLOSING_LINES:
+            console.print(line, highlight=False, width=width)
+    for line in last:
+        console.print(line, soft_wrap=True)
+
+
+def findings_line(found: Sequence[Finding], command: str) -> str | None:
+    """Return how many published findings have each verdict, and what explains them; None without
+    any.
+    """
+    if not found:
+        return None
+    counts = Counter(finding.verdict for finding in found)
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+    return f"published findings: {verdicts}; {command}"
+
+
+def print_findings(runs: Iterable[DescribedRun], console: Console | None = None) -> None:
+    """Print the verdicts on published findings of each run, with their evidence, at most 80 columns
+    wide.
+    """
+    console = console or PrintableConsole()
+    width = min(_MAX_WIDTH, console.width)
     for run in runs:
-        headline = Text(run.insights.headline, f"bold {STATUS_STYLES[run.insights.status]}")
-        console.print(headline, highlight=False)
-    if report is not None:
-        print_line(console, f"report: {report}")
-    print_line(console, f"next: repdyn insights {shlex.quote(str(store))}")
+        print_line(console, f"{of_stack(run.name, run.stack)} (probe {run.probe[:8]})")
+        if not run.findings:
+            print_line(console, "  no metric was measured that a published finding is about")
+        for part in _findings(run.findings):
+            console.print(part, highlight=False, width=width)
 
 
 _MAX_ALERTS = 3
@@ -193,11 +256,10 @@ def print_summary(
 ) -> None:
     """Print one screen about a run, 80 columns wide.
 
-    Each curve of a layer has at most seven bars, from its own lowest to its own highest value,
-    which are always among them. What a sweep stored of its cost and its failures has a line each.
-    Without a terminal there are no colours; an encoding other than Unicode gets plain ASCII without
-    the curves. ``figures`` are files written, whose folder is named; of the seconds of the
-    training, measuring took some.
+    Each curve of a layer has at most seven bars, on the scale of its column. What a sweep stored of
+    its cost and its failures has a line each. Without a terminal there are no colours; an encoding
+    other than Unicode gets plain ASCII without the curves. ``figures`` are files written, whose
+    folder is named; of the seconds of the training, measuring took some.
     """
     console = console or PrintableConsole()
     frame, keys = run.frame, _shown_first(run)
@@ -213,7 +275,11 @@ def print_summary(
         Text(),
     ]
     lines = alert_lines(run.alerts)
-    more = len(lines) - _MAX_ALERTS
+    # alerts of the first steps, which each sound training has, are no cause for alarm
+    is_alarming = run.insights.status in {"watch", "failed"}
+    shown_alerts = lines[:_MAX_ALERTS] if is_alarming else []
+    more = len(lines) - len(shown_alerts)
+    count = f"{'and ' if shown_alerts else ''}{more} {'more ' if shown_alerts else ''}alerts"
     # the commonest reasons first
     missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[
         :_MAX_REASONS
@@ -224,14 +290,9 @@ def print_summary(
     folders = sorted({str(Path(path).parent) for path in figures})
     after = [
         Text(),
-        *_findings(run.findings),
         *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
-        *_lines(lines[:_MAX_ALERTS], "alert at ", "red"),
-        *_lines(
-            [f"and {more} more alerts, which repdyn insights --alerts lists" if more > 0 else None],
-            "",
-            "red",
-        ),
+        *_lines(shown_alerts, "alert at ", "red"),
+        *_lines([f"{count}, which repdyn insights --alerts lists" if more > 0 else None]),
         *_lines(reasons, style="yellow"),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
         *_lines([cost_line(frame), _overhead(tracking_seconds, total_seconds)]),
