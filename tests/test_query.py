@@ -255,3 +255,35 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
     ).to_dict("records")
     assert runs == {"failed_checkpoints": 0, "copied_checkpoints": 2, "checkpoints": len(genuine)}
     assert not set(query(store, "select * from profiles")["step"]) & set(copies)
+
+
+def test_a_store_may_be_given_by_its_folder(store, tmp_path):
+    """'str' object has no attribute 'runs'."""
+    sql = "select count(*) as n from rows"
+    expected = query(store, sql)["n"][0]
+    places = (str(store.path), store.path, tmp_path, [store.path], (store, str(store.path)))
+    assert {query(place, sql)["n"][0] for place in places} == {expected}
+
+
+@pytest.mark.parametrize("function", [lambda given: query(given, "select 1"), insights])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (pd.DataFrame({"value": [1.0]}), "got DataFrame; .*open_store"),
+        (None, "got NoneType"),
+        ({"a": 1}, "got dict"),
+        ([3], "got int"),
+    ],
+    ids=["data frame", "none", "dict", "number"],
+)
+def test_what_is_no_store_is_refused_with_what_to_write(function, given, words):
+    with pytest.raises(TypeError, match=words):
+        function(given)
+
+
+def test_the_result_of_a_sweep_says_where_its_store_is(store):
+    swept = repdyn.Sweep(store, ("lab/a",))
+    with pytest.raises(TypeError, match=r"got Sweep; give its \.store"):
+        query(swept, "select 1")
+    with pytest.raises(TypeError, match="text"):
+        query("select 1", store)

@@ -1,5 +1,8 @@
 """Clouds in, numbers out: pure torch, any device, any floating dtype; float64 where it decides.
 
+A cloud is a tensor, an array of numpy or its kin, a data frame of numbers or nested lists, each of
+shape (n_vectors, dim); anything else, such as a path, raises TypeError.
+
 Every kernel returns NaN where its value is undefined; ``kernel.or_raise`` raises
 :class:`UndefinedError` with the reason. Inputs of another shape or dtype than its docstring names
 raise ValueError, and so do settings outside their range, numbers of points that do not match, and

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from repdyn.kernels.arguments import as_points, as_tensor
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
@@ -71,7 +73,7 @@ def nan_if_undefined(
         try:
             return or_raise(*args, **kwargs)
         except UndefinedError:
-            points: Any = args[0] if args else kwargs[first]
+            points = as_points(args[0] if args else kwargs[first])
             x: Tensor = points if isinstance(points, Tensor) else points.x
             return x.new_full(x.shape[:-2], torch.nan, dtype=torch.float64)
 
@@ -83,16 +85,25 @@ def nan_if_undefined(
 def in_full_precision(compute: Callable[P, Result]) -> Callable[P, Result]:
     """Turn a function of points, a Cloud or Sequences into one that computes in
     :func:`full_precision`.
+
+    It takes arrays, data frames and nested lists in the place of tensors.
     """
     first = next(iter(signature(compute).parameters))
 
     @wraps(compute)
-    def computed(*args: P.args, **kwargs: P.kwargs) -> Result:
-        points: Any = args[0] if args else kwargs[first]
+    def computed(*args: Any, **kwargs: Any) -> Result:
+        if args:
+            points, *others = args
+            points = as_points(points)
+            args = (points, *map(as_tensor, others))
+        else:
+            points = as_points(kwargs.get(first))
+            kwargs = kwargs | {first: points}
+        kwargs = {name: as_tensor(value) for name, value in kwargs.items()}
         with full_precision((points if isinstance(points, Tensor) else points.x).device):
             return compute(*args, **kwargs)
 
-    return computed
+    return cast("Callable[P, Result]", computed)
 
 
 def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
@@ -181,7 +192,8 @@ class Cloud:
 
     Args:
         x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any
-            strides. It is not copied: do not modify it while the cloud is in use.
+            strides: a tensor, an array, a data frame or nested lists. It is not copied: do not
+            modify it while the cloud is in use.
         groups: origin of each point, such as the text window it was taken from, shape (n_vectors,),
             integers. Points of one group are never each other's neighbours (Theiler, Spurious
             dimension from correlation algorithms applied to limited time-series data, Physical
@@ -192,6 +204,7 @@ class Cloud:
 
     Raises:
         ValueError: for another shape or dtype, of the points or of the groups.
+        TypeError: points that are no numbers, such as a path.
     """
 
     def __init__(
@@ -201,6 +214,7 @@ class Cloud:
         groups: Tensor | None = None,
         n_neighbours: int = 2,
     ) -> None:
+        x = as_points(x)
         if x.ndim != 2 or x.shape[1] == 0:
             raise ValueError(
                 "expected points of shape (n_vectors, dim) with dim >= 1, got shape "
@@ -213,7 +227,7 @@ class Cloud:
             )
         self.x = x.detach()
         self.n_vectors = len(x)
-        self.groups = None if groups is None else as_labels(x, groups=groups)[0]
+        self.groups = None if groups is None else as_labels(x, groups=as_tensor(groups))[0]
         self.n_neighbours = n_neighbours
         self.results: dict[Any, Any] = {}
         """What :meth:`once` has computed, by function."""

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from repdyn.kernels.arguments import as_points
 from repdyn.kernels.cloud import Cloud, UndefinedError, nan_if_undefined
 
 
@@ -27,6 +28,7 @@ class Sequences:
     """Number of tokens in each sequence, at least 1."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "x", as_points(self.x))
         n_vectors = Cloud(self.x).n_vectors
         if min(self.lengths, default=0) < 1 or sum(self.lengths) != n_vectors:
             raise ValueError(

@@ -1,8 +1,8 @@
 """Open a store, at a path or a URL, and find those that a folder contains."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from repdyn.store.files import has_row_files
 from repdyn.store.store import RUN_STORE, Store
@@ -83,10 +83,41 @@ StoreLike: TypeAlias = Store | str | Path
 
 
 def stores_of(places: StoreLike | Iterable[StoreLike]) -> list[Store]:
-    """Return one or several stores, each once; errors as for :func:`find_store`."""
-    given = [places] if isinstance(places, StoreLike) else places
-    found = [place if isinstance(place, Store) else find_store(place) for place in given]
-    return list({store.path.resolve(): store for store in found}.values())
+    """Return one or several stores, each once; errors as for :func:`find_store`.
+
+    Raises:
+        TypeError: something that is neither a store nor a place of one.
+    """
+    stores = [_store_at(value) for value in _listed(places)]
+    return list({store.path.resolve(): store for store in stores}.values())
+
+
+def _listed(places: Any) -> list[Any]:
+    """Return one thing as a list of it; a data frame, which is iterable over the names of its
+    columns, is one thing.
+    """
+    is_one = isinstance(places, StoreLike | Mapping) or hasattr(places, "columns")
+    return list(places) if isinstance(places, Iterable) and not is_one else [places]
+
+
+def _store_at(value: Any) -> Store:
+    if isinstance(value, Store):
+        return value
+    if isinstance(value, StoreLike):
+        return find_store(value)
+    raise TypeError(
+        "expected a store, its folder or address, or several of these, got "
+        f"{type(value).__name__}; give {_place_of(value)}"
+    )
+
+
+def _place_of(value: object) -> str:
+    """Return what to write in the place of something that is no store."""
+    if isinstance(getattr(value, "store", None), Store):
+        return "its .store"
+    if hasattr(value, "columns"):
+        return "repdyn.open_store(FOLDER), which its rows come from"
+    return "repdyn.open_store(FOLDER)"
 
 
 def find_stores(path: str | Path) -> list[Store]:

@@ -5,13 +5,13 @@
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from repdyn.store import Store
+from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.files import encoded_schema
 from repdyn.store.schema import SCHEMA
 
@@ -30,16 +30,17 @@ _METRICS = (
 )
 
 
-def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
+def query(stores: StoreLike | Iterable[StoreLike], sql: str) -> pd.DataFrame:
     """Return the result of a query in DuckDB's SQL over the measurements of stores.
 
     Args:
-        stores: one or several, each with measurements.
+        stores: one or several with measurements, or the folders they are in.
         sql: one statement; its tables are :data:`VIEWS`. Repeated and superseded measurements are
             left out, as in :meth:`repdyn.store.Store.to_pandas`. An undefined value is NULL, with
             its ``reason``.
 
     Raises:
+        TypeError: something else than stores and a text.
         ValueError: no store has measurements, a file cannot be read, DuckDB is not installed, or
             the query is wrong.
 
@@ -49,13 +50,18 @@ def query(stores: Store | Sequence[Store], sql: str) -> pd.DataFrame:
         >>> int(frame["last"][0])
         4000
     """
+    if not isinstance(sql, str):
+        raise TypeError(
+            f"expected stores and then a text, got {type(sql).__name__} as the second; write "
+            'repdyn.query(store, "select * from rows")'
+        )
     try:
         import duckdb
     except ImportError as error:
         raise ValueError(
             "expected DuckDB, which runs queries; pip install 'repdyn[query]'"
         ) from error
-    rows = pa.concat_tables(map(_rows, [stores] if isinstance(stores, Store) else stores))
+    rows = pa.concat_tables(map(_rows, stores_of(stores)))
     with duckdb.connect() as connection:
         connection.register("rows", rows)
         connection.execute(_RUNS)
