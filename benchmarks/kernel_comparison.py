@@ -75,7 +75,8 @@ def _run(
 ) -> tuple[list[Row], list[str]]:
     n_counts = len({rows for rows, _ in options.sizes})
     n_clouds = len(options.sizes) * len(options.clouds) + n_counts * len(options.model)
-    rows, tables = [], []
+    rows = []
+    tables = []
     with (
         tqdm(total=n_clouds * len(chosen) * len(options.threads), unit="table") as bar,
         full_precision(device),
@@ -86,7 +87,9 @@ def _run(
                 bar.set_postfix_str("float64 reference")
                 reference = quantity.reference(x)
                 for threads in options.threads:
-                    case = Case(quantity, name, x, reference, threads)
+                    case = Case(
+                        quantity=quantity, cloud=name, x=x, reference=reference, threads=threads
+                    )
                     new = compare(
                         case, contenders, options.repeats, options.limit, bar.set_postfix_str
                     )

@@ -35,7 +35,10 @@ from repdyn.store import MeasurementKey
 from repdyn.store.files import write_table
 from repdyn.store.schema import Checkpoint, Row, provenance, scalar_row, to_table
 
-PROBE, N_LAYERS, N_METRICS, STEPS_BETWEEN = "0123456789abcdef", 50, 36, 10
+PROBE = "0123456789abcdef"
+N_LAYERS = 50
+N_METRICS = 36
+STEPS_BETWEEN = 10
 COMMANDS = {
     "list": ["watch", "STORE", "--once"],
     "insights": ["insights", "STORE"],
@@ -151,7 +154,10 @@ def make_store(folder: Path, n_checkpoints: int) -> int:
         for name, values in columns.items():
             place = table.column_names.index(name)
             of_step = of_step.set_column(place, table.schema.field(place), pa.array(values))
-        path = folder / MeasurementKey("large", step, PROBE, "0123abcd").filename
+        path = (
+            folder
+            / MeasurementKey(run="large", step=step, probe=PROBE, metrics="0123abcd").filename
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         write_table(path, of_step)
     return len(rows) * n_checkpoints

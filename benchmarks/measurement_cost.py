@@ -207,7 +207,8 @@ def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[t
     """
     sampled = probe.tokens_of(resolve(DEFAULT_METRICS, probe)[0][1])
     needed = probe.tokens_needed(sampled, causal=True)
-    layers, tokens = [], []
+    layers = []
+    tokens = []
     model.eval()
     with torch.no_grad():
         for batch in probe.batches(2048 // int(needed.max()), needed):

@@ -77,7 +77,7 @@ def parsed(text: str) -> list[Mutation]:
                 f"expected FILE: what it breaks (TESTS), then lines of - and +, got {paragraph!r}"
             )
         old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
-        mutations.append(Mutation(named[1], old, new, named[2], named[3]))
+        mutations.append(Mutation(file=named[1], old=old, new=new, breaks=named[2], tests=named[3]))
     return mutations
 
 
@@ -148,7 +148,8 @@ def copy_repository(target: Path) -> Path:
 
 def tried(mutation: Mutation, copies: Queue[Path], options: argparse.Namespace) -> str | None:
     """Run the tests on a mutation, and return and print which of them noticed."""
-    copy, start = copies.get(), time.monotonic()
+    copy = copies.get()
+    start = time.monotonic()
     try:
         with mutated(copy / mutation.path, mutation):
             by = first_failure(copy, tests_of(copy, mutation), options.jobs)

@@ -49,7 +49,10 @@ class Cloud:
 
     def __getitem__(self, index: Tensor) -> Cloud:
         return Cloud(
-            self.vectors[index], self.tokens[index], self.positions[index], self.windows[index]
+            vectors=self.vectors[index],
+            tokens=self.tokens[index],
+            positions=self.positions[index],
+            windows=self.windows[index],
         )
 
     @property
@@ -63,10 +66,10 @@ def all_vectors(ids: Tensor, states: Tensor) -> Cloud:
     n_windows, length = ids.shape
     vectors = states[:, 1:].flatten(0, 1).double()
     return Cloud(
-        vectors - vectors.mean(0),
-        ids[:, 1:].flatten(),
-        torch.arange(1, length).repeat(n_windows),
-        torch.arange(n_windows).repeat_interleave(length - 1),
+        vectors=vectors - vectors.mean(0),
+        tokens=ids[:, 1:].flatten(),
+        positions=torch.arange(1, length).repeat(n_windows),
+        windows=torch.arange(n_windows).repeat_interleave(length - 1),
     )
 
 
@@ -180,7 +183,9 @@ def synthetic(_: argparse.Namespace) -> Iterator[dict[str, object]]:
             # radius of the occurrences: a tenth of the types'
             vectors = centres[tokens] + 0.1 * (d / small) ** 0.5 * noise
             windows = torch.arange(N_WINDOWS).repeat_interleave(PER_WINDOW)
-            cloud = Cloud(vectors, tokens, torch.zeros_like(tokens), windows)
+            cloud = Cloud(
+                vectors=vectors, tokens=tokens, positions=torch.zeros_like(tokens), windows=windows
+            )
             types = draw(tokens, windows, 4096, PER_WINDOW, seed)
             fresh = torch.randn(len(types), d, generator=generator).double() @ embed[:d]
             plain = cloud[draw(None, windows, len(types), PER_WINDOW, seed)]
@@ -189,7 +194,12 @@ def synthetic(_: argparse.Namespace) -> Iterator[dict[str, object]]:
                 "one of each type": measure(cloud[types], error=True),
                 "plain": measure(plain),
                 "without repeats": measure(
-                    Cloud(fresh, tokens[types], tokens[types], windows[types])
+                    Cloud(
+                        vectors=fresh,
+                        tokens=tokens[types],
+                        positions=tokens[types],
+                        windows=windows[types],
+                    )
                 ),
                 "without the same token": measure(cloud, "token"),
                 "second of a third token": measure(cloud, "token", third_token=True),
@@ -215,7 +225,9 @@ def scales(_: argparse.Namespace) -> Iterator[dict[str, object]]:
                 centres = torch.randn(n, d, generator=generator).double() @ embed[:d]
                 noise = torch.randn(n, small, generator=generator).double() @ embed[-small:]
                 vectors = centres + radius * (d / small) ** 0.5 * noise
-                values = measure(Cloud(vectors, labels, labels, labels))
+                values = measure(
+                    Cloud(vectors=vectors, tokens=labels, positions=labels, windows=labels)
+                )
                 yield {"d": d, "radius": radius, "draw": seed, **values}
 
 
@@ -354,10 +366,10 @@ def clouds_of(everything: Cloud, full: bool) -> Iterator[tuple[str, int, dict[st
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(len(sampled.vectors), len(values), generator=generator).double()
     gaussian = Cloud(
-        normal * values.clamp(min=0).sqrt() @ directions.T,
-        sampled.tokens,
-        sampled.positions,
-        sampled.windows,
+        vectors=normal * values.clamp(min=0).sqrt() @ directions.T,
+        tokens=sampled.tokens,
+        positions=sampled.positions,
+        windows=sampled.windows,
     )
     one_each = draw(sampled.inputs, sampled.windows, n_among, PER_WINDOW, 0)
     yield "gaussian, inputs", 0, measure(gaussian[one_each])

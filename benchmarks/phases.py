@@ -105,7 +105,8 @@ def main() -> None:
             f"| {name} | {' | '.join(rates(scaled, criterion) for criterion in criteria)} |",
             flush=True,
         )
-    published, criterion = np.log(PUBLISHED), Phases(("fall", "rise", "fall"), (0.1, 0.1, 0.1))
+    published = np.log(PUBLISHED)
+    criterion = Phases(("fall", "rise", "fall"), (0.1, 0.1, 0.1))
     for noise in NOISE:
         drawn = [
             published + noise * random.standard_normal(len(published))

@@ -31,7 +31,8 @@ def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    x, other = _draw(0), _draw(1)
+    x = _draw(0)
+    other = _draw(1)
     sinks = torch.zeros_like(x)
     sinks[::512, 7] = 1000
     clouds = {

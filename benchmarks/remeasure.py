@@ -107,7 +107,8 @@ def _learning_rate(step: int, config: dict[str, Any]) -> float:
     """Return the rate by the schedule of :class:`repdyn.models.LanguageModel`: warm-up, then a
     cosine to a tenth.
     """
-    peak, warmup = config["model"]["learning_rate"], config["model"]["warmup_steps"]
+    peak = config["model"]["learning_rate"]
+    warmup = config["model"]["warmup_steps"]
     if step < warmup:
         return peak * step / warmup
     progress = (step - warmup) / max(1, config["trainer"]["max_steps"] - warmup)

@@ -47,7 +47,8 @@ from repdyn.text.corpus import load_corpus
 
 METRICS = ("anisotropy", "two_nn", "norm", "alignment", "step_cosine")
 CALIBRATION = ("decoder-0", "decoder-60", "gpt2-300")
-_LENGTH, _PER_WINDOW = INDEPENDENT.window_tokens or 80, INDEPENDENT.vectors_per_window or 8
+_LENGTH = INDEPENDENT.window_tokens or 80
+_PER_WINDOW = INDEPENDENT.vectors_per_window or 8
 _N_WINDOWS = BATCH_VECTORS // _PER_WINDOW
 _CHARACTERS = 20_000_000
 
@@ -121,7 +122,11 @@ def subjects(text: str) -> dict[str, Callable[[], Subject]]:
     made["llama-300"] = lambda: Subject("llama-300", trained("llama", 300, 1), ids)
     made["gpt2-300"] = lambda: Subject("gpt2-300", trained("gpt2", 300, 2), ids)
     made["encoder-300"] = lambda: Subject(
-        "encoder-300", trained("bert", 300, 3), ids, special, affixes
+        name="encoder-300",
+        model=trained("bert", 300, 3),
+        ids=ids,
+        special_ids=special,
+        affixes=affixes,
     )
     folder = Path(os.environ.get("REPDYN_DATA", "")) / "stories260K-hf"
     if os.environ.get("REPDYN_DATA") and folder.is_dir():
@@ -176,12 +181,17 @@ def table_row(subject: Subject, n_probes: int) -> list[str]:
     dense = _single(subject, windows[: BATCH_VECTORS // _LENGTH + 2], DENSE)
     lines = []
     for metric in METRICS:
-        errors, covered, pairs, off, far = [], [], [], [], []
+        errors = []
+        covered = []
+        pairs = []
+        off = []
+        far = []
         for (name, layer), rows in found.items():
             values = np.array([row.value for row in rows])
             if name != metric or not np.isfinite(values).all() or rows[0].std_error is None:
                 continue
-            error, spread = np.array([row.std_error for row in rows]), values.std(ddof=1)
+            error = np.array([row.std_error for row in rows])
+            spread = values.std(ddof=1)
             if spread < 1e-9 * abs(values.mean()):
                 continue
             errors.append(math.sqrt((error**2).mean()) / spread)

@@ -136,7 +136,8 @@ def track(
     Returns:
         The run as every view describes it, and its losses at every step.
     """
-    losses, rows = [], []
+    losses = []
+    rows = []
     for step in range(steps + 1):
         if measured(step):
             checkpoint = Checkpoint(run=name, step=step)

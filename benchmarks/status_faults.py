@@ -191,7 +191,8 @@ def _text(name: str) -> tuple[Tensor, Probe]:
 
 
 def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
-    setting, generator = Setting.drawn(seed), torch.Generator().manual_seed(seed)
+    setting = Setting.drawn(seed)
+    generator = torch.Generator().manual_seed(seed)
     tokens, probe = _text(setting.text)
     read = torch.arange(260)
     if fault == "tokens":
@@ -251,10 +252,8 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         return model(input_ids=ids, labels=labels, **given).loss
 
     train_end = len(tokens) * 4 // 5
-    first, held_out = (
-        windows(setting.batch, 0, train_end, generator),
-        windows(24, train_end, len(tokens), generator),
-    )
+    first = windows(setting.batch, 0, train_end, generator)
+    held_out = windows(24, train_end, len(tokens), generator)
     true_losses = []
 
     @torch.no_grad()
@@ -349,7 +348,8 @@ def judged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the trainings with their outcome: sound, unclear, failed or harmless."""
     plain = runs[runs["fault"] == "none"].set_index("seed")
     sound = (plain["last"] <= 1.05 * plain["lowest"]) & (plain["last"] < 0.97 * plain["first"])
-    of_twin, twin = runs["seed"].map(sound), runs["seed"].map(plain["last"])
+    of_twin = runs["seed"].map(sound)
+    twin = runs["seed"].map(plain["last"])
     worse = ~(runs["last"] <= 1.1 * twin)  # also where it is not a number
     outcome = np.where(runs["fault"] == "none", "sound", np.where(worse, "failed", "harmless"))
     return runs.assign(outcome=np.where(of_twin.astype(bool), outcome, "unclear"))

@@ -117,7 +117,9 @@ def analyze(rows: pd.DataFrame, entropy: float) -> Analysis:
     losses = [run.losses().iloc[-1] for run in kept if run.arm == "causal"]
     loss = float(np.mean(losses)) if losses else math.nan
     tests = test_all(statistics, learned=loss <= LEARNED * entropy)
-    return Analysis(kept, excluded, statistics, tests, loss, entropy)
+    return Analysis(
+        runs=kept, excluded=excluded, statistics=statistics, tests=tests, loss=loss, entropy=entropy
+    )
 
 
 def results(analysis: Analysis) -> str:

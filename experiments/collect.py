@@ -62,7 +62,8 @@ def collect(experiment: Path, output: Path) -> list[str]:
             f"expected {output} to be of the same {', '.join(differing)} as {experiment}; choose "
             "another folder"
         )
-    store, added = open_store(output), []
+    store = open_store(output)
+    added = []
     for finished in sorted(experiment.glob(f"*/seed*/{FINISHED}")):
         for folder in sorted(
             path for path in finished.parent.iterdir() if (path / "probes").is_dir()

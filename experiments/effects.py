@@ -115,11 +115,9 @@ class RunRows:
         """Return each of STATISTICS but the bell for each block by itself, from probe a and all
         tokens.
         """
-        anisotropy, dimension, peak_on = (
-            self.course(ANISOTROPY, PRIMARY.probe),
-            self.course(DIMENSION, PRIMARY.probe),
-            self.course(DIMENSION, PRIMARY.peak_probe),
-        )
+        anisotropy = self.course(ANISOTROPY, PRIMARY.probe)
+        dimension = self.course(DIMENSION, PRIMARY.probe)
+        peak_on = self.course(DIMENSION, PRIMARY.peak_probe)
         return {
             int(block): _changes(anisotropy[[block]], dimension[[block]], peak_on[[block]])
             for block in anisotropy.columns

@@ -43,25 +43,70 @@ class Hypothesis:
 
 HYPOTHESES = (
     Hypothesis(
-        "H1", "the bell is larger in causal than in masked models", "bell", "causal", "larger"
-    ),
-    Hypothesis("H2", "causal models have a bell", "bell", "causal", "positive"),
-    Hypothesis("H3", "masked models are flat", "bell", "masked", "equivalent"),
-    Hypothesis("H4", "anisotropy grows in causal models", "growth", "causal", "positive"),
-    Hypothesis("H5", "then it stabilises", "late anisotropy", "causal", "equivalent"),
-    Hypothesis("H6", "the dimension of causal models rises", "rise", "causal", "positive"),
-    Hypothesis("H7", "then falls", "fall", "causal", "positive"),
-    Hypothesis("H8", "it still declines late", "late dimension", "causal", "negative"),
-    Hypothesis(
-        "H9",
-        "without first positions, causal models have a valley",
-        "bell",
-        "causal",
-        "negative",
-        NO_SINK,
+        name="H1",
+        sentence="the bell is larger in causal than in masked models",
+        statistic="bell",
+        arm="causal",
+        claim="larger",
     ),
     Hypothesis(
-        "H10", "and their anisotropy stabilises", "late anisotropy", "causal", "equivalent", NO_SINK
+        name="H2",
+        sentence="causal models have a bell",
+        statistic="bell",
+        arm="causal",
+        claim="positive",
+    ),
+    Hypothesis(
+        name="H3",
+        sentence="masked models are flat",
+        statistic="bell",
+        arm="masked",
+        claim="equivalent",
+    ),
+    Hypothesis(
+        name="H4",
+        sentence="anisotropy grows in causal models",
+        statistic="growth",
+        arm="causal",
+        claim="positive",
+    ),
+    Hypothesis(
+        name="H5",
+        sentence="then it stabilises",
+        statistic="late anisotropy",
+        arm="causal",
+        claim="equivalent",
+    ),
+    Hypothesis(
+        name="H6",
+        sentence="the dimension of causal models rises",
+        statistic="rise",
+        arm="causal",
+        claim="positive",
+    ),
+    Hypothesis(name="H7", sentence="then falls", statistic="fall", arm="causal", claim="positive"),
+    Hypothesis(
+        name="H8",
+        sentence="it still declines late",
+        statistic="late dimension",
+        arm="causal",
+        claim="negative",
+    ),
+    Hypothesis(
+        name="H9",
+        sentence="without first positions, causal models have a valley",
+        statistic="bell",
+        arm="causal",
+        claim="negative",
+        variant=NO_SINK,
+    ),
+    Hypothesis(
+        name="H10",
+        sentence="and their anisotropy stabilises",
+        statistic="late anisotropy",
+        arm="causal",
+        claim="equivalent",
+        variant=NO_SINK,
     ),
 )
 OTHER_ARM = "masked"
@@ -190,7 +235,17 @@ def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
                 if enough
                 else "undecided"
             )
-        tests.append(Test(hypothesis, mean, low, high, p, corrected, verdict))
+        tests.append(
+            Test(
+                hypothesis=hypothesis,
+                mean=mean,
+                low=low,
+                high=high,
+                p=p,
+                corrected_p=corrected,
+                verdict=verdict,
+            )
+        )
     return tests
 
 

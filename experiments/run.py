@@ -117,7 +117,9 @@ def _start_worker(options: argparse.Namespace, materials: Materials) -> StartWor
     """Return what starts the worker of a run, here or on a cluster."""
     if options.ray:
         ray = connect_to_ray(options.workers, options.threads)
-        return lambda run, log: RayWorker(ray, materials, run, log, options.threads)
+        return lambda run, log: RayWorker(
+            ray=ray, materials=materials, run=run, log=log, threads=options.threads
+        )
     command = [sys.executable, "-m", "experiments.train", str(options.plan), "--text", options.text]
     command += ["--output", str(materials.folder), "--threads", str(options.threads)]
     return lambda run, log: LocalWorker([*command, run.name], log, options.threads)

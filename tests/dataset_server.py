@@ -168,7 +168,8 @@ class _DatasetHandler(_Handler):
     def _commit(
         self, repository: _Repository, records: list[dict[str, Any]]
     ) -> tuple[Any, int] | tuple[Any, int, dict[str, str]]:
-        head, files = repository.branches["main"], dict(_tree(repository))
+        head = repository.branches["main"]
+        files = dict(_tree(repository))
         if records[0]["value"].get("parentCommit", head) != head:
             return {"error": "A commit has happened since. Please refresh and try again."}, 412
         added: dict[str, _File] = {}

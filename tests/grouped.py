@@ -39,7 +39,8 @@ all of them.
 
 def naive_nearest_outside(points: Tensor, groups: Tensor, k: int) -> np.ndarray:
     """Distances to the k nearest points of other groups, shape (n, k)."""
-    x, of = points.double().numpy(), groups.numpy()
+    x = points.double().numpy()
+    of = groups.numpy()
     return np.stack(
         [
             np.sort(np.sqrt(((x[of != own] - row) ** 2).sum(1)))[:k]

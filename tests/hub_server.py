@@ -382,7 +382,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[:part] + (
                 bytes(255 - byte for byte in body[part:]) if fault.kind == "corrupt" else b""
             )
-        start, stop, extent = 0, len(body), {}
+        start = 0
+        stop = len(body)
+        extent = {}
         if code == 200 and "Range" in self.headers:
             code, start, stop = _range(self.headers["Range"], len(body))
             extent = {

@@ -162,18 +162,21 @@ def without_first(_inputs: dict[str, Tensor], n_positions: int) -> tuple[int, Te
 
 FAMILIES = {
     "ViT": Family(
-        vit,
-        lambda: {"pixel_values": random(N_INPUTS, 3, 32, 32)},
-        slice(1, None),
-        {None: without_first},
-        {None: lambda output: output.hidden_states},
+        build=vit,
+        inputs=lambda: {"pixel_values": random(N_INPUTS, 3, 32, 32)},
+        positions=slice(1, None),
+        counting={None: without_first},
+        reported={None: lambda output: output.hidden_states},
     ),
     "CLIP": Family(
-        clip,
-        pairs,
-        {"text": "attention_mask", "vision": slice(1, None)},
-        {"text": lambda inputs, n: (0, inputs["attention_mask"].sum(1)), "vision": without_first},
-        {
+        build=clip,
+        inputs=pairs,
+        positions={"text": "attention_mask", "vision": slice(1, None)},
+        counting={
+            "text": lambda inputs, n: (0, inputs["attention_mask"].sum(1)),
+            "vision": without_first,
+        },
+        reported={
             "text": lambda output: output.text_model_output.hidden_states,
             "vision": lambda output: output.vision_model_output.hidden_states,
         },
@@ -182,11 +185,11 @@ FAMILIES = {
         n_blocks={"text": 2, "vision": 2},
     ),
     "Whisper": Family(
-        whisper,
-        lambda: {"input_features": random(N_INPUTS, 4, 40), "decoder_input_ids": ids(12)},
-        None,
-        {"encoder": whole, "decoder": whole},
-        {
+        build=whisper,
+        inputs=lambda: {"input_features": random(N_INPUTS, 4, 40), "decoder_input_ids": ids(12)},
+        positions=None,
+        counting={"encoder": whole, "decoder": whole},
+        reported={
             "encoder": lambda output: output.encoder_hidden_states,
             "decoder": lambda output: output.decoder_hidden_states,
         },
@@ -194,11 +197,11 @@ FAMILIES = {
         n_blocks={"encoder": 2, "decoder": 2},
     ),
     "wav2vec2": Family(
-        wav2vec2,
-        samples,
-        "attention_mask",
-        {None: lambda inputs, n: (0, frames_of_samples(inputs["attention_mask"]))},
-        {None: lambda output: output.hidden_states},
+        build=wav2vec2,
+        inputs=samples,
+        positions="attention_mask",
+        counting={None: lambda inputs, n: (0, frames_of_samples(inputs["attention_mask"]))},
+        reported={None: lambda output: output.hidden_states},
     ),
 }
 

@@ -100,7 +100,8 @@ class PretendCuda(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # the mode is off in here: what torch itself does to compute the result, it does with
         # tensors of the CPU
-        name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        kwargs = dict(kwargs or {})
         first: Any = args[0] if args else None
         tensors = _tensors_in((args, kwargs))
         on_cuda = any(map(_is_cuda, tensors))
@@ -128,7 +129,9 @@ class PretendCuda(TorchFunctionMode):
     def _move(self, func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Call ``Tensor.to`` or its like: the result is a copy wherever the device changes."""
         if func in {Tensor.cpu, Tensor.cuda}:
-            func, args, kwargs = Tensor.to, (func.__name__,), {}
+            kwargs = {}
+            args = (func.__name__,)
+            func = Tensor.to
         targets = [
             value
             for value in (*args, *kwargs.values())
@@ -219,7 +222,8 @@ def _refuse_mixture(
             f"can't convert {CUDA} device type tensor to numpy. Use Tensor.cpu() to copy the tensor first."
         )
     if name in _INDEXING:
-        indices, values = _tensors_in(args[1]), _tensors_in(args[2:])
+        indices = _tensors_in(args[1])
+        values = _tensors_in(args[2:])
         # an index of the CPU is uploaded; values are copied between devices unless they are
         # scattered by indices
         strangers = [*([] if _is_cuda(first) else indices), *(values if indices else [])]

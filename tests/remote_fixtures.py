@@ -119,7 +119,8 @@ def s3_environment(
     return variables
 
 
-_LOCK, _BUCKETS = threading.Lock(), iter(range(1 << 30))
+_LOCK = threading.Lock()
+_BUCKETS = iter(range(1 << 30))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Row, provenance
 
-KEY = MeasurementKey("run", 8, "probehash", "metrics")
+KEY = MeasurementKey(run="run", step=8, probe="probehash", metrics="metrics")
 
 
 def row(**changes) -> Row:

@@ -269,7 +269,7 @@ def fill(path: Path, *runs: Sequence[Row]) -> Store:
     store = open_store(path)
     checkpoints: defaultdict[MeasurementKey, list[Row]] = defaultdict(list)
     for row in (row for rows in runs for row in rows):
-        key = MeasurementKey(row.run, row.step, row.probe, "0123abcd")
+        key = MeasurementKey(run=row.run, step=row.step, probe=row.probe, metrics="0123abcd")
         checkpoints[key.failed if row.layer is None and row.reason else key].append(row)
     for key, rows in checkpoints.items():
         store.write(key, rows)

@@ -77,10 +77,20 @@ def test_pair_values_against_scipy(dtype, within):
 
 def test_relations_of_tables_against_all_pairs_by_hand():
     words = EmbeddingTable(
-        "input", "input", "w", drawn(40, 6), tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"), {}
+        name="input",
+        kind="input",
+        parameter="w",
+        rows=drawn(40, 6),
+        labels=tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"),
+        left_out={},
     )
     places = EmbeddingTable(
-        "position", "position", "p", drawn(9, 6, seed=1), tuple("012345678"), {}
+        name="position",
+        kind="position",
+        parameter="p",
+        rows=drawn(9, 6, seed=1),
+        labels=tuple("012345678"),
+        left_out={},
     )
     unit = [
         table.rows.numpy() / np.linalg.norm(table.rows.numpy(), axis=1)[:, None]
@@ -165,7 +175,9 @@ def test_relation_to_the_mean_in_closed_form():
     # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the
     # root of 11
     corners = torch.tensor([[1.0, 1, 3], [1, -1, 3], [-1, 1, 3], [-1, -1, 3]])
-    table = EmbeddingTable("input", "input", "w", corners, tuple("abcd"), {})
+    table = EmbeddingTable(
+        name="input", kind="input", parameter="w", rows=corners, labels=tuple("abcd"), left_out={}
+    )
     row = tables.tabulate({table: tables.distributions(table, pairs=6, seed=0)})["tables"].iloc[0]
     assert (row["mean_norm"], row["mean_share"]) == pytest.approx((3, 9 / 11))
     np.testing.assert_allclose(table.about["cosine"], 3 / math.sqrt(11))
@@ -231,7 +243,9 @@ def helix(
 
 def walk(kept: float, n=512, dim=64, seed=0) -> torch.Tensor:
     """A random walk that is drawn back to the origin, more so the less is kept."""
-    random, at, points = np.random.default_rng(seed), np.zeros(dim), []
+    random = np.random.default_rng(seed)
+    at = np.zeros(dim)
+    points = []
     for _ in range(n):
         at = kept * at + random.normal(size=dim)
         points.append(at)
@@ -296,7 +310,14 @@ def test_a_token_that_turns_and_grows():
 
 
 def test_textbook_positions_in_closed_form():
-    like = EmbeddingTable("position", "position", "p", drawn(20, 6), tuple(map(str, range(20))), {})
+    like = EmbeddingTable(
+        name="position",
+        kind="position",
+        parameter="p",
+        rows=drawn(20, 6),
+        labels=tuple(map(str, range(20))),
+        left_out={},
+    )
     rows = geometry.sinusoids(like).rows
     assert rows[3, [0, 1, 4]].tolist() == pytest.approx(
         [math.sin(3), math.cos(3), math.sin(3 / 10_000 ** (4 / 6))]
@@ -311,15 +332,16 @@ def test_rounding_keeps_the_largest_value_and_errs_by_half_a_step_at_most():
     rows = drawn(40, 9)
     rows[7] = 0
     for bits in (8, 2):
-        held, step = (
-            geometry.quantised(rows, bits),
-            rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1),
-        )
+        held = geometry.quantised(rows, bits)
+        step = rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
         assert ((held - rows).abs() <= step / 2 + 1e-12).all()
         torch.testing.assert_close(held.abs().amax(1), rows.abs().amax(1))
     assert all(len(row.unique()) <= 3 for row in held)
     found = geometry.quantisation_table(
-        EmbeddingTable("input", "input", "w", rows, ("",) * 40, {}), 0
+        EmbeddingTable(
+            name="input", kind="input", parameter="w", rows=rows, labels=("",) * 40, left_out={}
+        ),
+        0,
     ).set_index("bits")
     assert found.loc[32, ["error", "cosine_moved", "nearest"]].tolist() == [0, 0, 1]
     assert found.loc[2, "error"] > 10 * found.loc[8, "error"] > 0
@@ -340,7 +362,14 @@ def test_a_circle_is_one_loop_and_a_line_none():
         "line": torch.stack([angle, 2 * angle], 1),
     }
     for name, loops in (("circle", 1), ("line", 0)):
-        table = EmbeddingTable(name, "position", "p", paths[name], ("",) * 40, {})
+        table = EmbeddingTable(
+            name=name,
+            kind="position",
+            parameter="p",
+            rows=paths[name],
+            labels=("",) * 40,
+            left_out={},
+        )
         found, features = geometry.loops_of(table, 0)
         assert found["loops"].tolist() == [loops]
         assert features["dimension"].tolist() == [0] * 39 + [1] * loops
@@ -348,14 +377,19 @@ def test_a_circle_is_one_loop_and_a_line_none():
 
 
 def test_opposites_are_opposite_without_what_they_have_in_common():
-    words, own = (
-        sorted({word for pairs in geometry.PAIRS.values() for pair in pairs for word in pair}),
-        drawn(1000, 30),
-    )
+    words = sorted({word for pairs in geometry.PAIRS.values() for pair in pairs for word in pair})
+    own = drawn(1000, 30)
     rows = {word: number for number, word in enumerate(words)}
     for one, other in geometry.PAIRS["opposites"]:
         own[rows[other]] = -own[rows[one]]
-    table = EmbeddingTable("input", "input", "w", own[: len(words)] + 5, tuple(words), {})
+    table = EmbeddingTable(
+        name="input",
+        kind="input",
+        parameter="w",
+        rows=own[: len(words)] + 5,
+        labels=tuple(words),
+        left_out={},
+    )
     found = geometry.compare_opposites(table, rows, 0)["opposites"].set_index(["removed", "pairs"])
     assert found.loc[("nothing", "opposites"), "cosine"] > 0.9
     assert found.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
@@ -485,7 +519,8 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         "repdyn.studies.anatomy.find_spec", lambda name: None
     )  # loops are tested alone
     monkeypatch.setattr("repdyn.studies.study.save", named)
-    folder, output = save_model("small"), tmp_path / "out"
+    folder = save_model("small")
+    output = tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
     assert files == {

@@ -81,7 +81,8 @@ def test_points_are_copied_only_where_they_must_be_centred(name, kept):
 def test_the_scatter_matrix_and_its_products_agree(name):
     points = HOSTILE[name]()
     scatter = module._Scatter.of(Cloud(points))
-    matrix, vector = scatter.matrix(), module._start(scatter)
+    matrix = scatter.matrix()
+    vector = module._start(scatter)
     torch.testing.assert_close(
         matrix @ vector, scatter.product(vector), rtol=1e-5, atol=1e-5 * matrix.max().item()
     )

@@ -18,7 +18,8 @@ def joined(weights):
 
 def train(model, tracker, n_steps):
     """Two batches a step, gradients that are clipped and, before the last measured step, cleared."""
-    optimizer, expected = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    expected = {}
     for step in range(1, n_steps + 1):
         before = [joined(block.parameters()) for block in model.blocks]
         optimizer.zero_grad()
@@ -28,10 +29,8 @@ def train(model, tracker, n_steps):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         for layer, block in enumerate(model.blocks, start=1):
-            now, gradient = (
-                joined(block.parameters()),
-                joined(each.grad for each in block.parameters()),
-            )
+            now = joined(block.parameters())
+            gradient = joined(each.grad for each in block.parameters())
             matrices = [each.detach().double() for each in block.parameters() if each.ndim > 1]
             ranks = [each.norm() ** 2 / torch.linalg.matrix_norm(each, 2) ** 2 for each in matrices]
             ratio = (now - before[layer - 1]).norm() / before[layer - 1].norm()
@@ -45,11 +44,12 @@ def train(model, tracker, n_steps):
 
 def test_rows_of_a_live_training_and_of_its_end(tmp_path, small_probe):
     torch.manual_seed(0)
-    plain, model = HandWritten().eval(), HandWritten().eval()
+    plain = HandWritten().eval()
+    model = HandWritten().eval()
     model.load_state_dict(plain.state_dict())
     train(plain, None, 4)
     options = {"store": tmp_path / "a", "on_error": "raise", "report": False}
-    with Tracker(model, small_probe, 2, NAMES, **options) as attached:
+    with Tracker(model=model, probe=small_probe, schedule=2, metrics=NAMES, **options) as attached:
         expected = train(model, attached, 4)
     assert torch.equal(joined(plain.parameters()), joined(model.parameters()))
     rows = attached.store.to_pandas().dropna(subset="layer")
@@ -78,7 +78,9 @@ def test_the_step_after_the_start_has_an_update(tmp_path, small_probe):
     torch.manual_seed(0)
     model = HandWritten().eval()
     options = {"store": tmp_path / "a", "on_error": "raise", "report": False}
-    with Tracker(model, small_probe, 1, ["update_ratio"], **options) as attached:
+    with Tracker(
+        model=model, probe=small_probe, schedule=1, metrics=["update_ratio"], **options
+    ) as attached:
         expected = train(model, attached, 2)
     rows = attached.store.to_pandas().dropna(subset="layer")
     found = rows.set_index(["step", "layer"])["value"]

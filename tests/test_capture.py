@@ -245,7 +245,8 @@ class WritesIntoItsInputs(HandWritten):
 @pytest.mark.parametrize("kind", ["tokens", "inputs by name", "inputs in order", "forward"])
 def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind):
     """Each pass gave another value: the probe's own tensors went into the model."""
-    ids, model = random_tokens(24, 12), WritesIntoItsInputs()
+    ids = random_tokens(24, 12)
+    model = WritesIntoItsInputs()
     inputs = [
         {"input_ids": part, "attention_mask": torch.ones_like(part), "shift": torch.ones(6, 12)}
         for part in ids.split(6)

@@ -137,13 +137,15 @@ def test_the_draws_are_of_whole_sequences():
 
 
 def test_pairs_are_sequences_that_have_both_classes():
-    first, second = sums_of(list(noisy(6, 4))), sums_of(list(noisy(6, 2, seed=1, shift=0.05)))
+    first = sums_of(list(noisy(6, 4)))
+    second = sums_of(list(noisy(6, 2, seed=1, shift=0.05)))
     first.sums[2], first.counts[2] = 0, 0
     second.sums[4], second.counts[4] = 0, 0
     gap = compare_classes(first, second, paired=True)
     both = [0, 1, 3, 5]
     for layer in range(3):
-        one, other = first.means[both, layer], second.means[both, layer]
+        one = first.means[both, layer]
+        other = second.means[both, layer]
         expected = stats.ttest_rel(one, other)
         assert gap.t[layer] == pytest.approx(expected.statistic, rel=1e-12)
         assert gap.p[layer] == pytest.approx(expected.pvalue, rel=1e-12)
@@ -200,7 +202,8 @@ def test_correlations_against_scipy():
     assert table["decay of the gradient"][4] == pytest.approx(decay_rate(np.diff(PROFILES[4])))
     found = correlations(table).set_index("summary")
     assert found.index.tolist() == list(SUMMARIES)
-    values, loss = table["average rate"].to_numpy(), table["value"].to_numpy()
+    values = table["average rate"].to_numpy()
+    loss = table["value"].to_numpy()
     assert (
         found.spearman["average rate"]
         == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
@@ -335,11 +338,9 @@ def test_self_similarity_against_loops():
 )
 def test_the_bound_over_the_alignment(alignment):
     """The envelope over depth would not be a function of the alignment where that falls."""
-    bound, steps, before = (
-        bound_over_alignment(alignment),
-        np.diff(alignment),
-        np.array(alignment[:-1]),
-    )
+    bound = bound_over_alignment(alignment)
+    steps = np.diff(alignment)
+    before = np.array(alignment[:-1])
     assert (bound <= steps).all()
     order = np.argsort(before)
     assert (np.diff(bound[order]) >= 0).all()
@@ -386,7 +387,8 @@ def test_the_first_sentences_never_change():
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_both_kinds_have_the_same_words_and_lengths(seed):
-    simple, ordered = short_sentences(500, seed)["simple"], short_sentences(500, seed)["complex"]
+    simple = short_sentences(500, seed)["simple"]
+    ordered = short_sentences(500, seed)["complex"]
     assert Counter(" ".join(simple).replace(".", "").split()) == Counter(
         " ".join(ordered).replace(".", "").split()
     )

@@ -52,7 +52,8 @@ def test_ends_of_the_same_label_fraction():
 def test_nothing_is_drawn_twice():
     rng = np.random.RandomState(0)
     candidates = rng.permutation(600)
-    labels, windows = candidates % 70, candidates // 30
+    labels = candidates % 70
+    windows = candidates // 30
     drawn = draw(candidates, windows=windows, labels=labels, n_vectors=50, per_window=4)
     assert len(drawn) == 50
     assert len(set(drawn % 70)) == 50

@@ -203,7 +203,8 @@ ENTROPY = 6.9
 
 
 def test_the_permutation_test_counts_all_divisions():
-    one, other = [0.3, 0.5, 0.1, 0.9, 0.4], [0.2, 0.35, 0.05, 0.0, 0.6]
+    one = [0.3, 0.5, 0.1, 0.9, 0.4]
+    other = [0.2, 0.35, 0.05, 0.0, 0.6]
     values = np.array(one + other)
     observed = abs(np.mean(one) - np.mean(other))
     differences = []

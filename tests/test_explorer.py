@@ -59,7 +59,8 @@ def logits(loaded, ids):
 
 
 def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
-    loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    loaded = session.models[DECODER]
+    found = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
     expected = logits(loaded, list(found.ids)).softmax(1)
     last = found.layers[-1]
     assert not found.masked
@@ -71,7 +72,8 @@ def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
 
 @pytest.mark.parametrize("colour", tables.COLOURS)
 def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, colour):
-    loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    loaded = session.models[DECODER]
+    found = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
     shown = tables.grid(loaded, found, colour, (len(found.layers) - 1, len(found.ids) - 1))
     assert shown.count("<button") == len(found.layers) * len(found.ids)
     assert shown.count('aria-pressed="true"') == 1

@@ -203,7 +203,7 @@ def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
             for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)
         ]
         store.write(
-            MeasurementKey(run.id, step, rows[0].probe, "m"),
+            MeasurementKey(run=run.id, step=step, probe=rows[0].probe, metrics="m"),
             [row for row in rows if row.metric == "two_nn"],
         )
     log_heatmaps(store, run.id, target_of(board), probe=rows[0].probe)

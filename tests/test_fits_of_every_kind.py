@@ -69,7 +69,8 @@ def test_steps(tmp_path, small_probe, settings, expected):
     ids=["weight averaging", "changing accumulation"],
 )
 def test_beside_callbacks_that_change_the_training(tmp_path, small_probe, callback):
-    attached, job = tracker(small_probe, 4), Job()
+    attached = tracker(small_probe, 4)
+    job = Job()
     job.norm = torch.nn.BatchNorm1d(16)
     trained = trainer(tmp_path, attached, callback(), max_steps=-1, max_epochs=3)
     trained.fit(job, batches())
@@ -89,7 +90,8 @@ def test_fast_dev_run_measures_once_and_stores_nothing(
     measured = []
     measure = run.measure_with
     monkeypatch.setattr(run, "measure_with", lambda *a, **k: measured.append(1) or measure(*a, **k))
-    attached, job = tracker(small_probe, schedule), Job()
+    attached = tracker(small_probe, schedule)
+    job = Job()
     trainer(tmp_path, attached, fast_dev_run=2).fit(job, batches(), batches(shuffle=False, n=8))
     assert len(job.losses) == 2
     assert len(measured) == 1
@@ -243,7 +245,8 @@ class Searching(Job):
 )
 def test_a_search_before_the_training_leaves_no_rows(tmp_path, small_probe, search):
     """Hooks that fire outside of a fit raised, and trial steps are no steps of the run."""
-    attached, job = tracker(small_probe, "checkpoints"), Searching()
+    attached = tracker(small_probe, "checkpoints")
+    job = Searching()
     finders = {
         "LearningRateFinder": lambda: LearningRateFinder(num_training_steps=5, min_lr=1e-4),
         "BatchSizeFinder": lambda: BatchSizeFinder(max_trials=1, steps_per_trial=1),
@@ -264,7 +267,8 @@ def test_an_average_in_the_module_is_measured_beside_the_network_that_it_is_of(
     tmp_path, small_probe
 ):
     """It looked like a second network, between which the user had to choose."""
-    attached, job = tracker(small_probe, 1), Job()
+    attached = tracker(small_probe, 1)
+    job = Job()
     job.average = AveragedModel(job.network)
     job.average.update_parameters(job.network)
     trainer(tmp_path, attached, max_steps=1).fit(job, batches())
@@ -293,11 +297,9 @@ def test_averaged_weights_are_a_second_curve_of_the_same_steps(tmp_path, small_p
         def on_train_end(self, trainer, pl_module):
             self.averaged = copy.deepcopy(averaging._average_model.module.network)
 
-    averaging, attached, kept = (
-        EMAWeightAveraging(decay=0.7),
-        tracker(small_probe, 4, model="network"),
-        Kept(),
-    )
+    averaging = EMAWeightAveraging(decay=0.7)
+    attached = tracker(small_probe, 4, model="network")
+    kept = Kept()
     callbacks = [attached, averaging] if order == "tracker first" else [averaging, attached]
     trainer(tmp_path, kept, *callbacks, max_steps=7).fit(Job(), batches())
     frame = attached.store.to_pandas().dropna(subset="layer")

@@ -79,7 +79,8 @@ def same(key: str, column: str, old: dict[str, str], new: dict[str, str]) -> boo
         return False
     if column == "reason":
         return "-" not in {old[column], new[column]}  # the same case, with other counts
-    here, there = number(old[column]), number(new[column])
+    here = number(old[column])
+    there = number(new[column])
     if here is None or there is None:
         return False
     if column in {"n_vectors", "n_unique"}:
@@ -104,8 +105,6 @@ def readable(text: str) -> str:
 
 
 def test_a_changed_value_is_reported_with_its_key() -> None:
-    old, new = (
-        {"a": {"value": "0x1.0p+0"}, "b": {"value": "-"}},
-        {"a": {"value": "0x1.8p+0", "extra": "1"}},
-    )
+    old = {"a": {"value": "0x1.0p+0"}, "b": {"value": "-"}}
+    new = {"a": {"value": "0x1.8p+0", "extra": "1"}}
     assert list(differences(old, new)) == ["  a | value: 1.0 -> 1.5", "  b: is gone"]

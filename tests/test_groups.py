@@ -112,7 +112,8 @@ def naive(points, groups, kernel):
     if kernel is two_nn:
         r1, r2 = naive_nearest_outside(points, groups, 2).T
         n_kept = len(r1) * 9 // 10
-        x, y = np.sort(np.log(r2 / r1))[:n_kept], -np.log(1 - np.arange(1, n_kept + 1) / len(r1))
+        x = np.sort(np.log(r2 / r1))[:n_kept]
+        y = -np.log(1 - np.arange(1, n_kept + 1) / len(r1))
         return (x @ y) / (x @ x)
     radii = naive_nearest_outside(points, groups, 20)
     return 1 / np.log(radii[:, -1:] / radii[:, :-1]).mean()
@@ -132,7 +133,8 @@ def test_kernels_against_the_oracle(name, grouping, kernel):
 
 
 def test_gride_at_its_smallest_scale_is_two_nn_by_maximum_likelihood():
-    points, groups = HOSTILE["gaussian"](), GROUPINGS["eights"](400)
+    points = HOSTILE["gaussian"]()
+    groups = GROUPINGS["eights"](400)
     expected = (
         two_nn(Cloud(points, groups=groups), estimator="maximum_likelihood").item() * 400 / 399
     )
@@ -190,12 +192,11 @@ def test_duplicates_across_groups_against_the_oracle(name):
 
 
 def test_neighbours_are_searched_once_for_all(monkeypatch):
-    points, groups = HOSTILE["low_rank"](), GROUPINGS["eights"](400)
-    cloud, searches, nearest_neighbours = (
-        Cloud(points, groups=groups, n_neighbours=32),
-        [],
-        module.nearest_neighbours,
-    )
+    points = HOSTILE["low_rank"]()
+    groups = GROUPINGS["eights"](400)
+    cloud = Cloud(points, groups=groups, n_neighbours=32)
+    searches = []
+    nearest_neighbours = module.nearest_neighbours
     monkeypatch.setattr(
         module,
         "nearest_neighbours",

@@ -151,7 +151,8 @@ def test_resume_is_one_curve_and_a_second_training_another_run(tmp_path, small_p
     assert {path: path.stat().st_mtime_ns for path in written} == written
     trainer(tmp_path / "job", first, max_steps=2).train()
     assert len(open_store(store.path).runs()) == 2
-    moved, third = shutil.move(tmp_path / "job", tmp_path / "moved"), tracker(small_probe)
+    moved = shutil.move(tmp_path / "job", tmp_path / "moved")
+    third = tracker(small_probe)
     trainer(tmp_path / "third", third).train(resume_from_checkpoint=str(moved / "checkpoint-4"))
     assert third.store.steps("third") == [0, 2, 4, 6]  # with what the moved folder has
 

@@ -123,10 +123,8 @@ def test_a_block_that_changes_nothing():
     # vectors on a line stay there, and the block that made the line was not the one that was named
     on_a_line = with_layers(lambda *cell: repeat(*cell, anisotropy=0.99))
     undefined = with_layers(lambda *_: {"value": math.nan, "reason": "none"})
-    single, before_training = (
-        with_layers(repeat, metrics=["two_nn"]),
-        with_layers(repeat, steps=[0]),
-    )
+    single = with_layers(repeat, metrics=["two_nn"])
+    before_training = with_layers(repeat, steps=[0])
     assert not any(
         "idle block" in kinds(other)
         for other in (near, on_a_line, undefined, single, before_training)

@@ -161,7 +161,8 @@ def naive_cka(x: np.ndarray, y: np.ndarray) -> float:
             - 2 * a.sum(0) @ b.sum(0) / (n - 2)
         )
 
-    a, b = x @ x.T, y @ y.T
+    a = x @ x.T
+    b = y @ y.T
     np.fill_diagonal(a, 0)
     np.fill_diagonal(b, 0)
     return float(hsic(a, b) / np.sqrt(hsic(a, a) * hsic(b, b)))
@@ -169,9 +170,11 @@ def naive_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 def naive_unbiased_ratio(x: np.ndarray) -> float:
     """By the formulas of Himeno and Yamada, on matrices."""
-    n, centred = len(x), x - x.mean(0)
+    n = len(x)
+    centred = x - x.mean(0)
     covariance = centred.T @ centred / (n - 1)
-    square, trace = (covariance**2).sum(), np.trace(covariance)
+    square = (covariance**2).sum()
+    trace = np.trace(covariance)
     q = ((centred**2).sum(1) ** 2).sum() / (n - 1)
     a = (n - 1) * (n - 2) * square + trace**2 - n * q
     return float((2 * square + (n * n - 3 * n + 1) * trace**2 - n * q) / a)
@@ -187,7 +190,8 @@ def naive_imbalance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def naive_procrustes(x: np.ndarray, y: np.ndarray) -> float:
-    x, y = x - x.mean(0), y - y.mean(0)
+    x = x - x.mean(0)
+    y = y - y.mean(0)
     nuclear = np.linalg.svd(x.T @ y, compute_uv=False).sum()
     return float(2 - 2 * nuclear / np.linalg.norm(x) / np.linalg.norm(y))
 
@@ -264,7 +268,8 @@ def test_the_standard_error_is_the_spread_over_clouds_of_other_windows(name: str
     another.
     """
     kernel: kernels.cloud.Kernel = getattr(kernels, name)
-    values, errors = [], []
+    values = []
+    errors = []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
         centres = torch.randn(150, 6, generator=generator).repeat_interleave(4, 0)
@@ -286,7 +291,8 @@ def test_the_standard_error_is_the_spread_over_clouds_of_other_windows(name: str
 
 
 def test_an_influence_is_the_change_of_the_anisotropy_without_a_window():
-    x, windows = low_rank().double(), torch.arange(400) // 4
+    x = low_rank().double()
+    windows = torch.arange(400) // 4
     whole = kernels.anisotropy(x)
     without = torch.stack([kernels.anisotropy(x[windows != window]) for window in range(100)])
     jackknife = (99 / 100 * (without - without.mean()).square().sum()).sqrt()
@@ -305,7 +311,8 @@ def test_tokens_against_the_vocabulary():
     table = torch.randn(50, 12, generator=torch.Generator().manual_seed(0))
     ids = torch.arange(40) % 50
     x = table[ids] + 0.8 * torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
-    unit, rows = x / x.norm(dim=1, keepdim=True), table / table.norm(dim=1, keepdim=True)
+    unit = x / x.norm(dim=1, keepdim=True)
+    rows = table / table.norm(dim=1, keepdim=True)
     products = (unit.double() @ rows.double().T).numpy()
     own = products[np.arange(40), ids]
     ranks = (products > own[:, None]).sum(1)
@@ -314,7 +321,8 @@ def test_tokens_against_the_vocabulary():
     assert kernels.token_rank(x, ids, vocabulary).item() == np.median(ranks)
     assert kernels.token_top1_match(x, ids, vocabulary).item() == (ranks == 0).mean()
     distances = (x.double()[:, None] - table.double()).norm(dim=2).numpy()
-    near, own = Vocabulary(table, by_distance=True), distances[np.arange(40), ids]
+    near = Vocabulary(table, by_distance=True)
+    own = distances[np.arange(40), ids]
     assert kernels.token_distance(x, ids, near).item() == pytest.approx(own.mean(), rel=1e-9)
     assert kernels.token_rank(x, ids, near).item() == np.median((distances < own[:, None]).sum(1))
 

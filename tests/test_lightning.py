@@ -63,7 +63,8 @@ def test_steps(tmp_path, small_probe, schedule, settings, expected):
 
 
 def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, small_probe):
-    attached, saved = tracker(small_probe, 3), SavedWeights()
+    attached = tracker(small_probe, 3)
+    saved = SavedWeights()
     trainer(tmp_path, attached, saved, precision="bf16-mixed").fit(Job(), batches())
     frame = attached.store.to_pandas()
     assert set(frame["step"]) == {0, 3, 6, 8}
@@ -191,7 +192,8 @@ def test_a_step_that_waits_is_measured_where_the_training_breaks_off(tmp_path, s
 
 
 def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):
-    attached, job = tracker(small_probe, 3), Job()
+    attached = tracker(small_probe, 3)
+    job = Job()
     trainer(tmp_path, attached).fit(job, batches())
     frame = attached.store.to_pandas()
     losses = frame[frame.metric == "train/loss"].set_index("step")["value"]

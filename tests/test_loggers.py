@@ -154,10 +154,8 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
         if record["type"] == "metric" and "name" in record["metric"]
     ]
     on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
-    sections, keys = (
-        ("anisotropy", "anisotropy_no_sink"),
-        ("layer_00", "layer_01", "layer_02", "mean", "min", "max"),
-    )
+    sections = ("anisotropy", "anisotropy_no_sink")
+    keys = ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
     # sorted lists, not sets: each name is defined once, whatever the number of steps
     charts = [f"charts/{section}_over_depth" for section in sections]
     named = [f"{section}/{key}" for section in sections for key in keys]
@@ -178,10 +176,8 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
 
 @pytest.mark.process
 def test_every_logger_is_served(row, wandb_logger, tmp_path):
-    table, board = (
-        CSVLogger(tmp_path, name="", version="csv"),
-        TensorBoardLogger(tmp_path, name="", version="tb"),
-    )
+    table = CSVLogger(tmp_path, name="", version="csv")
+    board = TensorBoardLogger(tmp_path, name="", version="tb")
     log_rows(checkpoint(row, 4), [table, wandb_logger, board], 4)
     table.save()
     board.finalize("success")
@@ -239,10 +235,8 @@ class BrokenBoard(TensorBoardLogger):
 
 
 def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
-    broken, board = (
-        BrokenBoard(tmp_path / "broken"),
-        TensorBoardLogger(tmp_path, name="", version="tb"),
-    )
+    broken = BrokenBoard(tmp_path / "broken")
+    board = TensorBoardLogger(tmp_path, name="", version="tb")
     with pytest.raises(ValueError, match="you tried to log"):  # what Lightning makes of it
         log_rows(checkpoint(row, 4), [broken, board], 4)
     with pytest.raises(ConnectionError, match="^the board is gone$"):

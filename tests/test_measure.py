@@ -137,7 +137,13 @@ def test_nothing_is_computed_after_the_first_undefined_batch(hand_written, small
         raise kernels.UndefinedError("no value")
 
     frame = measure(
-        hand_written, small_probe, [Metric("none", kernel, "never defined", (0, 1), "nobody")]
+        hand_written,
+        small_probe,
+        [
+            Metric(
+                name="none", kernel=kernel, meaning="never defined", range=(0, 1), source="nobody"
+            )
+        ],
     ).to_pandas()
     assert set(frame["reason"]) == {"batch 0: no value"}
     assert frame["n_batches"].tolist() == [small_probe.n_batches] * 4
@@ -148,7 +154,9 @@ def test_a_failing_kernel_is_raised_or_recorded(hand_written, small_probe):
     def kernel(cloud):
         raise RuntimeError("out of memory")
 
-    broken = Metric("broken", kernel, "always fails", (0, 1), "nobody")
+    broken = Metric(
+        name="broken", kernel=kernel, meaning="always fails", range=(0, 1), source="nobody"
+    )
     with pytest.raises(RuntimeError, match="out of memory"):
         measure(hand_written, small_probe, [broken])
     frame = measure(hand_written, small_probe, [broken, "two_nn"], on_error="record").to_pandas()
@@ -184,7 +192,9 @@ def test_a_layer_is_let_go_when_it_is_measured(
     hand_written, small_probe, tmp_path, monkeypatch, states_bytes, files
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_files, alive, measured = [], [], []
+    in_files = []
+    alive = []
+    measured = []
 
     def watch(view, subset):
         in_files.append(Path("/proc/self/maps").read_text().count(f"{tmp_path}/"))
@@ -217,7 +227,15 @@ def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, mon
         measure(
             hand_written,
             small_probe,
-            [Metric("broken", kernel, "always fails", (0, 1), "nobody")],
+            [
+                Metric(
+                    name="broken",
+                    kernel=kernel,
+                    meaning="always fails",
+                    range=(0, 1),
+                    source="nobody",
+                )
+            ],
             states_bytes=0,
         )
     assert not list(tmp_path.iterdir())

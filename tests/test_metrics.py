@@ -71,10 +71,8 @@ def frames(probe) -> dict[str, pd.DataFrame]:
     found = {}
     for family in CONFIGS:
         with tempfile.TemporaryDirectory() as folder:
-            state_cache, model = (
-                StateCache(Path(folder), run="r", probe=probe.hash),
-                model_of(family, HEADS.get(family, AutoModel)),
-            )
+            state_cache = StateCache(Path(folder), run="r", probe=probe.hash)
+            model = model_of(family, HEADS.get(family, AutoModel))
             measure(model, probe, "all", state_cache=state_cache)
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -236,7 +234,8 @@ def test_attention_is_that_of_the_eager_model(probe):
 
 
 def test_a_checkpoint_is_compared_with_the_one_before(tmp_path, probe):
-    state_cache, model = StateCache(tmp_path, run="r", probe=probe.hash), model_of("bert")
+    state_cache = StateCache(tmp_path, run="r", probe=probe.hash)
+    model = model_of("bert")
     first = measure(model, probe, ["cka_previous"], state_cache=state_cache).to_pandas()
     assert first["value"].isna().all()
     assert first["compared_to"].isna().all()
@@ -307,7 +306,8 @@ def test_two_tables_of_two_stacks_are_not_mixed_up(probe):
 
 @needs_weights
 def test_attention_heeds_the_subset_and_leaves_out_what_has_no_pairs(probe):
-    model, names = model_of("bert"), ["attention_topic_gap", "attention_topic_gap@even"]
+    model = model_of("bert")
+    names = ["attention_topic_gap", "attention_topic_gap@even"]
     frame = measure(model, probe, names).to_pandas()
     own = frame[frame["head"].isna()].set_index(["subset", "layer"])
     assert (own.loc["all", "value"] != own.loc["even", "value"]).all()

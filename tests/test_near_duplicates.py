@@ -61,7 +61,8 @@ def test_an_estimate_is_that_of_the_cloud_without_them(
     2.7.
     """
     x = clean(dtype)
-    found, expected = ESTIMATORS[name](with_near_duplicates(x, share, noise)), ESTIMATORS[name](x)
+    found = ESTIMATORS[name](with_near_duplicates(x, share, noise))
+    expected = ESTIMATORS[name](x)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
 
 

@@ -58,7 +58,8 @@ def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
         for row in make_published("mine", steps=STEPS)
     ]
     both = fill(tmp_path, make_published("mine", steps=STEPS), averaged)
-    shown, asked = heatmap(both, "two_nn"), heatmap(both, "two_nn", run="mine (averaged)")
+    shown = heatmap(both, "two_nn")
+    asked = heatmap(both, "two_nn", run="mine (averaged)")
     assert (set(np.ravel(shown.data[0].z)) == {1.0}, set(np.ravel(asked.data[0].z)) == {1.0}) == (
         False,
         True,

@@ -17,7 +17,8 @@ RAGGED = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
 
 
 def padded(side: str, pad: int = 0):
-    ids, mask = [], []
+    ids = []
+    mask = []
     for sequence in RAGGED:
         filler = [pad] * (6 - len(sequence))
         ids.append(filler + sequence if side == "left" else sequence + filler)

@@ -34,7 +34,8 @@ def store(tmp_path):
 
 
 def test_rows_are_those_of_the_store(store):
-    frame, expected = query(store, "select * from rows"), store.to_pandas()
+    frame = query(store, "select * from rows")
+    expected = store.to_pandas()
     assert list(frame.columns) == ["store", *COLUMNS]
     assert set(frame["store"]) == {str(store.path)}
     assert len(frame) == len(expected)
@@ -222,7 +223,9 @@ def test_all_stores_below_a_folder_or_none(store, tmp_path, capsys, monkeypatch)
 
 @pytest.mark.parametrize("is_measured_before", [False, True])
 def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_measured_before):
-    steps, copies, run = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (4, 64), "lab/model-70m"
+    steps = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    copies = (4, 64)
+    run = "lab/model-70m"
     genuine = [step for step in steps if step not in copies]
     wrong = {"anisotropy": lambda step, depth: 0.9 if step in copies else 0.3, "noise": 0.001}
     measured = steps if is_measured_before else genuine
@@ -238,11 +241,12 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
             step, "a copy: it has the weights of step512", same_as="step512", **later
         )
         store.write(
-            MeasurementKey(run, step, probe, "0123abcd").failed,
+            MeasurementKey(run=run, step=step, probe=probe, metrics="0123abcd").failed,
             [each for each in rows if math.isnan(each.value)],
         )
     clean = fill(tmp_path / "clean", make_published(run, steps=genuine, **wrong))
-    found, expected = store.to_pandas(), clean.to_pandas()
+    found = store.to_pandas()
+    expected = clean.to_pandas()
     assert all(
         not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values()
     )

@@ -271,7 +271,8 @@ published:
 def test_published_values_in_tables_of_studies(tmp_path):
     """A study with other options, or of a stand-in, is no reproduction."""
     (tmp_path / "mine.yaml").write_text(OF_STUDIES)
-    recipe, folder = read_recipe(tmp_path / "mine.yaml"), tmp_path / "tables"
+    recipe = read_recipe(tmp_path / "mine.yaml")
+    folder = tmp_path / "tables"
     store = open_store(tmp_path / "store")
     outcomes, _ = evaluate(recipe, store, tables=folder)
     assert [outcome.verdict for outcome in outcomes] == ["not run"]

@@ -208,7 +208,8 @@ def test_logarithmic_colours_keep_a_place_for_zero():
 
 
 def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
-    values, ends = np.array([[0.4, 0.6]]), np.array([0.3, np.nan, 0.5, np.nan])
+    values = np.array([[0.4, 0.6]])
+    ends = np.array([0.3, np.nan, 0.5, np.nan])
     assert plotly_axis(value_axis("anisotropy", values, ends))["range"] == [
         0,
         pytest.approx(0.63),

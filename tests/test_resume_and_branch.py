@@ -49,7 +49,8 @@ class RestoresLate(SingleDeviceStrategy):
 def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, small_probe, is_late):
     pl.seed_everything(1)
     settings = {"logger": False, "overfit_batches": 1}
-    first, second = tracker(small_probe, 2), tracker(small_probe, 2)
+    first = tracker(small_probe, 2)
+    second = tracker(small_probe, 2)
     trainer(tmp_path / "job", first, saving(tmp_path / "saved"), max_steps=6, **settings).fit(
         Repeatable(), batches(shuffle=False)
     )
@@ -167,9 +168,11 @@ def test_a_run_that_measured_nothing_passes_on_what_it_went_on_from(tmp_path, sm
 def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
     """From a checkpoint in the middle, with another learning rate, in the same place."""
     settings = {"logger": False}
-    first, second = tracker(small_probe, 2), tracker(small_probe, 2)
+    first = tracker(small_probe, 2)
+    second = tracker(small_probe, 2)
     trainer(tmp_path / "job", first, saving(tmp_path / "saved"), **settings).fit(Job(), batches())
-    before, trunk = files(tmp_path), first.store.to_pandas()
+    before = files(tmp_path)
+    trunk = first.store.to_pandas()
     job = Job(learning_rate=1e-4)
     trainer(tmp_path / "job", second, **settings).fit(
         job, batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
@@ -193,7 +196,8 @@ def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe
     trainer(
         tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4
     ).fit(Job(), batches())
-    before, branch = files(tmp_path / "a"), tracker(small_probe)
+    before = files(tmp_path / "a")
+    branch = tracker(small_probe)
     trainer(tmp_path / "b", branch).fit(
         Job(1e-3), batches(), ckpt_path=tmp_path / "a" / "saved" / "step=4.ckpt"
     )
@@ -204,7 +208,8 @@ def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe
         4,
         8,
     ]  # with the common part, which is in the other store
-    moved, later = shutil.move(tmp_path / "a", tmp_path / "moved"), tracker(small_probe)
+    moved = shutil.move(tmp_path / "a", tmp_path / "moved")
+    later = tracker(small_probe)
     logger = CSVLogger(moved, name="job", version="1")
     trainer(moved, later, logger=logger).fit(
         Job(), batches(), ckpt_path=moved / "saved" / "step=4.ckpt"
@@ -278,7 +283,8 @@ def test_one_callback_serves_folds_and_copies_serve_trials(tmp_path, small_probe
 
 
 def test_fit_twice_with_one_trainer_is_one_curve(tmp_path, small_probe):
-    attached, job = tracker(small_probe), Job()
+    attached = tracker(small_probe)
+    job = Job()
     fitting = trainer(tmp_path, attached, max_steps=4)
     fitting.fit(job, batches())
     fitting.fit_loop.epoch_loop.max_steps = 8

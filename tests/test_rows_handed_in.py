@@ -25,10 +25,15 @@ def faults(folder: Path) -> list[str]:
             found.append(f"{path.name}: expected the columns of this version")
             continue
         rows = table.to_pandas()
-        values, first = rows[rows["layer"].notna() & rows["value"].notna()], rows.iloc[0]
+        values = rows[rows["layer"].notna() & rows["value"].notna()]
+        first = rows.iloc[0]
         commit = str(first["checkpoint"]).rpartition("@")[2]
         key = MeasurementKey(
-            first["run"], first["step"], first["probe"], path.stem.rpartition("-")[2], commit
+            run=first["run"],
+            step=first["step"],
+            probe=first["probe"],
+            metrics=path.stem.rpartition("-")[2],
+            checkpoint=commit,
         )
         at_layers = values.loc[
             (values["metric"] == "anisotropy") & (values["subset"] == "all"), "layer"
@@ -76,6 +81,11 @@ def test_a_row_that_does_not_say_it_is_named(changed, message, finished, tmp_pat
     commit = "0123abcd" * 5
     of_measured = {"checkpoint": f"lab/bert@{commit}", "design": "paper", "probe": "ab" * 8}
     rows = [replace(row, **changed) for row in finished(**of_measured)]
-    open_store(tmp_path).write(MeasurementKey("lab/bert", 0, rows[0].probe, "0f" * 4, commit), rows)
+    open_store(tmp_path).write(
+        MeasurementKey(
+            run="lab/bert", step=0, probe=rows[0].probe, metrics="0f" * 4, checkpoint=commit
+        ),
+        rows,
+    )
     found = faults(tmp_path)
     assert not found if message is None else any(message in each for each in found)

@@ -34,7 +34,7 @@ def measured(store, run, steps, weights="w{step}", value=None):
             )
         ]
         store.write(
-            MeasurementKey(run.id, step, "probehash", "m"),
+            MeasurementKey(run=run.id, step=step, probe="probehash", metrics="m"),
             [replace(one, measured_at=at) for one in rows],
         )
     return run
@@ -150,7 +150,7 @@ def test_two_children_of_one_run(store):
 def test_failed_steps_do_not_keep_a_run_in_view(store):
     first = measured(store, store.begin_run("a"), [0, 4])
     store.write(
-        MeasurementKey(first.id, 8, "probehash", "m").failed,
+        MeasurementKey(run=first.id, step=8, probe="probehash", metrics="m").failed,
         [row(step=8, layer=None, reason="no memory")],
     )
     measured(store, store.begin_run("a", parent=first.id, parent_step=4), [8])
@@ -166,7 +166,7 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     stranger = measured(store, store.begin_run("c"), [16])
 
     def found(step, weights, metrics="m"):
-        key = MeasurementKey(run.id, step, "probehash", metrics)
+        key = MeasurementKey(run=run.id, step=step, probe="probehash", metrics=metrics)
         measurement = store.find_measurement(key, weights)
         if measurement is None:
             return None
@@ -180,10 +180,15 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     assert found(8, "other") is found(8, None) is found(8, "w8", "other metrics") is None
     assert found(16, "w16") is None
     assert (
-        store.find_measurement(MeasurementKey(stranger.id, 16, "probehash", "m"), "w16") is not None
+        store.find_measurement(
+            MeasurementKey(run=stranger.id, step=16, probe="probehash", metrics="m"), "w16"
+        )
+        is not None
     )
-    rows, _ = store.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")
-    store.write(MeasurementKey(run.id, 8, "probehash", "m"), rows)
+    rows, _ = store.find_measurement(
+        MeasurementKey(run=run.id, step=8, probe="probehash", metrics="m"), "w8"
+    )
+    store.write(MeasurementKey(run=run.id, step=8, probe="probehash", metrics="m"), rows)
     assert store.to_pandas("b")["run_id"].tolist() == [first.id] * 3
 
 
@@ -195,7 +200,9 @@ def test_a_parent_in_another_store(store, tmp_path, caplog):
     assert str(tmp_path) not in (other.folder_of(run.id) / "run.json").read_text()
     assert other.steps("b") == [0, 4, 8, 12]
     assert (
-        other.find_measurement(MeasurementKey(run.id, 8, "probehash", "m"), "w8")[0][0].run_id
+        other.find_measurement(
+            MeasurementKey(run=run.id, step=8, probe="probehash", metrics="m"), "w8"
+        )[0][0].run_id
         == parent.id
     )
     assert store.runs() == ["a"]
@@ -216,7 +223,9 @@ def test_a_parent_in_another_store(store, tmp_path, caplog):
 def test_folders_without_a_description_are_runs(store):
     """Sweeps, and the rows of others: their folder is their name."""
     for step in (0, 8):
-        store.write(MeasurementKey("a", step, "p", "m"), [row(run="a", step=step)])
+        store.write(
+            MeasurementKey(run="a", step=step, probe="p", metrics="m"), [row(run="a", step=step)]
+        )
     run = measured(store, store.begin_run("a"), [0])
     assert store.runs() == ["a", "a (2, 2026-11-26 02:00)"]
     assert store.steps("a") == [0, 8]

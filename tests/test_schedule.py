@@ -65,7 +65,8 @@ def test_a_step_is_due_once_however_often_it_is_reached():
     """Gradient accumulation reaches a step several times; a step that was left out may still be the
     last one.
     """
-    state, asked = ScheduleState(2), []
+    state = ScheduleState(2)
+    asked = []
     assert [state.is_due(step) for step in (0, 0, 1, 2, 2, 3)] == [
         True,
         False,

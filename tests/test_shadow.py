@@ -67,7 +67,9 @@ class Slotted:
         self.seen = []
 
 
-STATS, TOTAL, SEEN = Cache(), torch.zeros(2), Slotted()
+STATS = Cache()
+TOTAL = torch.zeros(2)
+SEEN = Slotted()
 
 
 class Part(nn.Module):
@@ -128,20 +130,17 @@ class Part(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        self.kind, self.items, self.by_length, self.recent = (
-            kind,
-            [],
-            defaultdict(list),
-            deque(maxlen=3),
-        )
-        self.counter, self._n, self.plain, self.cache, self.slotted = (
-            Counter(),
-            0,
-            torch.zeros(16),
-            Cache(),
-            Slotted(),
-        )
-        self.scale, self.inner = nn.Parameter(torch.ones(16)), nn.Linear(2, 2)
+        self.kind = kind
+        self.items = []
+        self.by_length = defaultdict(list)
+        self.recent = deque(maxlen=3)
+        self.counter = Counter()
+        self._n = 0
+        self.plain = torch.zeros(16)
+        self.cache = Cache()
+        self.slotted = Slotted()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.inner = nn.Linear(2, 2)
         self.helpers = [Cache()]
         self.quantised = type("Quantised", (nn.Parameter,), {})(torch.ones(2))
         self.quantised.state = type(
@@ -150,12 +149,11 @@ class Part(nn.Module):
         self.register_buffer("load", torch.zeros(2))
         self.register_buffer("big", torch.ones(600_000))
         self.of_torch = torch.Generator().manual_seed(1)
-        self.of_numpy, self.of_python = np.random.default_rng(1), random.Random(1)
-        self.numbers, self.table, self.array = (
-            itertools.count(),
-            np.zeros(200_000),
-            array("d", [1.0]),
-        )
+        self.of_numpy = np.random.default_rng(1)
+        self.of_python = random.Random(1)
+        self.numbers = itertools.count()
+        self.table = np.zeros(200_000)
+        self.array = array("d", [1.0])
         self.bound, self.partial, self.me = (
             self.note,
             functools.partial(Part.note, self),
@@ -242,7 +240,8 @@ def probe():
 @pytest.mark.parametrize("kind", Part.WRITES)
 def test_what_a_forward_pass_writes_is_not_found_in_the_model(kind, probe):
     model = writing(kind)
-    before, weights = state_of(model), [p.data_ptr() for p in model.parameters()]
+    before = state_of(model)
+    weights = [p.data_ptr() for p in model.parameters()]
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"shadow"}
     assert state_of(model) == before
@@ -252,7 +251,8 @@ def test_what_a_forward_pass_writes_is_not_found_in_the_model(kind, probe):
 
 def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
     torch.manual_seed(0)
-    model, tokens = HandWritten().eval(), random_tokens(2, 12)
+    model = HandWritten().eval()
+    tokens = random_tokens(2, 12)
     other = Shadow(model).module
     with torch.no_grad():
         assert torch.equal(other(tokens), model(tokens))
@@ -264,7 +264,8 @@ def test_a_shadow_gives_the_very_same_values_and_no_memory_of_weights():
 
 def test_a_shadow_that_goes_ends_nothing_and_advances_no_iterator():
     model = HandWritten()
-    model.held, model.pairs = Held(), zip(iter((4, 5)), range(2), strict=True)
+    model.held = Held()
+    model.pairs = zip(iter((4, 5)), range(2), strict=True)
     other = Shadow(model).module
     assert next(other.pairs) == next(model.pairs) == (4, 0)
     del other
@@ -282,7 +283,9 @@ def test_a_hook_that_begins_to_act_later_is_not_left_out(probe):
 
 def test_hooks_that_look_on_see_nothing_and_hooks_that_change_something_act(probe):
     torch.manual_seed(0)
-    model, seen, shift = HandWritten(), Counter(), torch.linspace(-3, 3, 16)
+    model = HandWritten()
+    seen = Counter()
+    shift = torch.linspace(-3, 3, 16)
 
     class Statistics:
         mean = 0.0
@@ -339,16 +342,15 @@ def test_hooks_that_make_weights_act(make, probe):
     assert values(model, probe)
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     with torch.no_grad():
-        found, expected = (
-            Shadow(model).module.eval()(random_tokens(2, 12)),
-            model.eval()(random_tokens(2, 12)),
-        )
+        found = Shadow(model).module.eval()(random_tokens(2, 12))
+        expected = model.eval()(random_tokens(2, 12))
     assert torch.equal(found, expected)
 
 
 def test_other_weights_stand_in_for_the_models_own(probe):
     torch.manual_seed(0)
-    model, averaged = HandWritten(), HandWritten()
+    model = HandWritten()
+    averaged = HandWritten()
     model.head.weight, averaged.head.weight = model.token.weight, averaged.token.weight
     before = copy.deepcopy(model.state_dict())
     parameters = {f"module.{name}": p for name, p in averaged.named_parameters()}
@@ -468,7 +470,8 @@ def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatc
     torch.manual_seed(0)
     model = HandWritten()
     plain = values(model, probe)
-    mode, flops = Counting(), FlopCounterMode(display=False)
+    mode = Counting()
+    flops = FlopCounterMode(display=False)
     contexts = {
         "inference": torch.inference_mode,
         "no_grad": torch.no_grad,

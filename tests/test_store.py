@@ -114,14 +114,16 @@ def test_a_step_that_is_published_again_has_a_file_of_its_own(tmp_path):
 )
 def test_a_run_is_stored_inside_the_store_whatever_its_name(tmp_path, run):
     store = open_store(tmp_path / "store")
-    written = store.write(MeasurementKey(run, 8, "p", "m"), [row(run=run)])
+    written = store.write(MeasurementKey(run=run, step=8, probe="p", metrics="m"), [row(run=run)])
     assert written.resolve().parent.parent == (tmp_path / "store").resolve()
     assert store.to_pandas(run)["run"].tolist() == [run] == store.runs()
 
 
 def test_distinct_runs_have_distinct_folders():
     names = ["a/b", "a%2Fb", "a b", ".a", "%2Ea", "a--b"]
-    assert len({MeasurementKey(name, 0, "p", "m").filename for name in names}) == len(names)
+    assert len(
+        {MeasurementKey(run=name, step=0, probe="p", metrics="m").filename for name in names}
+    ) == len(names)
 
 
 @pytest.mark.parametrize("part", ["run", "checkpoint", "probe", "metrics"])
@@ -295,16 +297,17 @@ def store(tmp_path):
         rows = failure_rows(
             Checkpoint(run="r", model="m", step=step), metrics, "lost", probe="p", same_as=same_as
         )
-        key = MeasurementKey("r", step, "p", "new").failed
+        key = MeasurementKey(run="r", step=step, probe="p", metrics="new").failed
         store.write(key, [dataclasses.replace(one, measured_at=at) for one in rows])
 
     for step in (0, 1, 2, 3):
         store.write(
-            MeasurementKey("r", step, "p", "old"),
+            MeasurementKey(run="r", step=step, probe="p", metrics="old"),
             [measured(step, 1.0, metric="two_nn"), measured(step, 5.0, 2)],
         )
     store.write(
-        MeasurementKey("r", 1, "p", "new"), [measured(1, 2.0, metric="two_nn", at="2026-01-03")]
+        MeasurementKey(run="r", step=1, probe="p", metrics="new"),
+        [measured(1, 2.0, metric="two_nn", at="2026-01-03")],
     )
     failed(0, "2026-01-01")
     failed(2, "2026-01-03")
@@ -327,8 +330,11 @@ def test_the_newest_counts_and_replaced_failures_and_values_of_copies_are_left_o
 
 def test_rows_of_different_layer_selections_are_distinct(tmp_path):
     store = open_store(tmp_path)
-    store.write(MeasurementKey("run", 8, "p", "one"), [row()])
-    store.write(MeasurementKey("run", 8, "p", "two"), [row(layers='["blocks.1"]', value=1.0)])
+    store.write(MeasurementKey(run="run", step=8, probe="p", metrics="one"), [row()])
+    store.write(
+        MeasurementKey(run="run", step=8, probe="p", metrics="two"),
+        [row(layers='["blocks.1"]', value=1.0)],
+    )
     assert sorted(store.to_pandas()["value"]) == [1.0, 7.25]
 
 

@@ -334,8 +334,10 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
 
 
 def test_cosines_of_kinds_of_change_against_means_by_hand():
-    random, kinds = np.random.RandomState(0), ["a", "b", "b", "a", "c", "c"]
-    before, change = random.randn(6, 7), random.randn(6, 7)
+    random = np.random.RandomState(0)
+    kinds = ["a", "b", "b", "a", "c", "c"]
+    before = random.randn(6, 7)
+    change = random.randn(6, 7)
     found = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(
         ["kind", "other"]
     )
@@ -360,7 +362,8 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
 
 def test_two_collections_against_pairs_by_hand():
     random = np.random.RandomState(0)
-    one, other = random.randn(5, 4) - 30, random.randn(6, 4) + 30
+    one = random.randn(5, 4) - 30
+    other = random.randn(6, 4) + 30
     rows = collection_rows(np.concatenate([one, other]), np.repeat(["a", "b"], [5, 6]))
     found = pd.DataFrame(rows).set_index(["texts", "quantity"])
     assert found["nearest"].eq(1).all()
@@ -484,13 +487,17 @@ def decoder(save_model):
 
 @pytest.mark.parametrize("positions", [False, True], ids=["", "positions"])
 def test_trajectories_against_naive_ones(positions):
-    table, ids = random(40, 8), [3, 7, 3, 39, 0]
+    table = random(40, 8)
+    ids = [3, 7, 3, 39, 0]
     added = random(5, 8, seed=1) if positions else None
     keys = [(layer, state) for layer in range(3) for state in ("attention", "block")]
     vectors = [random(5, 8, seed=number) + table[ids] for number in range(6)]
-    sentence = SentenceStates(ids, dict(zip(keys, vectors, strict=True)), table, [])
+    sentence = SentenceStates(
+        ids=ids, vectors=dict(zip(keys, vectors, strict=True)), embeddings=table, reasons=[]
+    )
     found = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
-    lines, near = found.table.to_dict("records"), found.nearest.to_dict("records")
+    lines = found.table.to_dict("records")
+    near = found.nearest.to_dict("records")
     assert len(lines) == 6 * 5
     assert len(near) == 6 * 5 * 4
     for number, line in enumerate(lines):
@@ -545,7 +552,8 @@ def moving_classes():
     """Ten sequences of two function and two content words, at three layers; the first jump and
     return, the others leave at the end."""
     members = {"function": np.arange(0, 40, 2), "content": np.arange(1, 40, 2)}
-    values, ranks = np.full((3, 40), 0.9), np.zeros((3, 40))
+    values = np.full((3, 40), 0.9)
+    ranks = np.zeros((3, 40))
     values[1, 0::2], ranks[1, 0::2] = 0.5, 99
     values[2, 1::2], ranks[2, 1::2] = 0.8, 999
     values[2, 1] = 0.95
@@ -608,7 +616,8 @@ def test_density_against_a_naive_one():
 
 
 def test_common_direction_against_all_pairs():
-    before, after = random(12, 5), random(12, 5, seed=1) + 0.7
+    before = random(12, 5)
+    after = random(12, 5, seed=1) + 0.7
     after[4] = before[4]  # does not move
     sequences = torch.tensor([4, 4, 4, 9, 9, 9, 9, 11, 4, 4, 9, 30])
     within, between = common_direction(before, after, sequences)

@@ -59,7 +59,12 @@ def probe() -> Probe:
 def tasks(hub, commits, probe) -> list[Task]:
     """Three checkpoints of one repository."""
     model = PublishedModel(
-        "model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10
+        name="model",
+        suite="",
+        run="lab/model",
+        repository="lab/model",
+        revisions=r"step(?P<step>\d+)",
+        tokens_per_step=10,
     )
     return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
@@ -101,10 +106,8 @@ def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_n
 
 
 def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, without_figures):
-    live, saved = (
-        tracker(probe, 4),
-        SavePretrainedCheckpoint(4, tmp_path / "run" / "hf_checkpoints"),
-    )
+    live = tracker(probe, 4)
+    saved = SavePretrainedCheckpoint(4, tmp_path / "run" / "hf_checkpoints")
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
     assert live.store is not None
     shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
@@ -198,7 +201,9 @@ def test_the_attention_of_the_live_run_is_used(family, tmp_path, probe):
     eager = build_model("gpt_neox", **SIZES)
     eager.set_attn_implementation("eager")
     live = repdyn.measure(eager, probe, ["anisotropy"], checkpoint=Checkpoint(run="live"))
-    open_store(folder / "repdyn").write(MeasurementKey("live", 0, probe.hash, "metrics"), live.rows)
+    open_store(folder / "repdyn").write(
+        MeasurementKey(run="live", step=0, probe=probe.hash, metrics="metrics"), live.rows
+    )
     swept = repdyn.sweep(folder, probe=probe, store=tmp_path / "store", **QUIET)
     frame = swept.to_pandas()
     assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}
@@ -214,7 +219,9 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
     profile = repdyn.measure(eager, probe, metrics, checkpoint=Checkpoint(run="live", step=8))
     store = open_store(tmp_path / "live")
     run = store.begin_run("live")  # whose folder has another name
-    store.write(MeasurementKey(run.id, 8, probe.hash, "metrics"), profile.rows, probe)
+    store.write(
+        MeasurementKey(run=run.id, step=8, probe=probe.hash, metrics="metrics"), profile.rows, probe
+    )
     options = {name: value for name, value in QUIET.items() if name != "metrics"}
     swept = repdyn.sweep(
         family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options
@@ -338,9 +345,12 @@ def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
 def test_the_same_failure_of_all_ends_a_sweep(hub, family, probe, tmp_path):
     for step in range(7):
         hub.publish("lab/many", f"step{step}", family[8])
-    model = PublishedModel("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
+    model = PublishedModel(
+        name="many", suite="", run="lab/many", repository="lab/many", revisions=r"step(?P<step>\d+)"
+    )
     many = [Task(target, probe) for target in select_targets(model, Hub()).targets]
-    wrong, store = settings(["anisotropy"], layers="blocks.*"), open_store(tmp_path / "store")
+    wrong = settings(["anisotropy"], layers="blocks.*")
+    store = open_store(tmp_path / "store")
     with pytest.raises(SweepStoppedError, match="first 5"):
         measure_tasks(many, store, wrong, downloads_in(tmp_path / "d"))
     assert len(partition_tasks(many, store, wrong).failed_before) == 5

@@ -62,7 +62,8 @@ def with_heads(run, n_heads=2):
 
 def test_values_of_heads_are_apart(run):
     frame = with_heads(run)
-    rows, heads = measurements(frame), of_heads(frame)
+    rows = measurements(frame)
+    heads = of_heads(frame)
     assert rows["head"].isna().all()
     assert rows["value"].max() < 100
     assert sorted(heads["head"].unique()) == [0, 1]
@@ -128,7 +129,8 @@ def test_layer_mean_does_not_hide_an_unknown_interval(run):
 
 
 def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
-    rows, pooled = measurements(run(steps=(0,))), measurements(run(steps=(0,), **DENSE))
+    rows = measurements(run(steps=(0,)))
+    pooled = measurements(run(steps=(0,), **DENSE))
     np.testing.assert_allclose(rows["margin"], rows["high"] - rows["value"], rtol=1e-12)
     np.testing.assert_allclose(rows["margin"], rows["value"] - rows["low"], rtol=1e-12)
     assert pooled["margin"].isna().all()

@@ -78,7 +78,8 @@ def test_tokens_that_nobody_counts_are_unknown_and_not_none(attach):
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
 def test_the_loop_is_bit_identical(attach, precision):
-    plain, tracked = Loop(precision=precision), Loop(precision=precision)
+    plain = Loop(precision=precision)
+    tracked = Loop(precision=precision)
     torch.manual_seed(2)
     for _ in range(3):
         plain.step()
@@ -139,7 +140,13 @@ def test_the_last_summary_has_every_metric_that_was_asked_for(
         "two_nn",
         "effective_rank@no_sink",
         "cka_previous",
-        Metric("mine", lambda cloud: cloud.x.mean(), "the mean", (0, 1), "nobody"),
+        Metric(
+            name="mine",
+            kernel=lambda cloud: cloud.x.mean(),
+            meaning="the mean",
+            range=(0, 1),
+            source="nobody",
+        ),
     )
     with attach(HandWritten(), schedule=1, metrics=metrics) as tracker:
         tracker.step()
@@ -345,11 +352,9 @@ class FullDisk:
 
 
 def test_a_full_disk_loses_nothing_once_there_is_room_again(attach, monkeypatch, caplog, tmp_path):
-    logger, disk, loop = (
-        CSVLogger(tmp_path, name="logs", version="0"),
-        FullDisk(monkeypatch),
-        Loop(),
-    )
+    logger = CSVLogger(tmp_path, name="logs", version="0")
+    disk = FullDisk(monkeypatch)
+    loop = Loop()
     with attach(loop.model, schedule=1, on_error="warn", loggers=[logger]) as tracker:
         disk.full = True
         for _ in range(2):
@@ -368,7 +373,8 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(attach, monkeypatch,
 def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(
     attach, monkeypatch, caplog
 ):
-    disk, loop = FullDisk(monkeypatch), Loop()
+    disk = FullDisk(monkeypatch)
+    loop = Loop()
     with attach(loop.model, schedule=1, on_error="warn") as tracker:
         disk.full = True
         tracker.step(loss=loop.step())
@@ -392,11 +398,10 @@ def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(
     attach, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("repdyn.tracking.delivery.LOGGER_SECONDS", 0.1)
-    stuck, quick = (
-        Stuck(tmp_path, name="stuck", version="0"),
-        CSVLogger(tmp_path, name="quick", version="0"),
-    )
-    loop, steps = Loop(), []
+    stuck = Stuck(tmp_path, name="stuck", version="0")
+    quick = CSVLogger(tmp_path, name="quick", version="0")
+    loop = Loop()
+    steps = []
     quick.log_metrics = lambda metrics, step=None: steps.append(step)  # type: ignore[method-assign]
     tracker = attach(loop.model, schedule=1, loggers=[stuck, quick], on_error="warn").start()
     for _ in range(3):
@@ -447,7 +452,8 @@ def test_a_logger_that_fails_ends_no_training_and_hides_no_request_to_stop(
             raise OSError("no route to host")
 
     rule = Rule(name="stopping", when="above", metrics=("anisotropy",), bound=-1.0, stop=True)
-    loop, logger = Loop(), Failing(tmp_path, name="logs", version="0")
+    loop = Loop()
+    logger = Failing(tmp_path, name="logs", version="0")
     with attach(loop.model, schedule=1, loggers=[logger], alerts=[rule]) as tracker:
         tracker.step(loss=loop.step())
     assert tracker.store.steps("mine") == [0, 1]

@@ -53,7 +53,8 @@ def test_values_and_errors_come_back():
 
 
 def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_returned():
-    patience, release = TimeoutRunner(0.05), threading.Event()
+    patience = TimeoutRunner(0.05)
+    release = threading.Event()
     with pytest.raises(
         TimeoutError,
         match=r"writing took more than 0.05 s; is the disk or the network mount there\?",
@@ -124,7 +125,8 @@ def draw() -> list[float]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_generators_go_on_as_if_nothing_had_been_drawn(fails):
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    first, expected = draw(), draw()
+    first = draw()
+    expected = draw()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     assert draw() == first
     try:

@@ -119,7 +119,8 @@ def errors_of(
     """Compute the errors of a result and of its distances; NaN if undefined, for instance with
     distances of 0.
     """
-    value, pairs = _float64(found), None if distances is None else _float64(distances)
+    value = _float64(found)
+    pairs = None if distances is None else _float64(distances)
     if value.ndim == 2:
         value, pairs = np.float64(dimension(value)), value
     expected = reference.value_for(contender)
@@ -230,121 +231,144 @@ def _share(singular_value: Any, centred: Tensor) -> Tensor:
 
 
 TWO_NN = Quantity(
-    "two_nn",
-    "Intrinsic dimension (TwoNN)",
-    lambda x: x @ x.T,
-    "X @ X.T",
-    (
+    name="two_nn",
+    title="Intrinsic dimension (TwoNN)",
+    product=lambda x: x @ x.T,
+    product_name="X @ X.T",
+    contenders=(
         Contender(
-            "repdyn",
-            lambda kernels, x: kernels.two_nn(x),
-            "two_nn(X)",
-            "repdyn",
-            "repdyn.kernels",
+            name="repdyn",
+            call=lambda kernels, x: kernels.two_nn(x),
+            description="two_nn(X)",
+            package="repdyn",
+            module="repdyn.kernels",
             on_gpu=True,
             distances=lambda kernels, x: kernels.neighbours.nearest_neighbours(x, 2).distances,
         ),
         Contender(
-            "scikit-dimension",
-            lambda estimators, x: estimators.TwoNN().fit(x.numpy()).dimension_,
-            "skdim.id.TwoNN().fit(X)",
-            "scikit-dimension",
-            "skdim.id",
+            name="scikit-dimension",
+            call=lambda estimators, x: estimators.TwoNN().fit(x.numpy()).dimension_,
+            description="skdim.id.TwoNN().fit(X)",
+            package="scikit-dimension",
+            module="skdim.id",
         ),
         Contender(
-            "llm-microscope",
-            lambda functions, x: functions.intrinsic_dimension(x, x.device),
-            "intrinsic_dimension(X, device), of the lowest fifth of the ratios",
-            "llm-microscope",
-            "llm_microscope",
+            name="llm-microscope",
+            call=lambda functions, x: functions.intrinsic_dimension(x, x.device),
+            description="intrinsic_dimension(X, device), of the lowest fifth of the ratios",
+            package="llm-microscope",
+            module="llm_microscope",
             on_gpu=True,
             discarded=0.8,
             largest=2e10,
         ),
-        Contender("dadapy", _dadapy, "Data(X, maxk=2).compute_id_2NN()", "dadapy", "dadapy"),
         Contender(
-            "scikit-learn",
-            lambda neighbors, x: (
+            name="dadapy",
+            call=_dadapy,
+            description="Data(X, maxk=2).compute_id_2NN()",
+            package="dadapy",
+            module="dadapy",
+        ),
+        Contender(
+            name="scikit-learn",
+            call=lambda neighbors, x: (
                 neighbors.NearestNeighbors(n_neighbors=2, algorithm="brute")
                 .fit(x.numpy())
                 .kneighbors()[0]
             ),
-            'NearestNeighbors(n_neighbors=2, algorithm="brute").fit(X).kneighbors(), distances '
-            "alone",
-            "scikit-learn",
-            "sklearn.neighbors",
+            description='NearestNeighbors(n_neighbors=2, algorithm="brute").fit(X).kneighbors(), '
+            "distances alone",
+            package="scikit-learn",
+            module="sklearn.neighbors",
         ),
         Contender(
-            "faiss", _faiss, "IndexFlatL2.search(X, 3), distances alone", "faiss-cpu", "faiss"
+            name="faiss",
+            call=_faiss,
+            description="IndexFlatL2.search(X, 3), distances alone",
+            package="faiss-cpu",
+            module="faiss",
         ),
         Contender(
-            "torch.cdist",
-            lambda torch, x: torch.cdist(x, x).topk(3, largest=False).values[:, 1:],
-            "cdist(X, X).topk(3), distances alone",
-            "torch",
-            "torch",
+            name="torch.cdist",
+            call=lambda torch, x: torch.cdist(x, x).topk(3, largest=False).values[:, 1:],
+            description="cdist(X, X).topk(3), distances alone",
+            package="torch",
+            module="torch",
             on_gpu=True,
         ),
     ),
-    _two_nn_reference,
+    reference=_two_nn_reference,
 )
 
 ANISOTROPY = Quantity(
-    "anisotropy",
-    "Anisotropy",
-    lambda x: x.T @ x,
-    "X.T @ X",
-    (
+    name="anisotropy",
+    title="Anisotropy",
+    product=lambda x: x.T @ x,
+    product_name="X.T @ X",
+    contenders=(
         Contender(
-            "repdyn",
-            lambda kernels, x: kernels.anisotropy(x),
-            "anisotropy(X)",
-            "repdyn",
-            "repdyn.kernels",
+            name="repdyn",
+            call=lambda kernels, x: kernels.anisotropy(x),
+            description="anisotropy(X)",
+            package="repdyn",
+            module="repdyn.kernels",
             on_gpu=True,
         ),
         Contender(
-            "llm-microscope",
-            lambda functions, x: functions.calculate_anisotropy_torch(x),
-            "calculate_anisotropy_torch(X)",
-            "llm-microscope",
-            "llm_microscope",
-            on_gpu=True,
-        ),
-        Contender("torch.svdvals", _svdvals, "linalg.svdvals(X)", "torch", "torch", on_gpu=True),
-        Contender(
-            "torch.gram",
-            _gram,
-            "linalg.eigvalsh(X.T @ X) in float32",
-            "torch",
-            "torch",
+            name="llm-microscope",
+            call=lambda functions, x: functions.calculate_anisotropy_torch(x),
+            description="calculate_anisotropy_torch(X)",
+            package="llm-microscope",
+            module="llm_microscope",
             on_gpu=True,
         ),
         Contender(
-            "torch.svd_lowrank",
-            _svd_lowrank,
-            "svd_lowrank(X) and the Frobenius norm",
-            "torch",
-            "torch",
+            name="torch.svdvals",
+            call=_svdvals,
+            description="linalg.svdvals(X)",
+            package="torch",
+            module="torch",
             on_gpu=True,
         ),
-        Contender("numpy.svd", _numpy_svd, "linalg.svd(X, compute_uv=False)", "numpy", "numpy"),
         Contender(
-            "scipy.svds",
-            _svds,
-            "svds(X, k=1) and the Frobenius norm",
-            "scipy",
-            "scipy.sparse.linalg",
+            name="torch.gram",
+            call=_gram,
+            description="linalg.eigvalsh(X.T @ X) in float32",
+            package="torch",
+            module="torch",
+            on_gpu=True,
         ),
         Contender(
-            "scikit-learn",
-            _pca,
-            "PCA(n_components=1).fit(X)",
-            "scikit-learn",
-            "sklearn.decomposition",
+            name="torch.svd_lowrank",
+            call=_svd_lowrank,
+            description="svd_lowrank(X) and the Frobenius norm",
+            package="torch",
+            module="torch",
+            on_gpu=True,
+        ),
+        Contender(
+            name="numpy.svd",
+            call=_numpy_svd,
+            description="linalg.svd(X, compute_uv=False)",
+            package="numpy",
+            module="numpy",
+        ),
+        Contender(
+            name="scipy.svds",
+            call=_svds,
+            description="svds(X, k=1) and the Frobenius norm",
+            package="scipy",
+            module="scipy.sparse.linalg",
+        ),
+        Contender(
+            name="scikit-learn",
+            call=_pca,
+            description="PCA(n_components=1).fit(X)",
+            package="scikit-learn",
+            module="sklearn.decomposition",
         ),
     ),
-    _anisotropy_reference,
+    reference=_anisotropy_reference,
 )
 
 QUANTITIES = (TWO_NN, ANISOTROPY)

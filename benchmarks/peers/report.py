@@ -73,7 +73,8 @@ def write(
 ) -> list[Path]:
     """Write ``kernels.md`` and ``kernels.csv``; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    markdown, numbers = folder / "kernels.md", folder / "kernels.csv"
+    markdown = folder / "kernels.md"
+    numbers = folder / "kernels.csv"
     listed = [f"- {name}: {fact}" for name, fact in facts.items()]
     markdown.write_text(
         "\n".join(["# Kernels compared with other packages", "", *listed, "", *tables])

@@ -22,7 +22,8 @@ from torch import Tensor
 from peers.contenders import Contender, Quantity, Reference, errors_of
 
 PRODUCT = "bare product"
-_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
 _MEBIBYTE = 1 << 20
 
 
@@ -74,13 +75,13 @@ class Case:
     def row(self, contender: str) -> Row:
         rows, columns = self.x.shape
         return Row(
-            self.quantity.name,
-            self.cloud,
-            rows,
-            columns,
-            self.x.device.type,
-            self.threads,
-            contender,
+            quantity=self.quantity.name,
+            cloud=self.cloud,
+            rows=rows,
+            columns=columns,
+            device=self.x.device.type,
+            threads=self.threads,
+            contender=contender,
         )
 
 
@@ -159,7 +160,12 @@ def _first_calls(
 
 def _timing(times: Sequence[float], of_product: Sequence[float]) -> Timing:
     ratios = [own / product for own, product in zip(times, of_product, strict=True)]
-    return Timing(statistics.median(times), statistics.median(ratios), min(ratios), max(ratios))
+    return Timing(
+        seconds=statistics.median(times),
+        ratio=statistics.median(ratios),
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+    )
 
 
 def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:

@@ -46,7 +46,8 @@ UNUSUAL = 2.0
 """How many times the largest of its last changes a scalar must change, on a logarithmic scale, to
 be said to fall or rise."""
 _REMEMBERED = 200  # measurements that a live evaluation remembers
-_KEY, _CELL = ["metric", "subset", "stack"], ["step", "layer", "value", "std", "reason", "compares"]
+_KEY = ["metric", "subset", "stack"]
+_CELL = ["step", "layer", "value", "std", "reason", "compares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
     rows = frame.loc[
         frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])
     ]  # the others are many
-    layer, reason = rows["layer"].fillna(-1).astype(int), rows["reason"].astype(object).fillna("")
+    layer = rows["layer"].fillna(-1).astype(int)
+    reason = rows["reason"].astype(object).fillna("")
     reason = reason.mask(rows["value"].isna() & (reason == ""), "NaN")
     compares = rows["compared_to"].notna()
     rows = rows.assign(layer=layer, reason=reason, compares=compares)
@@ -143,7 +145,8 @@ class Course:
         self.layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
         """Ascending; -1 for a scalar."""
         shape = len(self.steps), len(self.layers)
-        self.values, self.stds = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.values = np.full(shape, np.nan)
+        self.stds = np.full(shape, np.nan)
         self.reasons = np.full(shape, "", object)
         for grid, name in ((self.values, "value"), (self.stds, "std"), (self.reasons, "reason")):
             grid[step, layer] = cells[name].to_numpy(grid.dtype)
@@ -499,7 +502,8 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
 
 
 def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
-    event, of_profile = CONDITIONS[rule.when][0].format(bound=rule.bound), rule.when == "jumps"
+    event = CONDITIONS[rule.when][0].format(bound=rule.bound)
+    of_profile = rule.when == "jumps"
     most = ""
     if of_profile:
         layer = int(np.nanargmax(course.difference[place]))
@@ -509,7 +513,8 @@ def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
         most = f"{before_it}most in layer {course.layers[layer]}, "
     before = int(course.before[place, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
-    value, previous_value = float(course.values[place, layer]), float(course.previous[place, layer])
+    value = float(course.values[place, layer])
+    previous_value = float(course.previous[place, layer])
     if math.isnan(value):
         detail = shown_reason(course.reasons[place, layer])
     elif previous_step is None:

@@ -36,9 +36,11 @@ _SIZES = {
 class PlainBlock(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.attention_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim)
         self.attention = nn.MultiheadAttention(dim, num_heads=2, batch_first=True, dropout=0.1)
-        self.up, self.down = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.up = nn.Linear(dim, 2 * dim)
+        self.down = nn.Linear(2 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -52,9 +54,11 @@ class Plain(nn.Module):
 
     def __init__(self, dim: int = 24) -> None:
         super().__init__()
-        self.token, self.position = nn.Embedding(VOCABULARY, dim), nn.Embedding(LENGTH, dim)
+        self.token = nn.Embedding(VOCABULARY, dim)
+        self.position = nn.Embedding(LENGTH, dim)
         self.blocks = nn.ModuleList([PlainBlock(dim), PlainBlock(dim)])
-        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, VOCABULARY)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))

@@ -167,7 +167,8 @@ class TextDataModule(WindowsDataModule):
 
     def _probe_words(self) -> TokenWords:
         """Return the words of the probe's tokens."""
-        lexicon, words_of_splits = Lexicon(), []
+        lexicon = Lexicon()
+        words_of_splits = []
         no_words = [(NO_WORD,) * len(special) for special in (self._before, self._after)]
         for _, piece in self._probe_splits():
             if self.tokenizer_name == BYTES:

@@ -16,7 +16,10 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
-PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
+PAD = "[PAD]"
+CLS = "[CLS]"
+SEP = "[SEP]"
+MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, CLS, SEP, MASK)
 
 

@@ -48,11 +48,9 @@ def draw_documents(
     >>> draw_documents(2, 6, n_topics=2, n_words=4, alpha=1, seed=0)[0].tolist()
     [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]
     """
-    random, shape, words_per_topic = (
-        np.random.RandomState(seed),
-        (n_documents, n_topics),
-        n_words // n_topics,
-    )
+    random = np.random.RandomState(seed)
+    shape = (n_documents, n_topics)
+    words_per_topic = n_words // n_topics
     # numpy's own Dirichlet divides gammas that may all underflow to 0 where the concentration is
     # small
     logs = (

@@ -85,7 +85,8 @@ class Windows(Dataset[tuple[int, Tensor]]):
     ):
         inner = length - len(before) - len(after)
         self._content = tokens[: len(tokens) // inner * inner].reshape(-1, inner)
-        self._before, self._after = np.asarray(before, np.int64), np.asarray(after, np.int64)
+        self._before = np.asarray(before, np.int64)
+        self._after = np.asarray(after, np.int64)
 
     def __len__(self) -> int:
         return len(self._content)

@@ -76,10 +76,8 @@ class Page:
     def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Cell | None, str]:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
-            cell, found = (
-                (int(event.layer), int(event.place)),
-                self.session.lens(sentence, int(number)),
-            )
+            cell = (int(event.layer), int(event.place))
+            found = self.session.lens(sentence, int(number))
             return cell, tables.top(self.session.models[int(number)], found, cell)
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
             return None, tables.refusal(str(error))
@@ -202,7 +200,8 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             "outputs": [no_attention, head, attention],
         }
         both = {"inputs": [shown, second], "outputs": [plane, missing]}
-        begun, answer = [blocks.load, button.click, typed.submit], [shown, chosen, refused]
+        begun = [blocks.load, button.click, typed.submit]
+        answer = [shown, chosen, refused]
         opened = gr.on(begun, page.read, [typed, shown], answer, **settings)
         # a new sentence has other cells
         cleared = opened.then(lambda: None, None, cell, **settings)

@@ -32,7 +32,8 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     """Draw a colour per checkpoint, dotted after the attention, half a layer before its block;
     ranks on a log scale.
     """
-    figure, is_rank = go.Figure(), quantity == "rank"
+    figure = go.Figure()
+    is_rank = quantity == "rank"
     if tokens:
         table = pd.concat(
             [one.table.assign(checkpoint=_text(name)) for name, one in tokens], ignore_index=True

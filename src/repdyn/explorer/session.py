@@ -67,7 +67,8 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
     for each ordinary token, which is then replaced by the mask token, and predicts what was there;
     special tokens are never masked.
     """
-    head, masked = reading.output_head(loaded, ids), ()
+    head = reading.output_head(loaded, ids)
+    masked = ()
     if type(loaded.with_head).__name__.endswith("ForMaskedLM"):
         special = set(loaded.tokenizer.all_special_ids)
         masked = tuple(place for place, token in enumerate(ids) if token not in special)

@@ -44,7 +44,8 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
     """Return a table with a row for each layer, the last one on top, and a column for each token of
     the sentence.
     """
-    names, shades = token_names(loaded.tokenizer, lens.ids), _shades(lens, colour)
+    names = token_names(loaded.tokenizer, lens.ids)
+    shades = _shades(lens, colour)
     rows = []
     for number, layer in reversed(list(enumerate(lens.layers))):
         predicted = token_names(loaded.tokenizer, layer.ids[:, 0].tolist())
@@ -116,7 +117,8 @@ def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
     tables = []
     for name, one in tokens:
         own, near = (select(frame, state=state) for frame in (one.table, one.nearest))
-        caption, measure = f"{name}: {one.table['token'].iloc[0]}", measure_of(own)
+        caption = f"{name}: {one.table['token'].iloc[0]}"
+        measure = measure_of(own)
         if own.empty:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")
             continue
@@ -149,10 +151,8 @@ def _table(
     after: str = "",
 ) -> str:
     """Return a table that can be scrolled by keyboard, from headings and rows of HTML."""
-    caption, heads = (
-        escape(caption),
-        "".join(f'<th scope="col">{heading}</th>' for heading in headings),
-    )
+    caption = escape(caption)
+    heads = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     return (
         f'<div class="{kind}" tabindex="0" role="region" '
         f'aria-label="{caption}"><table><caption>{caption}</caption>'

@@ -53,7 +53,8 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     share, direction = found
     if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
         direction = normalize(direction @ cloud.centred.double(), dim=0)
-    influence, total = [], torch.zeros_like(share)
+    influence = []
+    total = torch.zeros_like(share)
     for rows in row_chunks(cloud.x):
         wide = cloud.frame.transform(rows)
         squares = wide.square().sum(1)
@@ -131,8 +132,10 @@ class _Scatter:
         """Return the product with a vector, in the precision of the points; sums over points are in
         float64.
         """
-        image, offset = torch.zeros_like(vector), (self.mean @ vector).to(self.points.dtype)
-        total, narrow = torch.zeros_like(offset), vector.to(self.points.dtype)
+        image = torch.zeros_like(vector)
+        offset = (self.mean @ vector).to(self.points.dtype)
+        total = torch.zeros_like(offset)
+        narrow = vector.to(self.points.dtype)
         for rows in self.points.split(_SUMMED):
             along = rows @ narrow - offset
             image += along @ rows
@@ -141,10 +144,8 @@ class _Scatter:
 
     def product_and_trace(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Return the product with a vector and the trace of the matrix, in float64."""
-        image, trace = (
-            torch.zeros_like(vector),
-            torch.zeros((), dtype=torch.float64, device=vector.device),
-        )
+        image = torch.zeros_like(vector)
+        trace = torch.zeros((), dtype=torch.float64, device=vector.device)
         for rows in row_chunks(self.points):
             wide = rows - self.mean
             flat = wide.flatten()
@@ -221,7 +222,8 @@ def _leading_direction(
 
 def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
     """Return its weights over the basis (on the CPU), and its residual relative to its value."""
-    diagonal, off_diagonal = diagonal.cpu(), off_diagonal.cpu()
+    diagonal = diagonal.cpu()
+    off_diagonal = off_diagonal.cpu()
     inner = off_diagonal[:-1]
     values, vectors = torch.linalg.eigh(diagonal.diag() + inner.diag(1) + inner.diag(-1))
     return vectors[:, -1], (off_diagonal[-1] * vectors[-1, -1].abs() / values[-1]).item()

@@ -57,7 +57,8 @@ class Candidates:
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
     """Find the points that could be among the k nearest neighbours of each point; arguments as for
     :func:`repdyn.kernels.neighbours.nearest_neighbours`."""
-    rounded, n = RoundedPoints(points, fastest_dtype(points.device), groups), len(points)
+    rounded = RoundedPoints(points, fastest_dtype(points.device), groups)
+    n = len(points)
     lists = _CandidateLists(rounded, k)
     for start in range(0, rounded.n_padded, _ROWS):
         rows = slice(start, min(start + _ROWS, rounded.n_padded))
@@ -71,7 +72,8 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
     first, second, scores = lists.within()
     complete = (lists.n_close[:n] <= lists.max_close) & (first.bincount(minlength=n) >= k)
     if rounded.order is not None:  # back to that of the points
-        first, second = rounded.order[first], rounded.order[second]
+        first = rounded.order[first]
+        second = rounded.order[second]
         back = torch.arange(rounded.n_padded, device=complete.device)
         back[rounded.order] = back[:n].clone()
         rounded.norms, rounded.errors, rounded.margin = (
@@ -80,7 +82,13 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
         complete = complete[back[:n]]
     scores, order = scores.sort()
     first, by_first = first[order].sort(stable=True)
-    return Candidates(first, second[order[by_first]], scores[by_first].float(), complete, rounded)
+    return Candidates(
+        first=first,
+        second=second[order[by_first]],
+        scores=scores[by_first].float(),
+        complete=complete,
+        rounded=rounded,
+    )
 
 
 def fastest_dtype(device: torch.device) -> torch.dtype:
@@ -146,7 +154,8 @@ class RoundedPoints:
         # Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding. Squared
         # norms are such sums too, and truncated themselves; the product of two low parts is left
         # out.
-        terms, roundoff = sum(self.widths), 2**-23 if self.right.is_cuda else 2**-24
+        terms = sum(self.widths)
+        roundoff = 2**-23 if self.right.is_cuda else 2**-24
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
         # a score in bfloat16 is off by half of its last digit, the eighth
         self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
@@ -190,10 +199,8 @@ class RoundedPoints:
         last = rows.start if self.order is None else min(rows.stop, self.n)
         for start in range(rows.start, last, _MASKED):
             stop = min(start + _MASKED, last)
-            begin, end = (
-                max(self.begins[start], columns.start),
-                min(self.ends[stop - 1], columns.stop),
-            )
+            begin = max(self.begins[start], columns.start)
+            end = min(self.ends[stop - 1], columns.stop)
             if begin < end:
                 block = scores[
                     start - rows.start : stop - rows.start,

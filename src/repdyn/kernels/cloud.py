@@ -66,7 +66,8 @@ def nan_if_undefined(
         Traceback (most recent call last):
         repdyn.kernels.cloud.UndefinedError: 0 vectors, at least 1 needed
     """
-    or_raise, first = in_full_precision(compute), next(iter(signature(compute).parameters))
+    or_raise = in_full_precision(compute)
+    first = next(iter(signature(compute).parameters))
 
     @wraps(compute)
     def kernel(*args: P.args, **kwargs: P.kwargs) -> Tensor:
@@ -130,7 +131,8 @@ def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
     are independent.
     """
     names, number = windows.unique(return_inverse=True)
-    of_window, n_windows = values.new_zeros(len(names)).index_add_(0, number, values), len(names)
+    of_window = values.new_zeros(len(names)).index_add_(0, number, values)
+    n_windows = len(names)
     return (of_window.square().sum() * n_windows / (n_windows - 1)).sqrt()
 
 
@@ -249,7 +251,7 @@ class Cloud:
         hashes, order = torch.sort(_row_hashes(bits), stable=True)
         repeat = hashes[1:] == hashes[:-1]
         if not repeat.any():
-            return Distinct(self.x, self.groups, every, every)
+            return Distinct(points=self.x, groups=self.groups, first=every, inverse=every)
         _, inverse = torch.unique_consecutive(hashes, return_inverse=True)
         inverse = torch.empty_like(order).scatter_(0, order, inverse)
         # two rows share a hash
@@ -259,7 +261,9 @@ class Cloud:
         first = every.new_full((n_distinct,), len(bits)).scatter_reduce(0, inverse, every, "amin")
         first, by_position = first.sort()
         groups = None if self.groups is None else self.groups[first]
-        return Distinct(self.x[first], groups, first, by_position.argsort()[inverse])
+        return Distinct(
+            points=self.x[first], groups=groups, first=first, inverse=by_position.argsort()[inverse]
+        )
 
     @cached_property
     def n_possible(self) -> Tensor:
@@ -477,7 +481,8 @@ def unit_scale(x: Tensor) -> float:
     as the factor itself is representable in the precision of ``x``; NaN if the magnitude is not
     finite."""
     low, high = torch.aminmax(x)
-    magnitude, largest = torch.maximum(-low, high).item(), 1000 if x.dtype == torch.float64 else 120
+    magnitude = torch.maximum(-low, high).item()
+    largest = 1000 if x.dtype == torch.float64 else 120
     if not math.isfinite(magnitude):
         return math.nan
     return math.ldexp(1.0, min(max(-math.frexp(magnitude)[1], -largest), largest))

@@ -59,9 +59,12 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
     """Return the cosine of the two vectors of each row, (n,) float64 in [-1, 1]; raise
     UndefinedError if a vector is 0.
     """
-    products, own, others = [], [], []
+    products = []
+    own = []
+    others = []
     for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
-        wide, other_wide = _scaled(rows)[0], _scaled(other_rows)[0]
+        wide = _scaled(rows)[0]
+        other_wide = _scaled(other_rows)[0]
         products.append(torch.linalg.vecdot(wide, other_wide))
         own.append(torch.linalg.vector_norm(wide, dim=1))
         others.append(torch.linalg.vector_norm(other_wide, dim=1))

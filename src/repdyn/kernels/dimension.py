@@ -67,16 +67,19 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
 
 
 def _likeliest(log_ratios: Tensor, k: int) -> Tensor:
-    total, n = log_ratios.sum(), len(log_ratios)
+    total = log_ratios.sum()
+    n = len(log_ratios)
     # the left side less the right one falls from one end of this range to the other
-    low, high = n / ((k - 1) * total), n / total
+    low = n / ((k - 1) * total)
+    high = n / total
     for _ in range(_HALVINGS):
         middle = (low * high).sqrt()
         # log(mu) / (1 - mu**-d), which tends to 1 / d as the ratio tends to 1
         within = (-torch.expm1(-middle * log_ratios)).clamp_min(torch.finfo(torch.float64).tiny)
         share = torch.where(log_ratios > 0, log_ratios / within, 1 / middle).sum()
         too_small = n / middle + (k / 2 - 1) * share > (k - 1) * total
-        low, high = torch.where(too_small, middle, low), torch.where(too_small, high, middle)
+        low = torch.where(too_small, middle, low)
+        high = torch.where(too_small, high, middle)
     return high
 
 
@@ -318,10 +321,8 @@ def _tree_lengths(distances: Tensor) -> Tensor:
     """Return the lengths of the edges of minimum spanning trees, (n_trees, m - 1), by Prim's
     algorithm; of distances (n_trees, m, m), inf where no edge may be."""
     tree = torch.arange(len(distances), device=distances.device)
-    to_tree, is_in_tree = (
-        distances[:, 0].clone(),
-        torch.zeros_like(distances[:, 0], dtype=torch.bool),
-    )
+    to_tree = distances[:, 0].clone()
+    is_in_tree = torch.zeros_like(distances[:, 0], dtype=torch.bool)
     is_in_tree[:, 0] = True
     lengths = []
     for _ in range(distances.shape[1] - 1):

@@ -101,7 +101,8 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
         raise ValueError(f"expected delta >= 0, got {delta}")
     cloud = as_cloud(x)
     points, sizes = _classes_of(cloud, classes)
-    dim, n_beside = points.shape[1], len(points) - len(sizes)
+    dim = points.shape[1]
+    n_beside = len(points) - len(sizes)
     if n_beside < dim:
         raise UndefinedError(
             f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed"
@@ -163,7 +164,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         )
     cloud = as_cloud(x)
     points, sizes = _classes_of(cloud, classes)
-    points, sizes = points[: int(sizes[:pairs].sum())], sizes[:pairs]
+    points = points[: int(sizes[:pairs].sum())]
+    sizes = sizes[:pairs]
     of_class = torch.arange(len(points), device=points.device) - (
         sizes.cumsum(0) - sizes
     ).repeat_interleave(sizes)
@@ -231,7 +233,9 @@ def _reduced(rows: Tensor, how: str, sizes: Tensor) -> Tensor:
 
 
 def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
-    n, total, n_equal = len(means), variances.new_zeros(()), 0
+    n = len(means)
+    total = variances.new_zeros(())
+    n_equal = 0
     too_close = _TOO_CLOSE * torch.linalg.vector_norm(means, dim=1).max()
     for start in range(0, n, _ROWS):
         rows = slice(start, start + _ROWS)
@@ -294,10 +298,8 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     if not len(sizes):
         raise UndefinedError(f"no word has {min_contexts} of the {n} vectors")
     norms = _positive_norms(x)[:, None]
-    of_all, of_word = (
-        x.new_zeros((), dtype=torch.float64),
-        x.new_zeros(len(sizes), dtype=torch.float64),
-    )
+    of_all = x.new_zeros((), dtype=torch.float64)
+    of_word = x.new_zeros(len(sizes), dtype=torch.float64)
     # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
     for columns in x.split(max(1, _CHUNK // n), dim=1):
         units = columns.double() / norms
@@ -458,7 +460,8 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
     is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
     same = is_pair & (topics[:, None] == topics)
     other = is_pair & (topics[:, None] != topics)
-    n_same, n_other = int(same.sum()), int(other.sum())
+    n_same = int(same.sum())
+    n_other = int(other.sum())
     _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
     kinds = torch.stack([same, other]).double().flatten(1)
     heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
@@ -488,8 +491,10 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
     _require_pairs(len(x), n_same, n_other, "vectors")
     order = of_group.argsort(stable=True)  # group after group, those of a topic next to each other
-    groups_of_topic, word_of_group = (groups // len(words)).bincount(), groups % len(words)
-    groups_by_word, groups_of_word = word_of_group.argsort(stable=True), word_of_group.bincount()
+    groups_of_topic = (groups // len(words)).bincount()
+    word_of_group = groups % len(words)
+    groups_by_word = word_of_group.argsort(stable=True)
+    groups_of_word = word_of_group.bincount()
     norms = _positive_norms(x) if product == "cosine" else _norms(x)
     unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
     factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[

@@ -145,7 +145,13 @@ def _read(x: Tensor, last: Tensor, head: Head, k: int) -> LensReading:
     kl = _expected(final, final - here)
     # the exact value is never negative, its rounding may be
     final_rank = (here > here.gather(1, final.argmax(1).unsqueeze(1))).sum(1)
-    return LensReading(ids, probabilities, _expected(here, -here), kl.clamp(min=0), final_rank)
+    return LensReading(
+        ids=ids,
+        probabilities=probabilities,
+        entropy=_expected(here, -here),
+        kl=kl.clamp(min=0),
+        final_rank=final_rank,
+    )
 
 
 def _expected(log_probabilities: Tensor, values: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ _TIE = 1e-10
 _MIN_DISTANCE = 1e-145
 # coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an
 # accelerator busy
-_CPU_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 22
+_CPU_CHUNK = 1 << 15
+_DEVICE_CHUNK = 1 << 22
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
@@ -124,7 +125,7 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours)
     every = torch.arange(len(part.x), device=points.device)
     # what is left of distinct points is distinct
-    part.distinct = Distinct(part.x, groups, every, every)
+    part.distinct = Distinct(points=part.x, groups=groups, first=every, inverse=every)
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
         left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
@@ -214,7 +215,8 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
     pairs = []
     groups, order = groups.sort(stable=True)
     _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
-    n, largest = len(points), int(sizes.max())
+    n = len(points)
+    largest = int(sizes.max())
     if largest > _MAX_PAIRWISE:
         for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
             members = order[group_index == group]
@@ -229,7 +231,8 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
         & (sizes[group_index] <= _MAX_PAIRWISE)
     )
     apart, left = together.nonzero(as_tuple=True)
-    first, second = order[left], order[left + apart + 1]
+    first = order[left]
+    second = order[left + apart + 1]
     return [*pairs, (first, second, pair_distances(points, first, second))]
 
 
@@ -239,7 +242,8 @@ def radius(cloud: Cloud) -> float:
     points = (
         cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
     )
-    centre, distances = points.mean(0), points.new_empty(0)
+    centre = points.mean(0)
+    distances = points.new_empty(0)
     for iteration in range(_N_ITERATIONS + 1):
         if iteration:
             nearer = (distances <= distances.median()).to(points.dtype)

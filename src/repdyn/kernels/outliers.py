@@ -162,7 +162,8 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
         )
     n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
     limit = norms.topk(n_longest).values[-1]
-    longer, at_limit = norms > limit, norms == limit
+    longer = norms > limit
+    at_limit = norms == limit
     weights = longer.double().add_(
         at_limit, alpha=((n_longest - longer.sum()) / at_limit.sum()).item()
     )

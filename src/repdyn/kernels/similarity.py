@@ -267,7 +267,8 @@ def mutual_knn(
         if b.n_unique == b.n_vectors
         else a.distinct.first[is_first[a.distinct.first]]
     )
-    a, b = _restricted(a, kept), _restricted(b, kept)
+    a = _restricted(a, kept)
+    b = _restricted(b, kept)
     if k >= (fewest := a.n_candidates):
         raise UndefinedError(
             f"a token has {fewest} others that it could be next to, distinct in both clouds and "
@@ -294,7 +295,8 @@ def _of_same_groups(a: Tensor | Cloud, b: Tensor | Cloud) -> tuple[Cloud, Cloud]
     """Return both as clouds; raise ValueError for other groups or numbers of points, UndefinedError
     for no clouds.
     """
-    a, b = as_cloud(a), as_cloud(b)
+    a = as_cloud(a)
+    b = as_cloud(b)
     groups, others = a.groups, b.groups
     if groups is not others and (
         groups is None or others is None or not torch.equal(groups, others)
@@ -381,7 +383,8 @@ def information_imbalance(
         if b.groups is not None:
             may_be &= b.groups[rows, None] != b.groups
         rounding = _ROUNDING * (squares[rows, None] + squares)
-        nearer, equal = distances < own - rounding, (distances - own).abs() <= rounding
+        nearer = distances < own - rounding
+        equal = (distances - own).abs() <= rounding
         r = (nearer & may_be).sum(1) + ((equal & may_be).sum(1) + 1) / 2
         ranks.append(2 * r.double() / (may_be.sum(1) + 1))
     return torch.cat(ranks).mean()
@@ -484,7 +487,8 @@ def linearity(
         >>> round(linearity(x, 2 * x + 5).item(), 9), round(linearity(x, x**3).item(), 6)
         (1.0, 0.921096)
     """
-    cloud, following = as_cloud(x), as_cloud(following)
+    cloud = as_cloud(x)
+    following = as_cloud(following)
     if of not in ("state", "step"):
         raise ValueError(f'expected of="state" or of="step", got {of!r}')
     if of == "step":
@@ -531,7 +535,8 @@ def _fit(cloud: Cloud, following: Cloud) -> tuple[Tensor, dict[str, Tensor], int
     lengths = gram.diagonal().sqrt()
     constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.frame.mean.abs()
     weights = (1 / lengths).masked_fill(constant, 0)[:, None]
-    gram, cross = gram * weights * weights.mT, cross * weights
+    gram = gram * weights * weights.mT
+    cross = cross * weights
     gram.diagonal()[constant] = 1
     n_constant = int(constant.sum())
     factor, failed = torch.linalg.cholesky_ex(gram)
@@ -540,11 +545,13 @@ def _fit(cloud: Cloud, following: Cloud) -> tuple[Tensor, dict[str, Tensor], int
         explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
         return (totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant
     if pivot > _SOLVABLE:
-        best, rank = torch.cholesky_solve(cross, factor), len(gram)
+        best = torch.cholesky_solve(cross, factor)
+        rank = len(gram)
     else:  # the map of least norm without noise directions
         values, vectors = torch.linalg.eigh(gram)
         kept = values > _NOISE
-        vectors, rank = vectors[:, kept], int(kept.sum())
+        vectors = vectors[:, kept]
+        rank = int(kept.sum())
         best = vectors @ ((vectors.mT @ cross) / values[kept, None])
     # computed from the residuals: the error of the map enters squared
     residuals = [
@@ -558,7 +565,8 @@ def _blocks(cloud: Cloud, following: Cloud) -> Iterator[tuple[Tensor, dict[str, 
     """Yield rows of the layer and of what it explains, centred, in float64."""
     frame, following_frame = cloud.frame, following.frame
     for before, after in zip(cloud.x.split(_ROWS), following.x.split(_ROWS), strict=True):
-        x, y = frame.transform(before), following_frame.transform(after)
+        x = frame.transform(before)
+        y = following_frame.transform(after)
         explained = {"state": y}
         if x.shape == y.shape:
             explained["step"] = y - x * (following_frame.scale / frame.scale)

@@ -86,10 +86,8 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     values, n = cloud.once(spectrum_of), cloud.n_vectors
     if n < 4:
         raise UndefinedError(f"{n} points, at least 4 needed")
-    trace_squared, of_square = (
-        values.sum().square() / (n - 1) ** 2,
-        values.square().sum() / (n - 1) ** 2,
-    )
+    trace_squared = values.sum().square() / (n - 1) ** 2
+    of_square = values.square().sum() / (n - 1) ** 2
     fourth = torch.stack(
         [cloud.frame.transform(rows).square().sum(1).square().sum() for rows in row_chunks(cloud.x)]
     )
@@ -327,7 +325,8 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
         0.5
     """
     cloud = as_cloud(x)
-    ratio, dim = participation_ratio.or_raise(cloud), cloud.x.shape[1]
+    ratio = participation_ratio.or_raise(cloud)
+    dim = cloud.x.shape[1]
     if dim == 1:
         raise UndefinedError("the points have 1 dimension, at least 2 needed to compare directions")
     return (ratio - 1) / (dim - 1)

@@ -26,7 +26,8 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
         n_points = (
             torch.ones_like(inverse) if cloud.n_unique == cloud.n_vectors else inverse.bincount()
         )
-        has_copy, n_nearest = n_points > 1, n_points[found.indices[:, 0]]
+        has_copy = n_points > 1
+        n_nearest = n_points[found.indices[:, 0]]
     else:
         found, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups)
     first, second = found.distances.unbind(1)
@@ -55,7 +56,8 @@ def _value_neighbours_in_groups(
     points has a copy in another group. For the search such a value is a group of its own.
     """
     groups, (points, _, first, inverse) = groups.unique(return_inverse=True)[1], cloud.distinct
-    n_groups, own = int(groups.max()) + 1, groups[first]
+    n_groups = int(groups.max()) + 1
+    own = groups[first]
     # value and group in one number, and how many points have it
     kinds, n_of_kind = (inverse * n_groups + groups).unique(return_counts=True)
     has_copy = (kinds // n_groups).bincount() > 1
@@ -248,7 +250,8 @@ def _regression_with_duplicates(x: Tensor, n_removed: int, discard: float) -> Te
     f = torch.arange(n_removed + 1, n_removed + len(x) + 1, dtype=torch.float32) / (
         n_removed + len(x)
     )
-    x, y = x[:n_kept], -(1 - f).double().log()[:n_kept].float().double().to(x.device)
+    y = -(1 - f).double().log()[:n_kept].float().double().to(x.device)
+    x = x[:n_kept]
     return (x @ y) / (x @ x)
 
 

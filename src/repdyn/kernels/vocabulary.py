@@ -94,7 +94,8 @@ class Vocabulary:
         ``n_rows`` of them.
         """
         for start in range(0, self.n_rows, n_rows):
-            rows, norms = self.table[start : start + n_rows], self.norms[start : start + n_rows]
+            rows = self.table[start : start + n_rows]
+            norms = self.norms[start : start + n_rows]
             yield start, self._directed(self._as_float64(rows.to(device)), norms.to(device))
 
     def _directed(self, rows: Tensor, norms: Tensor) -> Tensor:

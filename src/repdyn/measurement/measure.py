@@ -323,7 +323,9 @@ def measure_with(
     loss = None
     if options.probe_loss:
         predict = partial(run, subsets=["all"], progress=partial(progress, "masked forward"))
-        loss = ProbeLoss(probe, checkpoint.causal, output_head or "", predict)
+        loss = ProbeLoss(
+            probe=probe, causal=checkpoint.causal, head=output_head or "", capture=predict
+        )
     # what is kept for the next checkpoint, and predicted, is sampled from all tokens
     needs_all = options.probe_loss or "previous_checkpoint" in captures
     states = run(
@@ -353,7 +355,7 @@ def measure_with(
     n_layers = len(states.layers)
     with ranks.sync_errors():
         for number in range(n_layers):
-            view = LayerView(states.take(), states, probe, context)
+            view = LayerView(layer=states.take(), states=states, probe=probe, context=context)
             of_stack = replace(checkpoint, causal=prepared.causal[view.layer.stack])
             of_layer = part_of(partial(progress, "kernels"), number, n_layers)
             rows = rows_of_layer(view, pairs, of_stack, options.choice, on_error, of_layer)

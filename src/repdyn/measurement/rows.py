@@ -197,7 +197,8 @@ def mean_and_spread(
     freedom, on a scale on which it stays within the bounds (:func:`interval_within`). There is none
     unless the batches are independent, of disjoint windows.
     """
-    mean, n = float(np.mean(values)), len(values)
+    mean = float(np.mean(values))
+    n = len(values)
     spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
     summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
     if n < 2 or not independent or math.isnan(spread):

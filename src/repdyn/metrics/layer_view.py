@@ -129,7 +129,9 @@ class LayerView:
         same tokens.
         """
         if (of, subset) not in self._clouds:
-            view, device, found = view_of(subset), self.layer.states.device, []
+            view = view_of(subset)
+            device = self.layer.states.device
+            found = []
             if view.vectors == GAUSSIAN:
                 real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
                 return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
@@ -418,7 +420,8 @@ def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
 
 def with_weights_before(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor]]:
     """Return the block's weights, and what they were before the step."""
-    before, now = _of_block(layer, "before"), _of_block(layer, "now")
+    before = _of_block(layer, "before")
+    now = _of_block(layer, "now")
     return [(_joined({name: now[name] for name in before}), _joined(before))]
 
 
@@ -458,10 +461,8 @@ def tokens_of_states(
 ) -> list[tuple[Tensor, Tensor, Vocabulary]]:
     """Return the layer's vectors, their token ids, and the input embeddings of all tokens."""
     clouds = layer.after_attention(subset) if after_attention else layer.clouds(subset)
-    vocabulary, pairs = (
-        layer.vocabulary(by_distance=by_distance),
-        zip(clouds, layer.tokens(subset), strict=True),
-    )
+    vocabulary = layer.vocabulary(by_distance=by_distance)
+    pairs = zip(clouds, layer.tokens(subset), strict=True)
     return [
         (cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary)
         for cloud, ids in pairs

@@ -346,7 +346,8 @@ def checked(
     }
     for name in given:
         if name not in known:
-            choices, hint = ", ".join(sorted(known)) or "it has none", did_you_mean(name, known)
+            choices = ", ".join(sorted(known)) or "it has none"
+            hint = did_you_mean(name, known)
             raise ValueError(f"expected a setting of {metric} ({choices}), got {name!r}{hint}")
     return {name: _typed(metric, name, value, like=known[name]) for name, value in given.items()}
 

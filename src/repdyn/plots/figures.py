@@ -174,7 +174,8 @@ def _series(
 ) -> tuple[DescribedRun, MetricSeries]:
     """Return the only run that is meant and one of its series; a finished model is an error where a
     training is needed."""
-    run, stack = which.get("run"), which.get("stack")
+    run = which.get("run")
+    stack = which.get("stack")
     there = described_runs(store, None if run is None else [run], which.get("probe"), seeds=()).runs
     runs = [one for one in there if stack in (None, one.stack)]
     if not runs:
@@ -223,7 +224,8 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     """Return frames, and the slider and button that show them."""
     floor = shared_axis(series, run.series).floor
     value = len(plots.with_bands(plot["data"])) - 1  # the last trace, above its band
-    frames, stops = [], []
+    frames = []
+    stops = []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
     for line in profile_lines(
         series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)

@@ -46,13 +46,15 @@ def picture(shown: Store | Rows) -> bytes | None:
 
 
 def _drawn(data: DescribedRuns) -> Figure:
-    runs, first = with_seeds(data.runs, data.seeds), data.runs[0]
+    runs = with_seeds(data.runs, data.seeds)
+    first = data.runs[0]
     valued = in_registry_order({metric for run in runs for metric in run.metrics()})
     if not valued:
         raise ValueError("expected a measured value, got none")
     family = metric_info(valued[0]).family
     metrics = [metric for metric in valued if metric_info(metric).family == family]
-    title, in_training = FAMILIES.get(family, family), [run for run in runs if len(run.steps) > 1]
+    title = FAMILIES.get(family, family)
+    in_training = [run for run in runs if len(run.steps) > 1]
     if len(runs) > 1 and in_training:
         return comparison.means_over_layers(runs, metrics)
     if len(runs) > 1:

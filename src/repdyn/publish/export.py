@@ -191,7 +191,8 @@ def open_logger(
         if not tracking:
             own = (folder / "mlflow").resolve()
             own.mkdir(parents=True, exist_ok=True)
-            tracking, artifacts = f"sqlite:///{own / 'mlflow.db'}", (own / "artifacts").as_uri()
+            tracking = f"sqlite:///{own / 'mlflow.db'}"
+            artifacts = (own / "artifacts").as_uri()
         logger = MLFlowLogger(
             project, run_name=run, tracking_uri=tracking, artifact_location=artifacts
         )
@@ -239,7 +240,8 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:
 
 def _scalars(rows: pd.DataFrame) -> dict[str, float]:
     """Return the scalars of a step, and its training tokens."""
-    scalars, tokens = rows.loc[rows["layer"].isna()], rows["tokens_seen"].dropna()
+    scalars = rows.loc[rows["layer"].isna()]
+    tokens = rows["tokens_seen"].dropna()
     scalars = scalars.loc[~scalars["metric"].isin(LOGGED_SCALARS)]
     values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
     return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}

@@ -88,7 +88,8 @@ def show_run(
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
     folder = _folder(store, run, frame, store.output / "figures")
-    used_loggers, written = list(loggers), []
+    used_loggers = list(loggers)
+    written = []
     # what is said of the run is found once, for the report too, unless it has another name for each
     # probe there
     data = described_runs(store) if report else None
@@ -151,8 +152,10 @@ def show_store(
         comparison in ``comparison``; of several stores among the figures of the first.
     """
     store, *others = [stores] if isinstance(stores, Store) else stores
-    console, base = console or PrintableConsole(), folder or store.output / "figures"
-    found, written = selected_rows([store, *others], runs, probe), list[Path]()
+    console = console or PrintableConsole()
+    base = folder or store.output / "figures"
+    found = selected_rows([store, *others], runs, probe)
+    written = list[Path]()
     with attempts() as attempt:
         if others:
             return _draw_comparison(
@@ -223,7 +226,8 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     A swept run has a folder of its own even if it is the only one: more models are likely to follow
     into its store.
     """
-    rows, runs = store.distinct(run, ["checkpoint", "probe"]), store.runs()
+    rows = store.distinct(run, ["checkpoint", "probe"])
+    runs = store.runs()
     alone = runs == [run] and not any(row["checkpoint"] for row in rows)
     folder = base if alone else base / _own_name(run, runs)
     is_one = len({row["probe"] for row in rows}) < 2

@@ -96,7 +96,12 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         # GPT-2 looks up segments in its token table
         if kind is not None and (memory not in found or kind == "input"):
             first = int(rows.reshape(-1)[0]) if kind == "position" else 0
-            found[memory] = Lookup(kind, names.get(memory, "unnamed"), weight.detach(), first)
+            found[memory] = Lookup(
+                kind=kind,
+                parameter=names.get(memory, "unnamed"),
+                weight=weight.detach(),
+                first_row=first,
+            )
     if not any(lookup.kind == "input" for lookup in found.values()):
         raise ValueError(
             f"expected a model that looks its tokens up in a table, but {type(model).__name__} "

@@ -157,10 +157,10 @@ def load_models(
     """
     sources = _sources(options.models, options.revisions)
     device, with_code = available_device(options.device), options.trust_remote_code
-    loading, hub = (
-        Loading(device, options.dtype, None, with_code),
-        Hub(timeout_seconds=options.timeout),
+    loading = Loading(
+        device=device, dtype=options.dtype, device_map=None, trust_remote_code=with_code
     )
+    hub = Hub(timeout_seconds=options.timeout)
     for name, source in sources.items():
         of_model, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
         try:
@@ -177,7 +177,11 @@ def load_models(
         tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
         model = cast(PreTrainedModel, whole.base_model)
         yield LoadedModel(
-            name, model, tokenizer, whole if whole is not model else None, options.layers
+            name=name,
+            model=model,
+            tokenizer=tokenizer,
+            with_head=whole if whole is not model else None,
+            layers=options.layers,
         )
         if release:
             cast(nn.Module, whole).to(torch.device("meta"))
@@ -191,7 +195,8 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
             "expected --revisions with a hub repository or the folder of a run, got single "
             "checkpoints alone; leave it out"
         )
-    folders, tails = [one.place for one in found if isinstance(one.place, Path)], dict[Path, str]()
+    folders = [one.place for one in found if isinstance(one.place, Path)]
+    tails = dict[Path, str]()
     # the last parts of each path, the fewest that make all of them distinct
     for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
         tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}

@@ -295,7 +295,15 @@ class Phases(Criterion):
             effect = Effect.of(course[end], course[begin])
             # a fall divides the value by more than 1 + more
             above, below = (more, None) if phase == "rise" else (None, 1 / (1 + more) - 1)
-            claims.append(Claim(f"to step {end:,} it", ("rises", "falls"), effect, above, below))
+            claims.append(
+                Claim(
+                    subject=f"to step {end:,} it",
+                    verbs=("rises", "falls"),
+                    effect=effect,
+                    above=above,
+                    below=below,
+                )
+            )
         beyond: Verdict = "shown" if drift.is_exceeded else "cannot be judged"
         return conjunction([*(claim.verdict for claim in claims), beyond]), "; ".join(
             map(str, (*claims, drift))
@@ -309,7 +317,8 @@ def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) 
     >>> turning_points([5.0, 2.0, 3.0, 9.0, 8.0, 4.0], ["fall", "rise", "fall"])
     [0, 1, 3, 5]
     """
-    level, last = np.asarray(values, float), len(values) - 1
+    level = np.asarray(values, float)
+    last = len(values) - 1
     signs = np.array([1.0 if phase == "rise" else -1.0 for phase in phases])
     between = combinations(range(1, last), len(phases) - 1)
     return max(

@@ -53,10 +53,8 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     of_layers = rows.loc[rows["layer"].notna() & rows["window_tokens"].notna()]
     if of_layers.empty:
         return tuple(found)
-    design, largest = (
-        resolve_design(cloud.design),
-        of_layers[["window_tokens", "n_windows"]].max().astype(int),
-    )
+    design = resolve_design(cloud.design)
+    largest = of_layers[["window_tokens", "n_windows"]].max().astype(int)
     asked = cloud.sequence_length or design.window_tokens
     if asked is not None and largest["window_tokens"] != asked:
         found.append(f"windows of {largest['window_tokens']:,} tokens, not {asked:,}")
@@ -71,7 +69,8 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
             f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"
         )
     plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, cloud.batch_vectors, 0)
-    n_batches, size = plan["n_batches"], plan["batch_vectors"]
+    n_batches = plan["n_batches"]
+    size = plan["batch_vectors"]
     if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
         batches = f"{probe.n_batches:,} {'batch' if probe.n_batches == 1 else 'batches'}"
         found.append(f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}")
@@ -179,18 +178,26 @@ def evaluate(
     outcomes = []
     for published in recipe.published:
         if (criterion := published.criterion) is None:
-            outcomes.append(Outcome(published, "", "not run", published.not_run))
+            outcomes.append(
+                Outcome(published=published, run="", verdict="not run", ours=published.not_run)
+            )
             continue
         chosen = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
         if not chosen:
             outcomes.append(
-                Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")
+                Outcome(
+                    published=published,
+                    run="",
+                    verdict="not run",
+                    ours=f"no model among {', '.join(published.models)}",
+                )
             )
         for run, stand_in in chosen.items():
             if isinstance(criterion, Cell):
                 found, differing = table_of(recipe, criterion, tables, run)
             else:
-                found, differing = measured[run], getattr(measured[run], "deviations", ())
+                found = measured[run]
+                differing = getattr(measured[run], "deviations", ())
             outcomes.append(
                 _judged(published, run, found, tuple(filter(None, (stand_in, *differing))))
             )
@@ -203,17 +210,24 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
     """
     criterion, cell = published.criterion, None
     if isinstance(measured, str) or criterion is None:
-        return Outcome(published, run, "not run", str(measured))
+        return Outcome(published=published, run=run, verdict="not run", ours=str(measured))
     try:
         if isinstance(criterion, Cell):
             cell = criterion.measured(measured)
         verdict, ours = criterion.judge(measured, published.metric)
     except NotMeasuredError as reason:
-        return Outcome(published, run, "not run", str(reason))
+        return Outcome(published=published, run=run, verdict="not run", ours=str(reason))
     except CannotBeJudgedError as reason:
         verdict, ours = "cannot be judged", str(reason)
     reproduced = cast(Reproduced, verdict.replace("shown", "reproduced"))
-    return Outcome(published, run, reproduced, ours, deviations, cell)
+    return Outcome(
+        published=published,
+        run=run,
+        verdict=reproduced,
+        ours=ours,
+        deviations=deviations,
+        cell=cell,
+    )
 
 
 def judged_on(
@@ -227,7 +241,8 @@ def judged_on(
     """
     named = [each for each in recipe.published if each.models and each.criterion is not None]
     all_stand_in = named and not any(each.is_about(model) for each in named for model in models)
-    own, runs = find_models_of(recipe.models), {}
+    own = find_models_of(recipe.models)
+    runs = {}
     for model in models:
         is_meant = published.is_about(model) if published.models else model in own
         if published.is_about(model) or all_stand_in:
@@ -282,7 +297,10 @@ def _measured(
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
     differing = deviations(recipe.cloud, rows, probe)
     return Measured(
-        run, rows.assign(std_error=0.0) if recipe.judged_by == "values" else rows, probe, differing
+        name=run,
+        frame=rows.assign(std_error=0.0) if recipe.judged_by == "values" else rows,
+        probe=probe,
+        deviations=differing,
     )
 
 
@@ -321,7 +339,8 @@ def table_of(
     what options the study deviates from the recipe."""
     if folder is None:
         return "the studies were not run", ()
-    output, asked = folder / cell.study / file_name(run), recipe.studies[cell.study]
+    output = folder / cell.study / file_name(run)
+    asked = recipe.studies[cell.study]
     if (done := _options(output)) is None:
         return f"not studied: repdyn study {cell.study}", ()
     found = sorted(output.rglob(f"{cell.table}.csv"))

@@ -185,7 +185,8 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
             textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ...")
         )
         ends = np.array([*cell.bounds, *sum(own.values(), ())])
-        low, high = ends[np.isfinite(ends)].min(), ends[np.isfinite(ends)].max()
+        low = ends[np.isfinite(ends)].min()
+        high = ends[np.isfinite(ends)].max()
         scaled = np.clip((ends - low) / ((high - low) or 1.0), -0.05, 1.05)
         begin, end = scaled[:2]
         axes.barh(row, max(end - begin, 0.004), 0.7, begin, color=LOSS_COLOUR, alpha=0.25)
@@ -297,7 +298,8 @@ def write_results(
         ),
         Markup("</body></html>\n"),
     ]
-    path, content = folder / f"{recipe.name}.html", joined(page).encode(errors="backslashreplace")
+    path = folder / f"{recipe.name}.html"
+    content = joined(page).encode(errors="backslashreplace")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return path
 

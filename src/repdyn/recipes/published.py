@@ -136,7 +136,8 @@ class Comparison(NamedTuple):
         """
         panels = []
         for _, drawn in self.values.groupby("quantity", sort=False):
-            lines, by_checkpoint = [], drawn.groupby("label", sort=False)
+            lines = []
+            by_checkpoint = drawn.groupby("label", sort=False)
             for (label, cells), colour in zip(
                 by_checkpoint, step_colours(by_checkpoint.ngroups), strict=True
             ):
@@ -217,22 +218,24 @@ def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFr
     is to say of it.
     """
     source, metric, data = map(str, published[["source", "metric", "data"]].iloc[0])
-    quantity, title = QUANTITIES[metric], f"{metric} of {source}"
+    quantity = QUANTITIES[metric]
+    title = f"{metric} of {source}"
     if quantity.refused:
         return [], [f"{title} ({data}) is not drawn: {quantity.refused}."]
-    found, reasons, last = [], [], published["layer"].max()
+    found = []
+    reasons = []
+    last = published["layer"].max()
     for _, theirs in published.groupby(["revision", "k"], sort=False):
         revision, k = map(str, theirs[["revision", "k"]].iloc[0])
         ((wanted, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
         asked = (_quantity(wanted.name, wanted.settings_json), subset, quantity.n_vectors, last)
-        rows, reason = (
-            own.loc[own["revision"] == revision],
-            f"checkpoint {revision} was not measured",
-        )
+        rows = own.loc[own["revision"] == revision]
+        reason = f"checkpoint {revision} was not measured"
         for (column, what), value in zip(_ASKED.items(), asked, strict=True):
             if rows.empty or value is None:
                 continue
-            there, rows = sorted(map(str, rows[column].unique())), rows.loc[rows[column] == value]
+            there = sorted(map(str, rows[column].unique()))
+            rows = rows.loc[rows[column] == value]
             reason = (
                 f"the {what} differ at {revision}: {', '.join(there)} measured, {value} published"
             )

@@ -201,7 +201,7 @@ def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
     models: dict[PublishedModel, None] = {}
     for name in names:
         if is_local(name):
-            models[PublishedModel(Path(name).name, "", name, name)] = None
+            models[PublishedModel(name=Path(name).name, suite="", run=name, repository=name)] = None
         else:
             models |= dict.fromkeys(models_to_audit(name, constants.ENDPOINT))
     return list(models)

@@ -71,7 +71,11 @@ class AnatomyStudy(Study):
             self.write()
 
     def _add_tables(self, loaded: LoadedModel) -> None:
-        name, options, seed, tables, known = loaded.name, self.options, self.options.seed, [], {}
+        name = loaded.name
+        options = self.options
+        seed = self.options.seed
+        tables = []
+        known = {}
         for table in embedding_tables.embedding_tables(
             loaded.model, loaded.tokenizer, unused=options.unused
         ):
@@ -85,7 +89,8 @@ class AnatomyStudy(Study):
                     np.arange(min(options.positions, len(table.rows))), "beyond --positions"
                 )
             tables.append(table)
-        words, positions = tables[0], [table for table in tables if table.kind == "position"]
+        words = tables[0]
+        positions = [table for table in tables if table.kind == "position"]
         layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
         measured = [*tables, *layouts[len(positions) :]]
         found = {
@@ -155,7 +160,9 @@ class AnatomyStudy(Study):
         """Add what kinds of tokens there are, where their rows lie, and planes of them and of
         positions.
         """
-        words, closest, kinds = tables[0], self.options.closest, self.vocabularies[name]
+        words = tables[0]
+        closest = self.options.closest
+        kinds = self.vocabularies[name]
         values = words.about.assign(label=words.labels)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
@@ -208,12 +215,13 @@ class AnatomyStudy(Study):
 
     def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
         """Add tables and figures of the layout of positions; return its numbers."""
-        name, path, n = f"{model}, {table.name}", _file_stem(table), len(table.rows)
-        matrix, (scores, shares) = (
-            embedding_tables.cosine_matrix(table.rows),
-            paths.principal(table.rows),
-        )
-        offsets, rotation = paths.by_offset(matrix), paths.find_rotation(scores, shares)
+        name = f"{model}, {table.name}"
+        path = _file_stem(table)
+        n = len(table.rows)
+        matrix = embedding_tables.cosine_matrix(table.rows)
+        scores, shares = paths.principal(table.rows)
+        offsets = paths.by_offset(matrix)
+        rotation = paths.find_rotation(scores, shares)
         order_end = paths.find_order_end(table.rows)
         self.tables[f"{path}_offsets"] = offsets
         self.figures[f"{path}_image"] = draw.position_image(name, table.rows)

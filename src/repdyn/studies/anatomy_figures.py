@@ -84,7 +84,8 @@ def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.n
     for axes, quantity in zip(of_quantities, QUANTITIES, strict=True):
         for table, quantities in measured.items():
             values = quantities.get(quantity, np.empty(0))
-            values, colour = values[np.isfinite(values)], _COLOURS[table.kind]
+            values = values[np.isfinite(values)]
+            colour = _COLOURS[table.kind]
             label = f"{table.name} ({len(table.rows):,} rows)"
             if len(values) > _FEW:
                 bins = min(_MAX_BINS, int(2 * np.sqrt(len(values))))
@@ -159,7 +160,9 @@ def position_image(name: str, rows: Tensor) -> Figure:
     figure = Figure(figsize=(10.5, 6.2))
     entitle(figure, f"{name}", f"colours are cut off at {limit:.2g}, the 99.5% quantile")
     places = figure.subplot_mosaic([["table", "first"], ["table", "steps"]], width_ratios=(1.4, 1))
-    table, first, steps = places["table"], places["first"], places["steps"]
+    table = places["table"]
+    first = places["first"]
+    steps = places["steps"]
     look = {
         "cmap": DIVERGING,
         "vmin": -limit,
@@ -278,7 +281,8 @@ def _draw_path(space: Any, scores: np.ndarray, shares: np.ndarray, axes: tuple[i
 def _draw_rotation(above: Axes, below: Axes, rotation: Rotation, n: int) -> None:
     windows, colour = rotation.windows, _COLOURS["position"]
     middles = (windows["start"] + windows["stop"]) / 2
-    ordered, limit = windows["ordered"], {"color": "0.4", "linewidth": 1, "linestyle": "--"}
+    ordered = windows["ordered"]
+    limit = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
     above.plot(middles, windows["period"].where(ordered >= paths.ORDERED), color=colour)
     above.axhline(rotation.period, **limit)
     title = f"positions per turn (dashed: {rotation.period:.1f}, of all)"
@@ -316,7 +320,8 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
             np.quantile(of_row["death"], 0.99), np.nan_to_num(row["death"]), row["chance"]
         )
         if row["loops"]:
-            place, side = (row["birth"], row["death"]), 1 if row["birth"] < limit / 2 else -1
+            place = (row["birth"], row["death"])
+            side = 1 if row["birth"] < limit / 2 else -1
             axes.plot(*place, "o", color="black", markerfacecolor="none", markersize=9)
             look = {
                 "ha": "left" if side > 0 else "right",
@@ -341,7 +346,8 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
         f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2
     )
     *of_quantities, last = grid.ravel()
-    quantities, pairs = paths.movements(one.states), paths.match_tokens(one.tokens, other.tokens)
+    quantities = paths.movements(one.states)
+    pairs = paths.match_tokens(one.tokens, other.tokens)
     changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
     far = sum(
         np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0)
@@ -388,7 +394,8 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at
     the last layer, where the token is named; the small dots are the layers between.
     """
-    both, pairs = (one, other), paths.match_tokens(one.tokens, other.tokens)
+    both = (one, other)
+    pairs = paths.match_tokens(one.tokens, other.tokens)
     lengths = [np.linalg.norm(each.states, axis=-1) for each in both]
     limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
     sides = [(each, norms.max(0) <= limit) for each, norms in zip(both, lengths, strict=True)]
@@ -405,7 +412,8 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     figure, axes = panels(
         f"{name}: paths of the tokens", f"{caption}{len(one.states) - 1}{note}", (10, 7.6)
     )
-    partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
+    partner = {b: a for a, b, _ in pairs}
+    same = {a for a, _, equal in pairs if equal}
     labels = []
     for trajectory, kept in sides:
         is_first = trajectory is one

@@ -95,14 +95,13 @@ class ConvergenceStudy(Study):
         falls = {
             name: measured.fall_table(found, *self.draws) for name, found in self.measured.items()
         }
-        profiles, gaps = {}, {}
+        profiles = {}
+        gaps = {}
         for name, found in self.measured.items():
             sums = found["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
-            profiles[name], of_pairs = (
-                measured.profile_table(profile),
-                measured.class_gaps(found, self.phrases),
-            )
+            profiles[name] = measured.profile_table(profile)
+            of_pairs = measured.class_gaps(found, self.phrases)
             show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             show(profiles[name])
             ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index(
@@ -160,14 +159,13 @@ class ConvergenceStudy(Study):
         self.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
-        summaries, found = [], []
+        summaries = []
+        found = []
         for title, probe, rows in self.stored_runs():
             for of_run in self.options.scalars or [loss_of_run(rows)[0]]:
                 try:
-                    values, known = (
-                        scalar(rows, of_run),
-                        rows.loc[rows["layer"].isna(), "metric"].dropna().unique(),
-                    )
+                    values = scalar(rows, of_run)
+                    known = rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
                     if values.empty:
                         stored = ", ".join(sorted(known)) or "none"
                         raise ValueError(
@@ -252,10 +250,8 @@ def _describe_rate(profile: Estimate, sign: str = "") -> str:
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
-    difference, is_significant = (
-        gap["gap"].to_numpy(float),
-        gap["p_holm"].to_numpy(float) < THRESHOLD,
-    )
+    difference = gap["gap"].to_numpy(float)
+    is_significant = gap["p_holm"].to_numpy(float) < THRESHOLD
     higher = {
         pair[0]: is_significant & (difference > 0),
         pair[1]: is_significant & (difference < 0),
@@ -291,7 +287,8 @@ def steps_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
     """
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
-        steps, bars = table.head(-1), {"color": _BARS, "capsize": 3, "label": "gradient"}
+        steps = table.head(-1)
+        bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
         axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=_errors(steps, "gradient"), **bars)
         axes.axhline(
             float(np.mean(steps["gradient"])), color="0.5", linestyle=":", label="average rate"
@@ -456,7 +453,8 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
     for number, (axes, ((first, second), gap)) in enumerate(
         zip(grid[:, 0], gaps.items(), strict=True)
     ):
-        colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
+        colour = series_colour(number)
+        is_significant = gap["p_holm"].to_numpy(float) < THRESHOLD
         zero_line(axes)
         axes.errorbar(gap["layer"], gap["gap"], _errors(gap, "gap"), color=colour, capsize=2)
         looks = {f"adjusted p < {THRESHOLD}": colour, "not significant": "white"}

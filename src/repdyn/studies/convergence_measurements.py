@@ -127,7 +127,8 @@ def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> Clas
     """Return what is measured of some tokens of a probe, by their numbers (n,), from
     :func:`token_cosines`.
     """
-    cosines, sequences = cosines[:, tokens], (probe.window_of(tokens), len(probe.lengths))
+    cosines = cosines[:, tokens]
+    sequences = (probe.window_of(tokens), len(probe.lengths))
     steps = -np.diff(cosines, axis=0)
     fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
     falls = {
@@ -233,7 +234,8 @@ def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
     >>> bound_over_alignment([0.5, 0.25, 0.75, 1.0]).tolist()
     [-0.25, -0.25, 0.25]
     """
-    steps, before = np.diff(alignment), np.asarray(alignment, float)[:-1]
+    steps = np.diff(alignment)
+    before = np.asarray(alignment, float)[:-1]
     return np.array([steps[before >= value].min() for value in before])
 
 
@@ -419,7 +421,8 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
         )
     # rounding would give constants a correlation
     varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
-    summaries, values = varying[list(SUMMARIES)], varying["value"]
+    summaries = varying[list(SUMMARIES)]
+    values = varying["value"]
     found = {
         method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")
     }

@@ -36,12 +36,10 @@ UNUSED = re.compile(
     r"\[unused\d+\]|<unused_?\d+>|<\|unused_?\d+\|>|<\|reserved_special_token_\d+\|>|madeupword\d+"
 )
 """Names of tokens that vocabularies reserve: no text is ever encoded as them."""
-NO_TOKEN, UNUSED_TOKEN, NO_POSITION, TWINS = (
-    "no token has them",
-    "unused tokens",
-    "before position 0",
-    "with a twin",
-)
+NO_TOKEN = "no token has them"
+UNUSED_TOKEN = "unused tokens"
+NO_POSITION = "before position 0"
+TWINS = "with a twin"
 """Reasons for leaving rows out."""
 LARGEST = "largest"
 ENDS: dict[str, Callable[[Any], Any]] = {
@@ -110,7 +108,8 @@ def embedding_tables(
     """
     vocabulary = {int(number): token for token, number in tokenizer.get_vocab().items()}
     lookups = find_lookups(model, ordinary_tokens(vocabulary, tokenizer))
-    kinds, tables = Counter(lookup.kind for lookup in lookups), []
+    kinds = Counter(lookup.kind for lookup in lookups)
+    tables = []
     for lookup in lookups:
         n_rows, first = len(lookup.weight), lookup.first_row
         if lookup.kind == "input":
@@ -120,16 +119,19 @@ def embedding_tables(
             }
             left_out = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
         else:
-            kept, left_out = (
-                {row: str(row - first) for row in range(first, n_rows)},
-                {NO_POSITION: first},
-            )
+            kept = {row: str(row - first) for row in range(first, n_rows)}
+            left_out = {NO_POSITION: first}
         name = lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}"
         rows = lookup.weight if len(kept) == n_rows else lookup.weight[torch.tensor([*kept])]
         left_out = {why: count for why, count in left_out.items() if count}
         tables.append(
             EmbeddingTable(
-                name, lookup.kind, lookup.parameter, rows, tuple(kept.values()), left_out
+                name=name,
+                kind=lookup.kind,
+                parameter=lookup.parameter,
+                rows=rows,
+                labels=tuple(kept.values()),
+                left_out=left_out,
             )
         )
     return tables
@@ -143,7 +145,8 @@ def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tens
         return torch.triu_indices(n_rows, n_rows, offset=1)
     # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
     random = np.random.RandomState(seed)
-    one, other = random.randint(n_rows, size=max_pairs), random.randint(n_rows - 1, size=max_pairs)
+    one = random.randint(n_rows, size=max_pairs)
+    other = random.randint(n_rows - 1, size=max_pairs)
     return torch.from_numpy(np.stack([one, other + (other >= one)]))
 
 
@@ -165,7 +168,8 @@ def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dic
         for first, second in pairs.to(rows.device).split(
             max(1, _PAIRS_AT_ONCE // rows.shape[1]), dim=1
         ):
-            x, y = rows[first].double(), other[second].double()
+            x = rows[first].double()
+            y = other[second].double()
             dot = (x * y).sum(1)
             found["distance"].append((x - y).norm(dim=1))
             found["dot"].append(dot)
@@ -245,7 +249,8 @@ def closest_pairs(
         numbers), cosine, dot, distance. And each row's largest cosine with another, (n,) float32 on
         the CPU; -1 if it has none.
     """
-    within, n = other is None, max(4 * k, _FEWEST_CANDIDATES)
+    within = other is None
+    n = max(4 * k, _FEWEST_CANDIDATES)
     with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
@@ -293,10 +298,8 @@ def _best_with(
     """
     # what is not above the n-th so far needs no sorting
     better = tile > (scores[-1] if len(scores) == n else -torch.inf)
-    scores, places = (
-        torch.cat([scores, tile[better]]),
-        torch.cat([places, better.nonzero() + corner]),
-    )
+    scores = torch.cat([scores, tile[better]])
+    places = torch.cat([places, better.nonzero() + corner])
     best = scores.topk(min(n, len(scores)))
     return best.values, places[best.indices]
 
@@ -321,7 +324,8 @@ def without_twins(
     alone = np.flatnonzero((nearest < twin).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
         return table, {end: pairs.head(k) for end, pairs in found.items()}
-    rest, sides = table.subset(alone, TWINS), ["first", "second"]
+    rest = table.subset(alone, TWINS)
+    sides = ["first", "second"]
     kept = {
         end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k)
         for end, pairs in found.items()
@@ -410,7 +414,8 @@ def tabulate(
 
 def _overview(table: EmbeddingTable, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
     needed = components_for(table.explained) if len(table.explained) else {}
-    of_mean, of_rows = table.about["dot"].to_numpy().mean(), np.square(values["norm"]).mean()
+    of_mean = table.about["dot"].to_numpy().mean()
+    of_rows = np.square(values["norm"]).mean()
     n_pairs, are_all = count_pairs(table, values)
     return {
         "table": table.name,

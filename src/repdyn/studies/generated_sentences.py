@@ -45,7 +45,10 @@ _SHORTEST = 8
 _FEWEST_WORDS = 100
 _N_BATCHES = 4
 _DEEPEST = 2
-_ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
+_ADJECTIVE = 0.3
+_ADVERB = 0.4
+_PLACE = 0.25
+_RELATIVE = 0.25
 
 
 def short_sentences(n: int, seed: int = 0) -> dict[str, list[str]]:

@@ -122,10 +122,15 @@ def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
     (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
     net_power = float(net[searched].sum())
     frequency = frequencies[np.argmax(np.where(searched, net * np.sign(net_power), -math.inf))]
-    purity, path = abs(net_power) / whole, scores[:, a] + 1j * scores[:, b]
+    purity = abs(net_power) / whole
+    path = scores[:, a] + 1j * scores[:, b]
     windows = _windows(path if net_power > 0 else path.conj(), frequency)
     return Rotation(
-        (a, b), float(1 / frequency), purity * float(shares[a] + shares[b]), purity, windows
+        components=(a, b),
+        period=float(1 / frequency),
+        share=purity * float(shares[a] + shares[b]),
+        purity=purity,
+        windows=windows,
     )
 
 
@@ -167,7 +172,8 @@ def find_order_end(rows: Tensor) -> int | None:
     cosines = np.nan_to_num(cosine_matrix(x - x.mean(0)))
     random = np.random.RandomState(0)
     draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
-    one, other = random.randint(n, size=draws), random.randint(n - 1, size=draws)
+    one = random.randint(n, size=draws)
+    other = random.randint(n - 1, size=draws)
     by_chance = np.abs(cosines[one, other + (other >= one)].mean(2)).max(1)
     found = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
     for offset in range(1, _N_OFFSETS + 1):

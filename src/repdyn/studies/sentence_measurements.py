@@ -44,7 +44,10 @@ BUILT_IN |= {
 kind; ten of each of six kinds, those of Luisto 2024, table 6, in sentences of our own: bright to
 dim, doctor to nurse, woman to man, Finnish to Czech, funny to sad, laughing to crying."""
 SENSE, CHARACTERS, WORDS = "sentences", "random characters", "random words"
-FIRST, MEAN, LAST, MAXIMUM = "first token", "mean", "last token", "maximum"
+FIRST = "first token"
+MEAN = "mean"
+LAST = "last token"
+MAXIMUM = "maximum"
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     **{FIRST: lambda states: states[0], MEAN: lambda states: states.mean(0)},
     **{LAST: lambda states: states[-1], MAXIMUM: lambda states: states.amax(0)},
@@ -201,7 +204,8 @@ def kind_matrix(
     moves nothing.
     """
     # the same draws at every layer, so that its intervals compare
-    random, means = np.random.RandomState(seed), {}
+    random = np.random.RandomState(seed)
+    means = {}
     for kind in dict.fromkeys(kinds):
         differences = (after - before)[np.asarray(kinds) == kind]
         n = len(differences)
@@ -236,7 +240,8 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
     """Yield the share of sentences whose nearest other one is of their side, sense or nonsense, and
     of the nonsense alone the share whose nearest is of their kind; from vectors (n, dim) and their
     kinds (n,)."""
-    cosines, made = cosine_matrix(x), kinds != SENSE
+    cosines = cosine_matrix(x)
+    made = kinds != SENSE
     if np.isfinite(cosines).all():
         apart = nearest_in_group(cosines[np.ix_(made, made)], kinds[made])
         yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
@@ -408,10 +413,8 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(
         float
     )
-    observed, found = (
-        statistics(np.ones((1, len(members)))),
-        {"nearest": nearest_in_group(cosines, labels)},
-    )
+    observed = statistics(np.ones((1, len(members))))
+    found = {"nearest": nearest_in_group(cosines, labels)}
     for name, draws in statistics(weights).items():
         # a draw of the same group every time has no value
         low, high = np.nanquantile(draws, [0.025, 0.975])

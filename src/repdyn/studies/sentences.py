@@ -90,10 +90,8 @@ class SentenceStudy(Study):
     def _add_nonsense(self, loaded: LoadedModel) -> None:
         made = measured.nonsense(len(self.groups), self.options.seed)
         texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
-        vectors, kinds = (
-            self._vectors(loaded, texts["sentence"], "nonsense"),
-            texts["kind"].to_numpy(),
-        )
+        vectors = self._vectors(loaded, texts["sentence"], "nonsense")
+        kinds = texts["kind"].to_numpy()
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.nonsense_rows(x, kinds)))
         self.tables["nonsense"] = table
         groups = self.groups["group"]
@@ -143,7 +141,8 @@ class SentenceStudy(Study):
         )
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.collection_rows(x, labels)))
         self.tables["collections"], cosines = table, select(table, texts=name, quantity="cosine")
-        (last, _), poolings = _last_means(vectors), _poolings(table)
+        last, _ = _last_means(vectors)
+        poolings = _poolings(table)
         at_last = {
             pooling: measured.collection_values(vectors[last, pooling], labels)
             for pooling in poolings
@@ -257,7 +256,8 @@ def separation_figure(name: str, table: pd.DataFrame) -> Figure:
     )
     figure, (*of_poolings, last) = panels(title, caption, (2.9 * n_panels + 0.6, 4.2), 1, n_panels)
     of_vectors = table.loc[table["vector"] != measured.SHARED_TOKENS, ["within_low", "between_low"]]
-    lowest, look = float(of_vectors.to_numpy(float).min()), {"marker": "o", "markersize": 3}
+    lowest = float(of_vectors.to_numpy(float).min())
+    look = {"marker": "o", "markersize": 3}
     for pooling, axes in zip(poolings, of_poolings, strict=True):
         rows = select(table, vector=pooling)
         line_with_band(axes, rows, "within", color="#009E73", label="paraphrases", **look)
@@ -277,10 +277,8 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
     """Draw how alike the differences of one kind of change are over the layers, a panel for each
     pooling.
     """
-    poolings, kinds = (
-        _poolings(table),
-        [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS],
-    )
+    poolings = _poolings(table)
+    kinds = [kind for kind in table["change"].unique() if kind != measured.ALL_KINDS]
     title = f"{name}: does one kind of change move sentences one way?"
     caption = (
         f"hollow: not larger than across kinds (p >= {SIGNIFICANT}, permutation test, not "
@@ -291,7 +289,8 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
     for axes, pooling in zip(grid, poolings, strict=True):
         rows = select(table, vector=pooling)
         for number, change in enumerate(kinds):
-            one, colour = select(rows, change=change), f"C{number % 10}"
+            one = select(rows, change=change)
+            colour = f"C{number % 10}"
             axes.plot(one["layer"], one["within"], color=colour, label=change)
             is_clear = one["p"] < SIGNIFICANT
             for chosen, fill in ((is_clear, colour), (~is_clear, "white")):
@@ -313,7 +312,8 @@ def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
     """Draw the cosines of the mean differences of each two kinds at the last layer, and the largest
     over the layers.
     """
-    poolings, last = _poolings(matrix), matrix["layer"].to_numpy(int).max()
+    poolings = _poolings(matrix)
+    last = matrix["layer"].to_numpy(int).max()
     names = list(dict.fromkeys([*matrix["kind"], *matrix["other"]]))
     title = f"{name}: do two kinds of change point one way?"
     caption = (
@@ -368,7 +368,8 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     figure, axes = panels(title, caption, (6.4, 5.4))
     [origin] = found.transform(np.zeros((1, differences.shape[1])))
     for number, kind in enumerate(dict.fromkeys(kinds)):
-        places, colour = found.transform(differences[np.asarray(kinds) == kind]), f"C{number % 10}"
+        places = found.transform(differences[np.asarray(kinds) == kind])
+        colour = f"C{number % 10}"
         axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
         axes.annotate(
             "", places.mean(0), origin, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2}
@@ -385,17 +386,20 @@ def collection_figure(
     """Draw the cosines of all pairs of texts: quantiles over the layers, and the distribution at
     the last.
     """
-    poolings, last = _poolings(table), table["layer"].to_numpy(int).max()
+    poolings = _poolings(table)
+    last = table["layer"].to_numpy(int).max()
     n_panels = len(poolings) + 1
     caption = (
         f"{source}; {table['n'].to_numpy(int).max():,} pairs of texts; bands: 50, 90 and 98% of "
         "them"
     )
-    title, size = f"{name}: how alike are any two texts?", (2.9 * n_panels + 0.6, 4.2)
+    title = f"{name}: how alike are any two texts?"
+    size = (2.9 * n_panels + 0.6, 4.2)
     figure, (*of_poolings, right) = panels(title, caption, size, 1, n_panels)
     lowest = min(0.0, table["q01"].to_numpy(float).min())
     for pooling, axes in zip(poolings, of_poolings, strict=True):
-        rows, colour = select(table, vector=pooling), _COLOURS[pooling]
+        rows = select(table, vector=pooling)
+        colour = _COLOURS[pooling]
         for low, high, alpha in (("q01", "q99", 0.12), ("q05", "q95", 0.2), ("q25", "q75", 0.3)):
             axes.fill_between(
                 rows["layer"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0

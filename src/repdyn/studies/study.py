@@ -51,7 +51,9 @@ class Study(ABC):
     """As the tables."""
 
     def __init__(self, options: Any) -> None:
-        self.options, self.tables, self.figures = options, {}, {}
+        self.options = options
+        self.tables = {}
+        self.figures = {}
 
     def measure_model(self, loaded: LoadedModel) -> None:
         """Measure one model, whose weights are released afterwards: each stack of its blocks by
@@ -94,7 +96,8 @@ class Study(ABC):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files += save(self.figures, folder)
         show(f"tables and figures: {folder} ({len(files)} files)")
-        self.tables, self.figures = {}, {}
+        self.tables = {}
+        self.figures = {}
 
 
 @styled

@@ -177,7 +177,8 @@ def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
         ordered = pd.DataFrame({"label": values["label"], "value": values[name]}).sort_values(
             "value"
         )
-        frames[name, "smallest"], frames[name, "largest"] = ordered.head(k), ordered.tail(k)[::-1]
+        frames[name, "smallest"] = ordered.head(k)
+        frames[name, "largest"] = ordered.tail(k)[::-1]
     return join_tables(frames, "quantity", "end")
 
 
@@ -242,7 +243,14 @@ def sinusoids(like: EmbeddingTable) -> EmbeddingTable:
         -torch.arange(0, dim, 2).double() / dim
     )
     rows = torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[:, :dim]
-    return EmbeddingTable("sinusoids", "position", "textbook", rows, tuple(map(str, range(n))), {})
+    return EmbeddingTable(
+        name="sinusoids",
+        kind="position",
+        parameter="textbook",
+        rows=rows,
+        labels=tuple(map(str, range(n))),
+        left_out={},
+    )
 
 
 def quantised(rows: Tensor, bits: int) -> Tensor:
@@ -266,7 +274,8 @@ def quantisation_table(table: EmbeddingTable, seed: int) -> pd.DataFrame:
     rows = table.rows.detach().cpu().float()
     drawn = torch.from_numpy(np.random.RandomState(seed).permutation(len(rows))[:_MOST_ROWS])
     pairs = measured.sample_pairs(len(rows), _N_PAIRS, seed)
-    cosines, nearest = measured.pair_values(rows, pairs)["cosine"], _nearest(rows, drawn)
+    cosines = measured.pair_values(rows, pairs)["cosine"]
+    nearest = _nearest(rows, drawn)
     records = []
     for bits in (32, *BITS):
         held = rows if bits == 32 else quantised(rows, bits)
@@ -336,7 +345,8 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
     """
     from ripser import ripser
 
-    (scores, _), random = principal(table.rows, min(table.rows.shape)), np.random.RandomState(seed)
+    scores, _ = principal(table.rows, min(table.rows.shape))
+    random = np.random.RandomState(seed)
     columns = ["birth", "death"]
 
     def search(points: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame, list[float]]:
@@ -352,9 +362,11 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
         )
         return pieces, loops, [*(loops["death"] - loops["birth"]), 0.0, 0.0]
 
-    records, features = [], []
+    records = []
+    features = []
     for kept in dict.fromkeys(min(kept, scores.shape[1]) for kept in (2, 3, 6, scores.shape[1])):
-        points, keys = scores[:, :kept], {"table": table.name, "components": kept}
+        points = scores[:, :kept]
+        keys = {"table": table.name, "components": kept}
         *found, (longest, second, *_) = search(points)
         permuted = [
             np.apply_along_axis(random.permutation, 0, points) for _ in range(_N_PERMUTATIONS)
@@ -399,10 +411,13 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
     n = min(map(len, known.values()))
     if n < FEWEST:
         return {}
-    random, vectors = np.random.RandomState(seed), table.rows.detach().cpu().double().numpy()
+    random = np.random.RandomState(seed)
+    vectors = table.rows.detach().cpu().double().numpy()
     chosen = np.concatenate([random.permutation(of_part)[:n] for of_part in known.values()])
-    x, y = vectors[chosen], np.repeat([*known], n)
-    accuracies, probabilities = [], []
+    x = vectors[chosen]
+    y = np.repeat([*known], n)
+    accuracies = []
+    probabilities = []
     hidden = MLPClassifier((_HIDDEN,), alpha=1.0, max_iter=1000, random_state=seed)
     for name, classifier in (("linear", LogisticRegression(max_iter=1000)), ("hidden", hidden)):
         model = make_pipeline(StandardScaler(), classifier)

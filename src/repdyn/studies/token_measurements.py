@@ -84,7 +84,7 @@ def capture_sentence(loaded: LoadedModel, sentence: str) -> SentenceStates:
     """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
     states = reading.layer_states(loaded, [ids], captures=CAPTURES)
-    found = SentenceStates(ids, {}, states.embeddings, [])
+    found = SentenceStates(ids=ids, vectors={}, embeddings=states.embeddings, reasons=[])
     for layer in states:
         found.vectors.update({(layer.index, state): vectors for state, vectors in states_of(layer)})
         if isinstance(layer.after_attention, str):
@@ -186,10 +186,8 @@ def _with_positions(
     positions = found[0].weight[found[0].first_row :][: len(ids)]
     own = torch.tensor([ids], device=table.device)
     with torch.no_grad():
-        embedded, rows = (
-            loaded.model.get_input_embeddings()(own)[0].double(),
-            table[own[0]].double(),
-        )
+        embedded = loaded.model.get_input_embeddings()(own)[0].double()
+        rows = table[own[0]].double()
     scale = float((embedded * rows).sum() / rows.square().sum())
     return table if abs(scale - 1) < 1e-6 else table * scale, positions.to(table.device)
 
@@ -233,18 +231,14 @@ def compare_with_vocabulary(
         torch.stack([each.to(table.device) for each in sentence.vectors.values()]),
     )
     # with positions every token has a vocabulary of its own
-    places, parts = (
-        [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))],
-        [],
-    )
+    places = [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))]
+    parts = []
     for place in places:
         vocabulary = Vocabulary(
             table, None if positions is None else positions[place][0], by_distance=by_distance
         )
-        x, own = (
-            states[:, place].flatten(0, 1),
-            torch.tensor(ids[place], device=table.device).repeat(len(states)),
-        )
+        x = states[:, place].flatten(0, 1)
+        own = torch.tensor(ids[place], device=table.device).repeat(len(states))
         found = (
             to_own(x, own, vocabulary),
             token_ranks(x, own, vocabulary),
@@ -259,7 +253,8 @@ def compare_with_vocabulary(
     keys = pd.DataFrame(
         [(*key, *token) for key in sentence.vectors for token in tokens], columns=columns
     )
-    measure, numbers = "distance" if by_distance else "cosine", rows.flatten().tolist()
+    measure = "distance" if by_distance else "cosine"
+    numbers = rows.flatten().tolist()
     compared = keys.assign(**{measure: values.flatten(), "rank": ranks.flatten()})
     nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
     nearest = nearest.assign(place=np.tile(np.arange(1, k + 1), len(keys)), nearest_id=numbers)
@@ -279,7 +274,8 @@ def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
         if not isinstance(token, str):
             return f"#{number}"
         text = tokenizer.convert_tokens_to_string([token])
-        space, word = "▁" if token[0] in "Ġ▁" or text.startswith(" ") else "", text.strip()
+        space = "▁" if token[0] in "Ġ▁" or text.startswith(" ") else ""
+        word = text.strip()
         readable = word and word.isprintable() and "\N{REPLACEMENT CHARACTER}" not in word
         return space + word if readable else token
 
@@ -305,7 +301,8 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     states = reading.layer_states(loaded, probe, subsets=("no_sink", *CLASSES), captures=CAPTURES)
     measure: Measure = "distance" if options.distance else "cosine"
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
-    rows, ids = states.rows_of(tokens), probe.tokens[tokens]
+    rows = states.rows_of(tokens)
+    ids = probe.tokens[tokens]
     members = {
         name: np.searchsorted(tokens, np.sort(probe.sample(name).ravel())) for name in CLASSES
     }
@@ -314,7 +311,8 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     weights = reading.attention_weights(loaded, probe, n_tokens=len(probe.tokens))
     in_class = {name: probe.classes[name].numpy() for name in CLASSES}
     found: dict[State, dict[int, tuple[np.ndarray, np.ndarray]]] = {}
-    steps, attention = [], []
+    steps = []
+    attention = []
     with comparable(loaded, states.embeddings) as table:
         vocabulary = Vocabulary(table, by_distance=options.distance)
         for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
@@ -359,7 +357,9 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     count = torch.bincount(place)
     functions = torch.bincount(place, weights=is_function.to(place.device).double())
     nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
-    tokens, count, functions = tokens[nonzero], count[nonzero], functions[nonzero]
+    tokens = tokens[nonzero]
+    count = count[nonzero]
+    functions = functions[nonzero]
     found, rows = nearest_rows(
         vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1
     )
@@ -387,10 +387,8 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     """
     steps = after.to(before.device).double() - before.double()
     moved = steps.any(1)
-    tokens, of = (
-        torch.arange(int(moved.sum()), device=steps.device),
-        sequences.to(steps.device)[moved],
-    )
+    tokens = torch.arange(int(moved.sum()), device=steps.device)
+    of = sequences.to(steps.device)[moved]
     within, between = (
         float(topic_mean(steps[moved], tokens, of, pairs=pairs)) for pairs in ("same", "different")
     )
@@ -490,7 +488,8 @@ def class_tables(
             )
             add(level, name, quantity, numbers)
             add(change, name, f"{quantity}_change", numbers[1:])
-    steps, later = np.diff(values, axis=0), [*numbers[1:], ANY]
+    steps = np.diff(values, axis=0)
+    later = [*numbers[1:], ANY]
     for quantity, least in NEARER.items():
         is_nearer = (-steps if measure == "distance" else steps) > least
         for name, shares in class_means(

@@ -156,7 +156,8 @@ def position_effect(
     (change of rank, without sign), same_rank (share of tokens), same_nearest (share of tokens with
     the same nearest token).
     """
-    keys, measure = ["layer", "state"], measure_of(plain.table)
+    keys = ["layer", "state"]
+    measure = measure_of(plain.table)
     change = added.table[measure] - plain.table[measure]
     ranks = (added.table["rank"] - plain.table["rank"]).abs()
     nearest = [select(one.nearest, place=1)["nearest_id"].to_numpy() for one in (added, plain)]
@@ -197,7 +198,8 @@ def trajectory_figure(
     name: str, table: pd.DataFrame, sentence: str, quantity: Quantity, caption: str
 ) -> Figure:
     """Draw a line for each token across the layers, after the attention and after the block."""
-    n_tokens, is_rank = len(set(table["position"])), quantity == "rank"
+    n_tokens = len(set(table["position"]))
+    is_rank = quantity == "rank"
     caption += " Grey: rank 0, a line for each token." if is_rank else ""
     figure, [grid], of_states = _by_state(
         f"{name}: {sentence}", caption, (11, 5.2), table, QUANTITIES[quantity]
@@ -317,10 +319,12 @@ def attention_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     width, height = heads_size(values)
     caption = "Left: mean over heads; dashed: what position alone explains; 1: even attention. "
     caption += "Right, bold: 95% interval without 0."
-    title, size = f"{name}: attention received by words of {text}", (5 + width, max(4.2, height))
+    title = f"{name}: attention received by words of {text}"
+    size = (5 + width, max(4.2, height))
     figure, (left, right) = panels(title, caption, size, 1, 2, width_ratios=[5, width])
     for of_class in CLASSES:
-        rows, colour = select(table, head=None, **{"class": of_class}), _COLOURS[of_class]
+        rows = select(table, head=None, **{"class": of_class})
+        colour = _COLOURS[of_class]
         line_with_band(left, rows, "received", **_MARKED, color=colour, label=f"{of_class} words")
         left.plot(rows["layer"], rows["by_position"], color=colour, linestyle="--", linewidth=1.2)
     left.axhline(1, color="black", linewidth=0.8)

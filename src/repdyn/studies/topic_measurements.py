@@ -119,7 +119,8 @@ class TextTopics:
             )
             if words is None or not len(lengths) or lengths[0] < sequence_length:
                 continue
-            ids, numbers = tokens[:sequence_length].numpy(), words.numbers[:sequence_length]
+            ids = tokens[:sequence_length].numpy()
+            numbers = words.numbers[:sequence_length]
             # the last word may be cut off
             is_text = np.flatnonzero(~np.isin(ids, special))
             chosen = (numbers != NO_WORD) & (np.arange(len(ids)) < is_text[-1])
@@ -145,7 +146,8 @@ class TextTopics:
                 f"{why}; take "
                 'tokens_of_words="last" (--tokens-of-words last), or longer documents'
             )
-        is_special, pad_id = np.isin(ids, special), cast(int, tokenizer.pad_token_id or 0)
+        is_special = np.isin(ids, special)
+        pad_id = cast(int, tokenizer.pad_token_id or 0)
         most = min(MAX_VECTORS, int((~is_special[:, 1:]).sum()))
         probe = Probe.from_tokens(
             ids,
@@ -191,7 +193,10 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     document_shares = model.fit_transform(counts[:, words])
     word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
     return TextTopics(
-        documents, [lexicon.words[word] for word in words], word_shares, document_shares
+        documents=documents,
+        words=[lexicon.words[word] for word in words],
+        word_shares=word_shares,
+        document_shares=document_shares,
     )
 
 
@@ -247,9 +252,11 @@ def measure_topics(
     states = layer_states(model, whole, subsets=["no_sink"], captures={"embeddings"})
     weights = attention_weights(model, probe, n_tokens=len(probe.tokens))
     tokens = whole.sample("no_sink")[0]
-    ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
+    ids = probe.tokens[tokens]
+    labels = [one[tokens] for one in topics]
     of_table, words = _of_table(states.embeddings, ids, labels[0], seed)
-    vectors, attention = [of_table], []
+    vectors = [of_table]
+    attention = []
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
         gaps = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
         vectors.append(gaps.assign(layer=layer.index))
@@ -266,7 +273,13 @@ def measure_topics(
     of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype(
         {"head": "Int64"}
     )
-    return TopicMeasurements(ids[labels[0] >= 0], length, of_vectors, of_heads, words)
+    return TopicMeasurements(
+        ids=ids[labels[0] >= 0],
+        length=length,
+        embeddings=of_vectors,
+        attention=of_heads,
+        words=words,
+    )
 
 
 def _of_table(
@@ -343,7 +356,8 @@ def attention_gaps(
     the probe; see :func:`over_sequences`."""
     found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
-        words, own = ids[tokens], topics[tokens]
+        words = ids[tokens]
+        own = topics[tokens]
         for pairs in PAIRS:
             found[pairs].append(kernels.attention_topic_mean(of_sequence, words, own, pairs=pairs))
         found["gap"].append(found["same"][-1] - found["different"][-1])
@@ -396,12 +410,14 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
         see :data:`SHARES`), evenness (of the layer's attention when the gap of the lowest layer's
         cosines has reached half; missing if it is not known).
     """
-    measured, found = measurements(rows), []
+    measured = measurements(rows)
+    found = []
     for metric in (name for name in GAPS if name in metrics_of(measured)):
         values, margins = (grid(measured, metric, "all", column) for column in ("value", "margin"))
         for layer in values.index:
             curve = values.loc[layer].dropna()
-            final, margin = curve.iloc[-1], margins.loc[layer, curve.index[-1]]
+            final = curve.iloc[-1]
+            margin = margins.loc[layer, curve.index[-1]]
             steps = (
                 {}
                 if abs(final) <= margin

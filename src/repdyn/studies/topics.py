@@ -189,8 +189,11 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     for number, (name, one) in enumerate(models.items()):
         look: dict[str, Any] = {"color": series_colour(number), "marker": "o", "markersize": 4}
         found = select(one.embeddings, product="cosine").dropna(subset="gap")
-        layers, table = found.loc[found["layer"] != TABLE], select(found, layer=TABLE)
-        x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
+        layers = found.loc[found["layer"] != TABLE]
+        table = select(found, layer=TABLE)
+        x = layers["layer"].astype(int)
+        control = layers["control"]
+        spread = layers["control_std"]
         _draw_means(cosine, x, layers, look, name)
         cosine_gap.plot(x, layers["gap"], **look)
         cosine_gap.plot(x, control, color=look["color"], linestyle="--", linewidth=1.2)
@@ -230,7 +233,8 @@ def _draw_means(
 
 def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """Draw the inner products of the input embeddings of words, ordered by topic."""
-    within, means = blocks["topic"] == blocks["other"], blocks["mean"]
+    within = blocks["topic"] == blocks["other"]
+    means = blocks["mean"]
     caption = (
         f"mean within topics {means[within].mean():.3g}, between {means[~within].mean():.3g}; "
     )

@@ -228,7 +228,8 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
     form = f"expected {DATASET}NAME,config=...,split=...,column=..."
     if unknown := set(given) - {"config", "split", "column"}:
         raise ValueError(f"{form}, got {', '.join(sorted(unknown))} in {source!r}")
-    column, data = given["column"], bytearray()
+    column = given["column"]
+    data = bytearray()
     try:
         rows: Any = load_dataset(name, given.get("config"), split=given["split"], streaming=True)
         for row in rows:

@@ -38,7 +38,8 @@ def plain_state() -> Iterator[None]:
         for mode in filter(_has_tensors, reversed(modes)):
             _push_mode(mode)
             stack.callback(_pop_mode)
-        dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+        dtype = torch.get_default_dtype()
+        is_strict = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
         caller = _DEFAULTS.get() or (_device.CURRENT_DEVICE or torch.device("cpu"), dtype)
         stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
@@ -98,7 +99,9 @@ def isolated_rng(seed: int | None = None) -> Iterator[None]:
 
     With a seed all of them start with it.
     """
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    python = random.getstate()
+    numpy = np.random.get_state()
+    cpu = torch.get_rng_state()
     # asking for the state of CUDA would initialize it, on every device of the machine
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     if seed is not None:

@@ -107,7 +107,8 @@ def without_reports() -> Iterator[None]:
     """
     from transformers.utils import logging as reports  # which --help does not wait for
 
-    verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    verbosity = reports.get_verbosity()
+    shown = reports.is_progress_bar_enabled()
     reports.disable_progress_bar()
     reports.set_verbosity_error()
     try:

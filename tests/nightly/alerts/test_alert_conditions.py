@@ -70,7 +70,8 @@ def test_alerts_depend_only_on_the_steps_so_far(profiles):
 def test_rows_give_the_alerts_of_their_data_frame():
     state = np.random.RandomState(0)
     values = [0.1, 0.3, 1.0, 8.0, math.nan]
-    frames, plain = AlertEvaluator(RULES), AlertEvaluator(RULES)
+    frames = AlertEvaluator(RULES)
+    plain = AlertEvaluator(RULES)
     found = []
     for step in range(40):
         rows = [

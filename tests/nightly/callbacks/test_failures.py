@@ -40,7 +40,8 @@ def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
                 raise OSError("disk full")
             super().log_metrics(metrics, step)
 
-    attached, job = tracker(probe, 4, on_error="warn"), Job()
+    attached = tracker(probe, 4, on_error="warn")
+    job = Job()
     trainer(tmp_path, attached, logger=Failing(tmp_path, name="job", version="0")).fit(
         job, batches()
     )
@@ -119,11 +120,11 @@ def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
 def test_two_metrics_of_one_name_are_refused(probe):
     own = [
         Metric(
-            "mine",
-            METRICS["anisotropy"].kernel,
-            "",
-            (0, 1),
-            "",
+            name="mine",
+            kernel=METRICS["anisotropy"].kernel,
+            meaning="",
+            range=(0, 1),
+            source="",
             subsets=("all",),
             settings={"a": n},
         )
@@ -138,7 +139,8 @@ def test_two_metrics_of_one_name_are_refused(probe):
 
 def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
     rule = Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True)
-    attached, job = tracker(probe, 4, alerts=[rule]), Job()
+    attached = tracker(probe, 4, alerts=[rule])
+    job = Job()
     trainer(tmp_path, attached).fit(job, batches())
     assert attached.store.steps(attached.store.runs()[0]) == [0, 4]
     assert len(job.losses) == 4

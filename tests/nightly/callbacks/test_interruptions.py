@@ -51,7 +51,13 @@ def handled():
 
 
 def metric(preemption: Preemption) -> Metric:
-    return Metric("preempted", preemption, "is interrupted", (0.0, 2.0), "nobody")
+    return Metric(
+        name="preempted",
+        kernel=preemption,
+        meaning="is interrupted",
+        range=(0.0, 2.0),
+        source="nobody",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -61,10 +67,16 @@ def test_a_loop_that_sets_a_flag_saves_at_once(
     arrived = []
     handled(lambda *_: arrived.append(1), number)
     handler = signal.getsignal(number)
-    preemption, model = Preemption(number), HandWritten()
+    preemption = Preemption(number)
+    model = HandWritten()
     metrics = ["anisotropy", metric(preemption)]
     with Tracker(
-        model, small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise"
+        model=model,
+        probe=small_probe,
+        schedule=1,
+        metrics=metrics,
+        store=tmp_path / "mine",
+        on_error="raise",
     ) as tracker:
         tracker.step()
         assert arrived == [1]
@@ -86,12 +98,13 @@ def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, handled, 
         raise error("going down")
 
     handled(handler)
-    model, saved = HandWritten(), []
+    model = HandWritten()
+    saved = []
     tracker = Tracker(
-        model,
-        small_probe,
-        1,
-        ["anisotropy", metric(Preemption())],
+        model=model,
+        probe=small_probe,
+        schedule=1,
+        metrics=["anisotropy", metric(Preemption())],
         store=tmp_path / "mine",
         on_error=on_error,
     )
@@ -197,7 +210,8 @@ def test_a_handler_that_the_program_sets_meanwhile_stays(handled):
 
 def test_other_threads_leave_handlers_alone(handled):
     handled(lambda *_: None)
-    before, seen = signal.getsignal(signal.SIGTERM), []
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
 
     def measure():
         with watching_signals():
@@ -237,7 +251,12 @@ def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(
         *(Metric(f"late_{number}", late) for number in range(3)),
     ]
     with Tracker(
-        HandWritten(), small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise"
+        model=HandWritten(),
+        probe=small_probe,
+        schedule=1,
+        metrics=metrics,
+        store=tmp_path / "mine",
+        on_error="raise",
     ) as tracker:
         before = len(after)
         tracker.step()

@@ -62,7 +62,8 @@ def test_tokens_of_a_mask_that_says_who_sees_whom():
 
 
 def test_the_loss_of_an_accumulated_step_is_not_divided(tmp_path, probe):
-    attached, job = tracker(probe, 1), Job()
+    attached = tracker(probe, 1)
+    job = Job()
     trainer(tmp_path, attached, max_steps=3, accumulate_grad_batches=2).fit(job, batches())
     frame = attached.store.to_pandas()
     stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()

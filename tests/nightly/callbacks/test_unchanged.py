@@ -30,7 +30,8 @@ class Manual(Job):
         self.automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
-        optimizer, loss = self.optimizers(), super().training_step(batch, batch_idx)
+        optimizer = self.optimizers()
+        loss = super().training_step(batch, batch_idx)
         optimizer.zero_grad()
         self.manual_backward(loss)
         optimizer.step()
@@ -62,7 +63,8 @@ def adapted():
 
 def run(root, make, callbacks, **settings):
     pl.seed_everything(3)
-    module, flags = make(), Flags()
+    module = make()
+    flags = Flags()
     if isinstance(module, Job):
         module.network.blocks[0].norm.eval()  # frozen on purpose
     train = batches()

@@ -140,10 +140,8 @@ def test_blocks_without_attention(probe):
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built("gpt2", AutoModelForCausalLM)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
-    found, all_layers = (
-        attention_weights(prepare(model, chosen), probe),
-        attention_weights(prepare(model), probe),
-    )
+    found = attention_weights(prepare(model, chosen), probe)
+    all_layers = attention_weights(prepare(model), probe)
     states = capture(prepare(model, chosen), probe, ["all"])
     assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(
         enumerate(chosen, start=1)
@@ -186,6 +184,7 @@ def test_training_goes_on_bit_for_bit(compiled, probe):
             losses.append(loss.item())
         return losses, model.state_dict()
 
-    (losses, weights), (others, other_weights) = trained(True), trained(False)
+    losses, weights = trained(True)
+    others, other_weights = trained(False)
     assert losses == others
     assert all(torch.equal(weights[name], other_weights[name]) for name in weights)

@@ -121,7 +121,10 @@ def reported(model, probe, pattern):
     """The sums, layer after layer in the order of time, (n_tokens, dim), from hooks on the named
     modules.
     """
-    added, entered, sums, handles = pattern.startswith("\\+"), [], [], []
+    added = pattern.startswith("\\+")
+    entered = []
+    sums = []
+    handles = []
     names = [
         name for name, _ in model.named_modules() if re.fullmatch(pattern.removeprefix("\\+"), name)
     ]
@@ -178,7 +181,8 @@ def after_attention(model, probe, layers=None, **settings):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
     make, pattern = FAMILIES[family]
-    model, rows = built(make), probe.sample("all").ravel()
+    model = built(make)
+    rows = probe.sample("all").ravel()
     layers = after_attention(model, probe)
     expected = reported(model, probe, pattern)
     assert [layer.after_attention is None for layer in layers] == [
@@ -193,7 +197,8 @@ def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 def test_in_half_precision(family, dtype, probe):
     make, pattern = FAMILIES[family]
-    model, rows = built(make, dtype), probe.sample("all").ravel()
+    model = built(make, dtype)
+    rows = probe.sample("all").ravel()
     layers = [layer for layer in after_attention(model, probe) if layer.index > 0]
     for ours, theirs in zip(layers, reported(model, probe, pattern), strict=True):
         assert ours.after_attention.dtype == dtype

@@ -50,7 +50,9 @@ def test_a_model_of_one_length_is_tried_at_that_length(length):
 class Masked(nn.Module):
     def __init__(self, mask):
         super().__init__()
-        self.mask, self.norm, self.qkv = mask, nn.LayerNorm(16), nn.Linear(16, 48)
+        self.mask = mask
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
 
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)

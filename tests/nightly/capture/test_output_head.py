@@ -52,7 +52,8 @@ def of_library(family, **settings):
 
 def head_and_logits(model):
     """The head of a model, its logits from the last block's output, and the model's own."""
-    prepared, kept = prepare(model), []
+    prepared = prepare(model)
+    kept = []
     head = find_output_head(prepared, IDS)
     assert isinstance(head, OutputHead), head
     model.eval()

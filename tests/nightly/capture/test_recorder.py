@@ -74,7 +74,8 @@ class MemoryFirst(Block):
 
 class Remembering(Streams):
     def forward(self, tokens):
-        memory, x = self.token(tokens.flip(1)), self.embed(tokens)
+        memory = self.token(tokens.flip(1))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = self.seen(block(memory, x))
         return x
@@ -87,7 +88,8 @@ class Named(Block):
 
 class ByName(Streams):
     def forward(self, tokens):
-        rope, x = self.token(tokens.flip(1)), self.embed(tokens)
+        rope = self.token(tokens.flip(1))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = self.seen(block(rope=rope, residual=x)["residual"])
         return x

@@ -67,7 +67,8 @@ def test_parts_of_blocks_are_no_layers(small_probe):
 
 def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
     """Layer 0 is the embedding, and each layer the sum after half a block."""
-    model, streams = OfParts().eval(), []
+    model = OfParts().eval()
+    streams = []
     states = capture(prepare(model, "layers.*.2"), small_probe, ["all"])
     tokens = small_probe.tokens.view(24, 12)
     for _, _, residual in model.layers:

@@ -55,7 +55,8 @@ def test_each_sequence_is_a_document(objective):
         assert {key: value.dtype for key, value in batch.items()} == dict.fromkeys(
             ("input_ids", "attention_mask", "labels"), torch.int64
         )
-        ids, labels = batch["input_ids"], batch["labels"]
+        ids = batch["input_ids"]
+        labels = batch["labels"]
         assert ids.shape[1] == 12
         assert ids.max() < data.vocab_size == 104
         if objective == "causal":
@@ -86,7 +87,8 @@ def test_the_probe_knows_the_topic_of_each_word(objective):
     data = TopicDataModule(objective=objective, **SMALL)
     probe = data.probe()
     assert (probe.topics < 0).tolist() == (probe.tokens < 4).tolist()
-    words, topics = probe.tokens[probe.topics >= 0] - 4, probe.topics[probe.topics >= 0]
+    words = probe.tokens[probe.topics >= 0] - 4
+    topics = probe.topics[probe.topics >= 0]
     assert torch.equal(words // 10, topics)
     assert probe.hash == TopicDataModule(objective=objective, **SMALL).probe().hash
     assert probe.hash != TopicDataModule(objective=objective, seed=1, **SMALL).probe().hash

@@ -48,7 +48,8 @@ def read(loader: ResumableLoader, number: int) -> list[Tensor]:
 @pytest.mark.parametrize("n_read", [0, 1, N_BATCHES - 1, N_BATCHES, N_BATCHES + 1, 2 * N_BATCHES])
 def test_a_loader_continues_where_another_was(objective, num_workers, n_read):
     undisturbed = read(loader(objective, num_workers), 3 * N_BATCHES)
-    first, second = loader(objective, num_workers), loader(objective, num_workers)
+    first = loader(objective, num_workers)
+    second = loader(objective, num_workers)
     before = read(first, n_read)
     second.load_state_dict(first.state_dict())
     after = read(second, 3 * N_BATCHES - n_read)

@@ -31,7 +31,8 @@ def test_masks_have_the_shares_of_bert(windows: Windows, fixed: bool):
     assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
     assert not chosen[:, [0, -1]].any()
 
-    n_text, n_chosen = original[:, 1:-1].numel(), int(chosen.sum())
+    n_text = original[:, 1:-1].numel()
+    n_chosen = int(chosen.sum())
     masked = batch["input_ids"][chosen] == MASK
     kept = batch["input_ids"][chosen] == original[chosen]
     # four standard deviations of a share of n draws; a random replacement is the original once in
@@ -67,7 +68,8 @@ def test_workers_draw_new_masks_each_epoch_and_repeat_from_run_to_run(windows: W
         )
         return [next(iter(loader))["labels"] for _ in range(2)]
 
-    first, second = two_epochs(), two_epochs()
+    first = two_epochs()
+    second = two_epochs()
     assert not torch.equal(first[0], first[1])
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -51,7 +51,8 @@ def test_the_figure_has_a_panel_for_each_statistic(statistics):
 
 @pytest.mark.parametrize("name", ["ablations", "no_bos", "bytes"])
 def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_path):
-    matched, plan = Plan.read(PLANS / "matched_pair.yaml"), Plan.read(PLANS / f"{name}.yaml")
+    matched = Plan.read(PLANS / "matched_pair.yaml")
+    plan = Plan.read(PLANS / f"{name}.yaml")
     assert plan.name == name
     assert plan.digest != matched.digest
     assert (plan.text, plan.schedule) == (matched.text, matched.schedule)
@@ -85,7 +86,8 @@ def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_
 
 
 def test_the_small_arms_differ_from_their_base_in_what_they_are_named_after():
-    small, without = Plan.read(PLANS / "small.yaml"), Plan.read(PLANS / "small_no_bos.yaml")
+    small = Plan.read(PLANS / "small.yaml")
+    without = Plan.read(PLANS / "small_no_bos.yaml")
     base, constant = small.runs[:2]
     assert {**base.model, "cooldown_steps": 300} == constant.model
     assert (without.data, without.model) == ({**small.data, "bos": False}, small.model)

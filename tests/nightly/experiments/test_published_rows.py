@@ -21,7 +21,8 @@ FOLDER = ROOT / "docs" / "experiment"
     ("store", "name"), [("rows", "matched_pair"), ("small", "small"), ("small_no_bos",) * 2]
 )
 def test_every_run_is_whole_and_of_the_plan(store, name):
-    stored, plan = FOLDER / store, Plan.read(ROOT / "experiments" / "plans" / f"{name}.yaml")
+    stored = FOLDER / store
+    plan = Plan.read(ROOT / "experiments" / "plans" / f"{name}.yaml")
     record = json.loads((stored / RECORD).read_text())
     assert record["plan_digest"] == plan.digest
     assert record["text"]["sha256"] == plan.text["sha256"]

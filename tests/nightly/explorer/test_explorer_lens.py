@@ -15,7 +15,8 @@ ENCODER, DECODER = 0, 1
 
 
 def test_an_earlier_layer_is_read_through_the_decoder_s_norm_and_unembedding(session):
-    loaded, found = session.models[DECODER], session.lens(SENTENCE, DECODER)
+    loaded = session.models[DECODER]
+    found = session.lens(SENTENCE, DECODER)
     model = loaded.with_head
     with torch.no_grad():
         states = model(torch.tensor([found.ids]), output_hidden_states=True).hidden_states[1][0]
@@ -28,7 +29,8 @@ def test_an_earlier_layer_is_read_through_the_decoder_s_norm_and_unembedding(ses
 
 
 def test_an_encoder_predicts_each_token_without_seeing_it(session):
-    loaded, found = session.models[ENCODER], session.lens(SENTENCE, ENCODER)
+    loaded = session.models[ENCODER]
+    found = session.lens(SENTENCE, ENCODER)
     mask = loaded.tokenizer.mask_token_id
     ordinary = [
         place

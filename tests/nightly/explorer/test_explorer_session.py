@@ -44,7 +44,9 @@ def test_paths_are_pictures_of_the_study_of_anatomy(session):
 
 
 def test_readers_take_turns(session, monkeypatch):
-    at_once, most, whole = [0], [0], reading.layer_states
+    at_once = [0]
+    most = [0]
+    whole = reading.layer_states
     counting = threading.Lock()
 
     def slowly(*given, **how):

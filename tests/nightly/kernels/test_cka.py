@@ -28,7 +28,8 @@ def naive(x, y, debiased):
         if not debiased:
             k, l = (m - m.mean(0) - m.mean(1)[:, None] + m.mean() for m in (k, l))  # noqa: E741
             return (k * l).sum() / (n - 1) ** 2
-        k, l = k - np.diag(np.diag(k)), l - np.diag(np.diag(l))  # noqa: E741
+        k = k - np.diag(np.diag(k))
+        l = l - np.diag(np.diag(l))  # noqa: E741
         ones = np.ones(n)
         return (
             (k * l).sum()
@@ -68,8 +69,10 @@ def test_against_matrices_in_float64(name, debiased, device):
 def test_debiased_does_not_depend_on_the_number_of_points():
     """Two layers that share half of their variance, at 200 and at 2000 points in 300 dimensions."""
     shared, x, y = (normal(2000, 300, seed=seed) for seed in range(3))
-    a, b = shared + x, shared + y
-    few, many = linear_cka(a[:200], b[:200]).item(), linear_cka(a, b).item()
+    a = shared + x
+    b = shared + y
+    few = linear_cka(a[:200], b[:200]).item()
+    many = linear_cka(a, b).item()
     # of the inner product of round clouds, E[(s + x)(s + y)]**2 / E[(s + x)**2]**2
     assert few == pytest.approx(0.25, abs=0.02)
     assert many == pytest.approx(0.25, abs=0.005)

@@ -19,7 +19,8 @@ def classes_of(n, n_classes=7, without=5):
 
 def naive(points, classes, min_vectors=2):
     """Pair by pair in float64."""
-    x, of = points.double().numpy(), classes.numpy()
+    x = points.double().numpy()
+    of = classes.numpy()
     # the ratio does not depend on the scale, squares of 1e-300 do
     x = x / np.abs(x).max()
     names = [name for name in np.unique(of) if name >= 0 and (of == name).sum() >= min_vectors]
@@ -44,7 +45,8 @@ def test_pair_by_pair_in_float64(name):
 
 @pytest.mark.parametrize("min_vectors", [2, 6, 12])
 def test_small_classes_are_left_out(min_vectors):
-    points, classes = HOSTILE["low_rank"](), classes_of(400, n_classes=40)
+    points = HOSTILE["low_rank"]()
+    classes = classes_of(400, n_classes=40)
     expected = naive(points, classes, min_vectors)
     assert class_variance(points, classes, min_vectors=min_vectors).item() == pytest.approx(
         expected, rel=1e-10

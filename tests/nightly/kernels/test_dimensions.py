@@ -199,19 +199,20 @@ def test_scikit_dimension_agrees_on_local_dimension(n):
 
 def naive_ph_dimension(points, most=512, alpha=1.0, groups=None):
     """Of scipy's trees on distances in float64."""
-    x, of = (
-        points.double().numpy() + 0.0,
-        np.arange(len(points)) if groups is None else groups.numpy(),
-    )
+    x = points.double().numpy() + 0.0
+    of = np.arange(len(points)) if groups is None else groups.numpy()
     kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
     kept = kept[: min(most, len(kept)) // 8 * 8]
-    x, of = x[kept] - x[0], of[kept]
+    x = x[kept] - x[0]
+    of = of[kept]
     x /= np.abs(x).max()
-    sizes, sums = [], []
+    sizes = []
+    sums = []
     for division in (1, 2, 4, 8):
         totals = []
         for start in range(division):
-            own, group = x[start::division], of[start::division]
+            own = x[start::division]
+            group = of[start::division]
             distances = np.stack([np.linalg.norm(own - row, axis=1) for row in own])
             # scipy takes distances below 1e-8 for none
             unit = distances.max()

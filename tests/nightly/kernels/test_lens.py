@@ -19,7 +19,9 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-X, LAST, WEIGHT = drawn(N, DIM), drawn(N, DIM, seed=1), drawn(DIM, VOCABULARY, seed=2)
+X = drawn(N, DIM)
+LAST = drawn(N, DIM, seed=1)
+WEIGHT = drawn(DIM, VOCABULARY, seed=2)
 
 
 def head(x):
@@ -30,7 +32,8 @@ def test_against_a_naive_computation():
     found = read_predictions(X, LAST, head, k=3)
     for row in range(N):
         p, q = ([math.exp(v) for v in head(states[row]).tolist()] for states in (X, LAST))
-        p, q = [v / sum(p) for v in p], [v / sum(q) for v in q]
+        p = [v / sum(p) for v in p]
+        q = [v / sum(q) for v in q]
         order = sorted(range(VOCABULARY), key=lambda token: -p[token])
         assert found.ids[row].tolist() == order[:3]
         assert found.probabilities[row].tolist() == pytest.approx(
@@ -47,7 +50,8 @@ def test_against_a_naive_computation():
 
 
 def test_tiles_give_the_same_as_one_pass_and_bound_the_logits(monkeypatch):
-    whole, sizes = read_predictions(X, LAST, head, k=2), []
+    whole = read_predictions(X, LAST, head, k=2)
+    sizes = []
 
     def counted(x):
         sizes.append(len(x))

@@ -23,8 +23,10 @@ def naive_unexplained(x, y):
     float32 is unsure.
     """
     x, y = (points.double().numpy() for points in (x, y))
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
-    x, y = x - x.mean(0), y - y.mean(0)
+    x = x / np.abs(x).max()
+    y = y / np.abs(y).max()
+    x = x - x.mean(0)
+    y = y - y.mean(0)
     lengths = np.linalg.norm(x, axis=0)
     vectors, values, _ = np.linalg.svd(
         x[:, lengths > 0] / lengths[lengths > 0], full_matrices=False
@@ -56,7 +58,8 @@ def test_against_singular_values(name, device):
 def test_against_scipy_and_scikit_learn(dims):
     x = normal(300, dims[0])
     y = torch.tanh(x) @ normal(*dims, seed=1) + 3
-    centred, target = (x - x.mean(0)).numpy(), (y - y.mean(0)).numpy()
+    centred = (x - x.mean(0)).numpy()
+    target = (y - y.mean(0)).numpy()
     residues = scipy.linalg.lstsq(centred, target)[1]
     expected = 1 - residues.sum() / (target**2).sum()
     assert linearity(x, y).item() == pytest.approx(expected, abs=1e-13)
@@ -68,7 +71,8 @@ def test_against_scipy_and_scikit_learn(dims):
 
 def test_of_the_step_alone():
     """The same residual, as a share of less: what the residual stream brings along is left out."""
-    x, following = normal(300, 20), after_a_block(normal(300, 20))
+    x = normal(300, 20)
+    following = after_a_block(normal(300, 20))
     step = following - x
     expected = linearity(x, step).item()
     assert linearity(x, following, of="step").item() == pytest.approx(expected, abs=1e-13)
@@ -85,7 +89,8 @@ def test_near_one_what_is_missing_keeps_its_digits(share):
     basis = torch.linalg.qr(
         torch.cat([torch.ones(500, 1).double(), x, normal(500, 30, seed=1)], 1)
     ).Q
-    linear, rest = x @ normal(30, 30, seed=2), basis[:, 31:]
+    linear = x @ normal(30, 30, seed=2)
+    rest = basis[:, 31:]
     linear = linear - linear.mean(0)
     factor = (share / (1 - share) * linear.square().sum() / rest.square().sum()).sqrt()
     assert 1 - linearity(x, linear + factor * rest).item() == pytest.approx(share, abs=1e-13)
@@ -125,7 +130,8 @@ def test_states_after_a_layer_norm_lack_a_direction():
 @pytest.mark.parametrize("constant", [0.0, 1.0, 1000.1, 1e-20, 1e20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_constant_columns_take_up_no_point(constant, dtype):
-    x, y = normal(60, 5).to(dtype), normal(60, 4, seed=1)
+    x = normal(60, 5).to(dtype)
+    y = normal(60, 4, seed=1)
     with_constants = torch.cat([x, torch.full((60, 20), constant, dtype=dtype)], 1)
     unexplained, rank = naive_unexplained(x, y)
     assert rank == 5

@@ -111,7 +111,8 @@ def test_cosine_of_every_pair(name, split):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000", "sinks"])
 def test_invariances(name, kernel):
-    points, lengths = HOSTILE[name]().double(), SPLITS["unequal"]
+    points = HOSTILE[name]().double()
+    lengths = SPLITS["unequal"]
     generator = torch.Generator().manual_seed(0)
     rotation = torch.linalg.qr(torch.randn(80, 80, dtype=torch.float64, generator=generator)).Q
     expected = kernel(Sequences(points, lengths)).item()
@@ -129,7 +130,8 @@ def test_invariances(name, kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("exponent", [-300, -200, -30, 30, 200, 300])
 def test_vectors_of_any_size(exponent, kernel):
-    points, lengths = HOSTILE["gaussian"]().double(), SPLITS["unequal"]
+    points = HOSTILE["gaussian"]().double()
+    lengths = SPLITS["unequal"]
     expected = kernel(Sequences(points, lengths)).item()
     assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(
         expected, rel=1e-9

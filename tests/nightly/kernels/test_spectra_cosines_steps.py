@@ -76,7 +76,8 @@ def top_norm_variance_share(points: Tensor, share: float = 0.01) -> float:
     left, values, _ = np.linalg.svd(centred - centred.mean(0), full_matrices=False)
     if len(values) > 1 and values[1] ** 2 >= values[0] ** 2 * (1 - 1e-6):
         return np.nan
-    carried, norms = left[:, 0] ** 2, np.linalg.norm(wide(points), axis=1)
+    carried = left[:, 0] ** 2
+    norms = np.linalg.norm(wide(points), axis=1)
     n_longest = -(-len(norms) * round(1000 * share) // 1000)
     limit = np.sort(norms)[-n_longest]
     longer = norms > limit
@@ -170,7 +171,8 @@ def test_alignment_gradient_is_the_difference_of_alignments():
 
 def test_vectors_of_very_different_lengths_count_alike():
     """As those of attention sinks and of all other tokens do."""
-    x, last = normal(90, 20), normal(90, 20, seed=1)
+    x = normal(90, 20)
+    last = normal(90, 20, seed=1)
     factors = 10.0 ** torch.arange(-45, 45).double()[:, None]
     assert kernels.alignment(x * factors, last).item() == pytest.approx(
         kernels.alignment(x, last).item(), abs=1e-14
@@ -188,12 +190,14 @@ def test_a_small_step_of_long_vectors_keeps_its_digits():
 
 @pytest.mark.parametrize(("dtype", "scale"), SCALES.values(), ids=SCALES)
 def test_scales_whose_squares_are_no_numbers(dtype: torch.dtype, scale: float):
-    x, y = normal(90, 20).to(dtype), after_a_block(normal(90, 20)).to(dtype)
+    x = normal(90, 20).to(dtype)
+    y = after_a_block(normal(90, 20)).to(dtype)
     assert kernels.norm(x * scale).item() == pytest.approx(norm(x * scale), rel=1e-13)
     assert kernels.step_length(x * scale, y * scale).item() == pytest.approx(
         step_length(x * scale, y * scale), rel=1e-13
     )
-    classes, tolerance = torch.arange(90) % 7, 1e-5 if dtype == torch.float32 else 1e-11
+    classes = torch.arange(90) % 7
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-11
     calls: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "alignment": kernels.alignment,
         "class_variance": lambda x, _: kernels.class_variance(x, classes),
@@ -279,7 +283,8 @@ def test_the_packages_of_their_authors_agree():
 
 @pytest.mark.parametrize("dim", [1, 8, 200])
 def test_widths_may_differ(dim: int):
-    a, b = HOSTILE["low_rank"](), normal(400, dim)
+    a = HOSTILE["low_rank"]()
+    b = normal(400, dim)
     assert kernels.procrustes_distance(a, b).item() == pytest.approx(
         procrustes_distance(a, b), abs=1e-12
     )
@@ -302,7 +307,8 @@ def test_invariances_of_two_clouds(name: str, cloud: str, change: str):
         ).item()
 
     a = HOSTILE[cloud]().double()
-    b, changed = after_a_block(a), INVARIANCES[change](a)
+    b = after_a_block(a)
+    changed = INVARIANCES[change](a)
     expected = pytest.approx(kernel(a, b), rel=1e-10, abs=1e-12)
     assert abs(kernel(a, b) - of_itself) > 1e-3
     for x, y in ((changed, b), (a, INVARIANCES[change](b)), (b, a), (a.flip(0), b.flip(0))):

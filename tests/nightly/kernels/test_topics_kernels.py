@@ -28,7 +28,8 @@ def labelled(n=60, dim=7, n_words=12, n_topics=3, seed=0, dtype=torch.float64):
 
 
 def naive(x, ids, topics, product):
-    same, other = [], []
+    same = []
+    other = []
     for i, j in itertools.combinations(range(len(x)), 2):
         if topics[i] >= 0 and topics[j] >= 0 and ids[i] != ids[j]:
             (same if topics[i] == topics[j] else other).append(
@@ -69,7 +70,8 @@ def test_other_precisions_are_summed_in_float64(kind, dtype):
 @pytest.mark.parametrize("kind", KERNELS)
 def test_invariances(kind):
     x, ids, topics = labelled()
-    gap, kernel = KERNELS[kind][0](x, ids, topics).item(), KERNELS[kind][0]
+    gap = KERNELS[kind][0](x, ids, topics).item()
+    kernel = KERNELS[kind][0]
     order = torch.randperm(len(x), generator=generator(3))
     rotation = torch.linalg.qr(torch.randn(7, 7, generator=generator(4), dtype=torch.float64)).Q
     names = torch.randperm(100, generator=generator(5))
@@ -98,7 +100,8 @@ def attention(n=14, heads=3, seed=0, *, causal=False, window=None):
 
 
 def naive_attention(weights, ids, topics, seen):
-    same, other = [], []
+    same = []
+    other = []
     for i, j in itertools.permutations(range(len(ids)), 2):
         if topics[i] >= 0 and topics[j] >= 0 and ids[i] != ids[j] and seen[i, j]:
             (same if topics[i] == topics[j] else other).append(weights[i, j].item())

@@ -44,7 +44,8 @@ def naive(points, reduction_factor=5, groups=None):
     assert f.dtype == torch.float32
     n_used = min(len(mu) // reduction_factor, len(mu) - 1)
     # a float32 logarithm that is correctly rounded, as torch's is on processors by Intel
-    x, y = mu.log()[:n_used], -(1 - f).double().log().float()[:n_used]
+    x = mu.log()[:n_used]
+    y = -(1 - f).double().log().float()[:n_used]
     return float((x * y).sum() / (x * x).sum())
 
 

@@ -16,7 +16,8 @@ from repdyn.kernels import Cloud, Sequences, UndefinedError, Vocabulary
 FOUR = torch.eye(4)
 GAPPED = FOUR.clone()
 GAPPED[2] = 0
-TABLE, WITH_ZERO = normal(9, 4), normal(9, 4) * (torch.arange(9) != 3)[:, None]
+TABLE = normal(9, 4)
+WITH_ZERO = normal(9, 4) * (torch.arange(9) != 3)[:, None]
 CLUSTERED = Cloud(
     normal(40, 3) + 100 * (torch.arange(40) // 20)[:, None], groups=torch.arange(40) // 20
 )

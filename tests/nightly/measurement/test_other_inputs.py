@@ -69,7 +69,8 @@ def test_inputs_are_called_by_their_names(name: str, what: str) -> None:
 
 @torch.no_grad()
 def test_values_are_those_of_the_states_that_the_model_reports(family: Family) -> None:
-    model, probe = model_of(family), probe_of(family)
+    model = model_of(family)
+    probe = probe_of(family)
     profile = measure(model, probe, ("anisotropy",), layers=family.layers)
     outputs = [model(**batch, output_hidden_states=True) for batch in batches_of(family)]
     rows = {(row.stack, row.layer): row for row in profile.rows}
@@ -153,7 +154,8 @@ class PositionsFirst(nn.Module):
 
 def test_states_with_the_positions_first_are_told_from_others() -> None:
     torch.manual_seed(0)
-    one, other = PositionsFirst(False), PositionsFirst(True)
+    one = PositionsFirst(False)
+    other = PositionsFirst(True)
     other.load_state_dict(one.state_dict())
     probe = Probe.from_inputs(random(48, 16, 4).split(16), max_vectors=384, batch_vectors=192)
     values = [[row.value for row in measure(model, probe).rows] for model in (one, other)]
@@ -178,7 +180,8 @@ class Maps(nn.Module):
 
 def test_maps_of_patches_are_read_row_by_row() -> None:
     torch.manual_seed(0)
-    model, maps = Maps(), random(48, 3, 5, 8)
+    model = Maps()
+    maps = random(48, 3, 5, 8)
     probe = Probe.from_inputs(maps.split(16), max_vectors=384, batch_vectors=192)
     flat = Probe.from_inputs(maps.flatten(1, 2).split(16), max_vectors=384, batch_vectors=192)
     on_maps, on_rows = (measure(model, each, layers="layers.*") for each in (probe, flat))

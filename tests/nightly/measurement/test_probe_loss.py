@@ -63,7 +63,9 @@ def naive(logits, probe, batches):
     width = int(probe.lengths[0])
     found = []
     for batch in batches:
-        losses, confidences, hits = [], [], []
+        losses = []
+        confidences = []
+        hits = []
         for index in batch:
             window, position = divmod(int(index), width)
             if position + 1 == width or int(probe.tokens[index + 1]) in probe.special_ids:
@@ -90,7 +92,8 @@ def naive_calibration_error(confidences, hits, n_bins=15):
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama"])
 def test_a_decoder_is_measured_by_its_own_logits(family):
-    model, probe = a_model(family), a_probe()
+    model = a_model(family)
+    probe = a_probe()
     with torch.no_grad():
         logits = model(input_ids=probe.tokens.view(24, 12)).logits
     loss, accuracy, error = naive(logits, probe, probe.sample("all"))
@@ -106,14 +109,16 @@ def test_a_decoder_is_measured_by_its_own_logits(family):
 
 
 def test_the_geometry_is_the_same_with_and_without():
-    model, probe = a_model(), a_probe()
+    model = a_model()
+    probe = a_probe()
     with_loss, without = (measure(model, probe, probe_loss=on).to_pandas() for on in (True, False))
     assert with_loss["value"].equals(without["value"])
     assert measure(model, probe).scalars == []
 
 
 def test_an_encoder_predicts_masked_tokens():
-    model, probe = a_model("bert"), a_probe()
+    model = a_model("bert")
+    probe = a_probe()
     masked, targets = masked_tokens(probe, MASK)
     positions = np.concatenate([at for at, _ in targets])
     assert len(positions) == len(set(positions)) == int(MASKED_SHARE * 288) // 2 * 2
@@ -132,7 +137,8 @@ def test_an_encoder_predicts_masked_tokens():
 
 def test_a_model_of_one_s_own():
     torch.manual_seed(0)
-    model, probe = HandWritten().eval(), a_probe(bytes_per_token=None)
+    model = HandWritten().eval()
+    probe = a_probe(bytes_per_token=None)
     with torch.no_grad():
         logits = model(probe.tokens.view(24, 12))
     found = values(measure(model, probe, probe_loss=True).scalars)

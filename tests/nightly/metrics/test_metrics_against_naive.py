@@ -108,7 +108,9 @@ def naive_overlap(a: np.ndarray, b: np.ndarray, windows: np.ndarray) -> float:
     """
     first = [set(np.unique(x, axis=0, return_index=True)[1]) for x in (a, b)]
     kept = sorted(first[0] & first[1])
-    a, b, windows = a[kept], b[kept], windows[kept]
+    a = a[kept]
+    b = b[kept]
+    windows = windows[kept]
     allowed = windows[:, None] != windows
     found = []
     for x in (a, b):
@@ -143,7 +145,8 @@ def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
         small_model(1), probe, ["mutual_knn_previous"], state_cache=state_cache, checkpoint=later
     ).to_pandas()
     windows = probe.window_of_token[probe.sample("all")[0]]
-    before, after = states_of(small_model(0), probe), states_of(small_model(1), probe)
+    before = states_of(small_model(0), probe)
+    after = states_of(small_model(1), probe)
     expected = [
         naive_overlap(own[0], other[0], windows) for own, other in zip(after, before, strict=True)
     ]

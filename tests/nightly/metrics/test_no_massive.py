@@ -105,14 +105,16 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
             assert row["n_batches"] == 2
     # one token is left out of the first layers, two of the later ones
     sampled = probe.tokens[probe.sample("all").ravel()]
-    n_huge, n_late = int((sampled == HUGE).sum()), int((sampled == LATE).sum())
+    n_huge = int((sampled == HUGE).sum())
+    n_late = int((sampled == LATE).sum())
     assert n_huge
     assert n_late
     assert n_left == [192 - n_huge] * 2 + [192 - n_huge - n_late] * 2
 
 
 def test_the_median_is_that_of_all_batches():
-    small, large = torch.ones(6, 4), torch.full((2, 4), 1.01 * MASSIVE_NORM)
+    small = torch.ones(6, 4)
+    large = torch.full((2, 4), 1.01 * MASSIVE_NORM)
     assert [of.tolist() for of in are_massive([small, large])] == [[False] * 6, [True] * 2]
     assert not torch.cat(are_massive([small, large / 1.02])).any()
     # half precision: sums of squares would leave its range

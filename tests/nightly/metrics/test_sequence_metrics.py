@@ -75,7 +75,8 @@ def naive(states: np.ndarray) -> list[float]:
 @pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_values_are_those_of_the_windows_run_alone(family: str, make: Callable[[], Probe]):
-    model, probe = model_of(family), make()
+    model = model_of(family)
+    probe = make()
     frame = measure(model, probe, NAMES).to_pandas()
     by_batch = []
     for windows in probe.whole_windows:

@@ -46,7 +46,9 @@ def naive_states(model, tokens, mask):
     """By layer each window's states (length, dim), and those after the final norm, window by
     window.
     """
-    layers, normed, blocks = [], [], prepare(model).blocks
+    layers = []
+    normed = []
+    blocks = prepare(model).blocks
     for ids, kept in zip(tokens, mask, strict=True):
         seen: list[torch.Tensor] = []
 
@@ -148,7 +150,8 @@ def test_the_final_norm(family):
 
 
 def test_memory_and_other_values_do_not_change():
-    probe, model = a_probe()[0], a_model("bert")
+    probe = a_probe()[0]
+    model = a_model("bert")
     alone = measure(model, probe).to_pandas().set_index(["metric", "subset", "layer"])["value"]
     everything = ["anisotropy", "two_nn", *(f"two_nn@{view}" for view in VIEWS)]
     beside = (

@@ -160,7 +160,8 @@ def in_windows(probe: Probe) -> list[list[int]]:
 
 
 def test_each_window_keeps_its_tokens():
-    sane, shuffled = make_probe(), make_probe(design="shuffled")
+    sane = make_probe()
+    shuffled = make_probe(design="shuffled")
     assert sane.lengths.equal(shuffled.lengths)
     assert [sorted(window) for window in in_windows(shuffled)] == in_windows(sane)
     # of 30 distinct tokens, one place in thirty is the same by chance
@@ -169,7 +170,8 @@ def test_each_window_keeps_its_tokens():
 
 
 def test_the_same_vectors_are_sampled_and_the_hash_differs():
-    sane, shuffled = make_probe(), make_probe(design="shuffled")
+    sane = make_probe()
+    shuffled = make_probe(design="shuffled")
     assert np.array_equal(sane.sample("all"), shuffled.sample("all"))
     assert sane.hash != shuffled.hash
     assert shuffled.hash == make_probe(design="shuffled").hash

@@ -40,7 +40,8 @@ def make_probe(tokenizer: PreTrainedTokenizerBase, **settings) -> Probe:
 def test_a_probe_with_word_classes(tokenizer):
     probe = make_probe(tokenizer)
     assert probe.subsets == ("all", "no_sink", "content", "frequent", "function", "rare")
-    function, content = probe.classes["function"], probe.classes["content"]
+    function = probe.classes["function"]
+    content = probe.classes["content"]
     assert not bool((function & content).any())
     assert not bool((probe.classes["frequent"] & probe.classes["rare"]).any())
     assert not bool(((function | content) & probe.is_sink).any())

@@ -203,7 +203,8 @@ def broken_heatmap(monkeypatch):
 def test_a_figure_that_fails_keeps_nothing_else_from_a_run(
     two_stacks, filled, tmp_path, broken_heatmap, capsys
 ):
-    store, logger = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8))), board(tmp_path)
+    store = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8)))
+    logger = board(tmp_path)
     with pytest.raises(RuntimeError, match="^no heatmap today$"):
         show_run(store, "quick/1", loggers=[logger])
     names = {
@@ -229,10 +230,8 @@ def test_a_figure_that_fails_keeps_nothing_else_from_a_run(
 
 
 def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
-    store, logger = (
-        filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)),
-        board(tmp_path),
-    )
+    store = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None))
+    logger = board(tmp_path)
     with pytest.raises(ConnectionError, match="^the board is gone$"):
         show_run(store, "lab/a", loggers=[BrokenBoard(tmp_path), logger])
     assert {f"figures/{name}" for name in NAMES} < images(logger)

@@ -70,12 +70,14 @@ def shared(tokens_per_forward: int, **changes: Any) -> list[list[Any]]:
 
 def all_metrics() -> list[list[Any]]:
     """Of two checkpoints, so that the second is compared with the first."""
-    with_topics, ranks = PROBE.with_topics(PROBE.tokens % 4), Ranks.of_job()
+    with_topics = PROBE.with_topics(PROBE.tokens % 4)
+    ranks = Ranks.of_job()
     of_both = []
     with tempfile.TemporaryDirectory() as folder:
         state_cache = StateCache(Path(folder), run="r", probe=with_topics.hash)
         for step, model in enumerate([fresh(), changed()]):
-            at, given = Checkpoint(step=step), {"ranks": ranks, "state_cache": state_cache}
+            at = Checkpoint(step=step)
+            given = {"ranks": ranks, "state_cache": state_cache}
             of_both += measure(
                 model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given
             ).rows
@@ -104,7 +106,8 @@ def fails_here(rank: int) -> Callable:
 
 def one_rank_fails() -> list[str]:
     """What each rank is told, and that both can go on."""
-    ranks, model = Ranks.of_job(), fresh()
+    ranks = Ranks.of_job()
+    model = fresh()
     try:
         measure(model, PROBE, forward=fails_here(1), ranks=ranks)
         said = "nothing"
@@ -120,7 +123,13 @@ def one_kernel_fails() -> dict[str, list[str]]:
             raise ZeroDivisionError("no such luck")
         return torch.tensor(1.0)
 
-    metric = Metric("broken", broken, "fails on the second rank", (0.0, 1.0), "nobody")
+    metric = Metric(
+        name="broken",
+        kernel=broken,
+        meaning="fails on the second rank",
+        range=(0.0, 1.0),
+        source="nobody",
+    )
     rows = measure(fresh(), PROBE, [metric], ranks=Ranks.of_job(), on_error="record").rows
     try:
         measure(fresh(), PROBE, [metric], ranks=Ranks.of_job())
@@ -200,7 +209,8 @@ def trained(
 
 
 def tracked(kind: str, folder: Path) -> dict[str, Any]:
-    plain, with_tracker = trained(kind, None), trained(kind, folder)
+    plain = trained(kind, None)
+    with_tracker = trained(kind, folder)
     return {"ranks": Ranks.of_job().all_gather([plain, with_tracker])}
 
 

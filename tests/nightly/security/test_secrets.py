@@ -57,7 +57,7 @@ def test_no_row_has_a_secret_in_its_reason(make, tmp_path):
     written: Row = make(f"401 for https://me:{PASSWORD}@hub/x?token={KEY} with {TOKEN} and {KEY}")
     assert written.reason == "401 for https://hub/x with REDACTED and REDACTED"
     store = open_store(tmp_path)
-    store.write(MeasurementKey("run", 8, "p", "m"), [written])
+    store.write(MeasurementKey(run="run", step=8, probe="p", metrics="m"), [written])
     assert_free_of_secrets(tmp_path)
 
 

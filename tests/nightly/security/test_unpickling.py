@@ -133,7 +133,9 @@ def test_a_store(marker, tmp_path):
     pq.write_table(pa.table([["run"]], schema=pa.schema([field])), path)
     with pytest.raises(ValueError, match="expected a store with measurements"):
         open_store(tmp_path / "store").to_pandas()
-    assert MeasurementKey("run", 8, "p", "m") not in open_store(tmp_path / "store")
+    assert MeasurementKey(run="run", step=8, probe="p", metrics="m") not in open_store(
+        tmp_path / "store"
+    )
 
 
 def test_cached_token_ids(marker, tmp_path):

@@ -15,10 +15,11 @@ OUTSIDE = "x/../../../../y"
 
 def stored(path: Path, **fields: str) -> Path:
     """Make a store with two steps of a metric, subset, stack, run or probe of a given name."""
-    store, run = open_store(path), fields.get("run", "run")
+    store = open_store(path)
+    run = fields.get("run", "run")
     for step in (0, 8):
         rows = [row(**{"run": run, "step": step, "layer": layer} | fields) for layer in range(3)]
-        store.write(MeasurementKey(run, step, "p", "m"), rows)
+        store.write(MeasurementKey(run=run, step=step, probe="p", metrics="m"), rows)
     return path
 
 

@@ -375,7 +375,8 @@ def test_graph_transformer(tmp_path, without_figures) -> None:
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.head = nn.Linear(8, 32), nn.Linear(32, 3)
+            self.embed = nn.Linear(8, 32)
+            self.head = nn.Linear(32, 3)
             self.blocks = nn.ModuleList(Block() for _ in range(2))
 
         def forward(self, x: Tensor) -> Tensor:

@@ -166,10 +166,8 @@ def kill_writers(
                 None,
             )
         else:
-            work, moment = (
-                partial(write, place, len(promised) + 4, attempt),
-                random.uniform(0, 1.2 * seconds),
-            )
+            work = partial(write, place, len(promised) + 4, attempt)
+            moment = random.uniform(0, 1.2 * seconds)
         found, status = forked(work, moment)
         assert status in (0, -signal.SIGKILL)
         n_killed += status != 0
@@ -178,7 +176,8 @@ def kill_writers(
     found, status = forked(partial(write, place, len(promised) + 1, attempts.stop))
     assert not status
     promised = {step: promised.get(step, attempts.stop) for step in found}
-    os.environ["REPDYN_CACHE"], own = f"{folder}/elsewhere", os.environ["REPDYN_CACHE"]
+    own = os.environ["REPDYN_CACHE"]
+    os.environ["REPDYN_CACHE"] = f"{folder}/elsewhere"
     assert not forked(partial(check, place, promised))[1]
     os.environ["REPDYN_CACHE"] = own
     return n_killed, len(promised)

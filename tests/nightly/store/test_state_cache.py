@@ -72,10 +72,8 @@ def test_layers_and_stacks_stay_apart(state_cache, tmp_path):
     "other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str
 )
 def test_runs_probes_and_layer_selections_share_a_folder(tmp_path, other):
-    one, another = (
-        CompletedCache(tmp_path, **IDENTITY),
-        CompletedCache(tmp_path, **{**IDENTITY, **other}),
-    )
+    one = CompletedCache(tmp_path, **IDENTITY)
+    another = CompletedCache(tmp_path, **{**IDENTITY, **other})
     one.save(8, None, 1, states())
     assert undefined_reason(another) == "no states of a step before 16 are stored"
     another.save(8, None, 1, states(1))
@@ -169,7 +167,11 @@ def test_a_failed_measurement_makes_the_step_incomplete(hand_written, small_prob
     measure_with()
     assert state_cache.load_previous(16, None, 0, like)[0] == 8
     with pytest.raises(RuntimeError, match="out of memory"):
-        measure_with(Metric("broken", fail, "always fails", (0, 1), "nobody"))
+        measure_with(
+            Metric(
+                name="broken", kernel=fail, meaning="always fails", range=(0, 1), source="nobody"
+            )
+        )
     assert (
         undefined_reason(state_cache, layer=0, like=like)
         == "no states of a step before 16 are stored"

@@ -18,7 +18,8 @@ from repdyn.studies.embedding_tables import closest_pairs, sample_pairs
 
 
 def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
-    folder, output = save_model("small"), tmp_path / "out"
+    folder = save_model("small")
+    output = tmp_path / "out"
     ran(folder, "--pair", *PAIR, "-o", output)
     model = AutoModel.from_pretrained(folder)
     distributions = pd.read_csv(output / "small" / "distributions.csv").set_index(

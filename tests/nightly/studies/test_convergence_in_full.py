@@ -29,7 +29,8 @@ def test_the_draws_are_seeded():
 
 
 def test_a_real_gap_is_found_and_no_gap_is_not():
-    first, second = sums_of(list(noisy(100, 4))), sums_of(list(noisy(100, 4, seed=1, shift=0.05)))
+    first = sums_of(list(noisy(100, 4)))
+    second = sums_of(list(noisy(100, 4, seed=1, shift=0.05)))
     third = sums_of(list(noisy(100, 4, seed=2)))
     assert (compare_classes(first, second, paired=False).p_holm < 0.001).all()
     assert (compare_classes(first, third, paired=False).p_holm > 0.05).all()

@@ -30,10 +30,8 @@ from repdyn.studies.study import read_groups
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
     folder = save_model("small")
     ran(folder, *files, "-o", tmp_path / "out")
-    model, tokenizer = (
-        AutoModel.from_pretrained(folder).eval(),
-        AutoTokenizer.from_pretrained(folder),
-    )
+    model = AutoModel.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     vectors_ = []
     for group in GROUPS.values():
         for text in group:

@@ -47,7 +47,8 @@ def short(text, output):
 
 def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, capsys):
     pytest.importorskip("sklearn")
-    encoder, decoder = save_model("encoder"), save_model("decoder", "gpt_neox")
+    encoder = save_model("encoder")
+    decoder = save_model("decoder", "gpt_neox")
     ran(encoder, decoder, *short(text, tmp_path / "out"))
     embeddings, attention, topics = (
         pd.read_csv(tmp_path / "out" / f"{name}.csv")

@@ -24,7 +24,9 @@ def files(content: Mapping[str, str], n_bytes: int = 10**9) -> Files:
 def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> CheckpointFiles:
     """Return a checkpoint with one file of this content, or with several files."""
     found = files({MODEL: content} if isinstance(content, str) else content, **more)
-    return CheckpointFiles(step, name or f"step{step}", "0" * 40, found)
+    return CheckpointFiles(
+        step=step, revision=name or f"step{step}", commit="0" * 40, weights=found
+    )
 
 
 def history(
@@ -133,7 +135,11 @@ def test_a_file_that_is_the_same_everywhere_is_no_fault():
 
 def test_weights_in_another_format():
     both = CheckpointFiles(
-        9, "main", "0" * 40, files({MODEL: "s"}), files({"pytorch_model.bin": "p"})
+        step=9,
+        revision="main",
+        commit="0" * 40,
+        weights=files({MODEL: "s"}),
+        other_weights=files({"pytorch_model.bin": "p"}),
     )
     steps = (
         at(0, {"pytorch_model.bin": "p"}),

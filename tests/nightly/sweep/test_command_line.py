@@ -62,7 +62,8 @@ def test_a_reader_that_has_seen_enough_prevents_no_report(hub, commits, start, t
 @pytest.mark.once
 @pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
-    store, downloads = open_store(tmp_path / "sweeps"), tmp_path / "c" / "downloads"
+    store = open_store(tmp_path / "sweeps")
+    downloads = tmp_path / "c" / "downloads"
     moments = {
         # in the first download, and in the second one, when the first checkpoint is measured
         signal.SIGINT: lambda: commits[0] in weights_fetched(hub),

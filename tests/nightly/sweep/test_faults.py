@@ -42,7 +42,13 @@ def published(hub: HubServer, family: dict[int, Path], probe: Probe) -> Callable
     def publish() -> list[Task]:
         for step, folder in family.items():
             hub.publish("lab/model", f"step{step}", folder)
-        model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
+        model = PublishedModel(
+            name="model",
+            suite="",
+            run="lab/model",
+            repository="lab/model",
+            revisions=r"step(?P<step>\d+)",
+        )
         return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
     return publish

@@ -20,7 +20,12 @@ from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import select_targets
 
 PYTHIA = PublishedModel(
-    "model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", expected=(0, 143000)
+    name="model",
+    suite="",
+    run="lab/model",
+    repository="lab/model",
+    revisions=r"step(?P<step>\d+)",
+    expected=(0, 143000),
 )
 Publish = Callable[..., str]
 

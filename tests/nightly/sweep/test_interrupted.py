@@ -142,7 +142,8 @@ def watch(
 def test_killed_twice_at_random_and_finished(published, tmp_path):
     moments = random.Random()  # not seeded: every run of the suite tries other moments
     published.hub.fault("safetensors", "slow", bytes_per_second=4 * published.size)
-    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    broken = tmp_path / "broken"
+    whole = tmp_path / "whole"
     peaks = []
     for part in (1, 2):
         process = published.start(broken)

@@ -89,7 +89,8 @@ def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(
     assert n_measured > 3, "no checkpoint was measured by both"
     names = [name for name in datasets.files("me/sweep") if name.endswith(".parquet")]
     assert len(names) == 3
-    stored, expected = open_store(url), open_store(tmp_path / "alone")
+    stored = open_store(url)
+    expected = open_store(tmp_path / "alone")
     assert values(stored).equals(values(expected))
     assert (
         not stored.to_pandas()

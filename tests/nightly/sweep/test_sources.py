@@ -178,6 +178,7 @@ def test_a_given_tokenizer(hub, family, tmp_path, kind):
     hub.publish("lab/tokenizer", "main", tokenizer)
     named = tokenizer if kind == "folder" else "lab/tokenizer"
     text = ("--tokenizer", named, "--text", "builtin", "--max-vectors", 512)
-    published, local = probe_of("lab/model", *text), probe_of(family[0].parent, *text)
+    published = probe_of("lab/model", *text)
+    local = probe_of(family[0].parent, *text)
     assert published.hash == local.hash
     assert set(published.lengths.tolist()[:-1]) == {12}

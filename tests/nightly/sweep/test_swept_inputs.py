@@ -14,7 +14,8 @@ from repdyn import measure, open_store
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_sweep_of_saved_checkpoints_has_the_live_values(name: str, tmp_path, monkeypatch) -> None:
     family = FAMILIES[name]
-    probe, model = probe_of(family), model_of(family)
+    probe = probe_of(family)
+    model = model_of(family)
     probe.save(tmp_path / "probe.safetensors")
     expected = []
     for number in (0, 1):

@@ -66,7 +66,10 @@ EVERY_1000 = [0, *(2**power for power in range(10)), *range(1000, 144000, 1000)]
 def test_sound_steps_are_rarely_accused():
     """Of wrong blocks at random places, with the final weights. The rule that takes out one step
     after the other, with no view of the others, says so of more sound steps than wrong ones."""
-    generator, sound, wrong, n_wrong = np.random.default_rng(0), 0, 0, 0
+    generator = np.random.default_rng(0)
+    sound = 0
+    wrong = 0
+    n_wrong = 0
     for seed in range(100):
         losses = history(0.002, seed)
         places = [
@@ -86,11 +89,9 @@ def test_sound_steps_are_rarely_accused():
                 )
             )
         )
-        sound, wrong, n_wrong = (
-            sound + len(found - steps),
-            wrong + len(found & steps),
-            n_wrong + len(steps),
-        )
+        sound = sound + len(found - steps)
+        wrong = wrong + len(found & steps)
+        n_wrong = n_wrong + len(steps)
     assert sound <= 0.02 * n_wrong
     assert wrong >= 0.95 * n_wrong
 

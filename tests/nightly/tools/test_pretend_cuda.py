@@ -71,7 +71,8 @@ ALLOWED = {
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_torch_allows_is_allowed(name, cuda):
     cpu = torch.rand(3, 3)
-    found, expected = ALLOWED[name](cpu.to("cuda"), cpu), ALLOWED[name](cpu, cpu)
+    found = ALLOWED[name](cpu.to("cuda"), cpu)
+    expected = ALLOWED[name](cpu, cpu)
     assert not cuda.syncs.total()
     if expected is not None:
         assert found.device.type == "cuda"

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.timeout(900)]
 
 def test_a_healthy_run_prints_no_alert(tmp_path, small_probe, without_figures, caplog):
     torch.manual_seed(0)
-    model, tokens = HandWritten(), random_tokens(64, 12)
+    model = HandWritten()
+    tokens = random_tokens(64, 12)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     losses = []
     with (

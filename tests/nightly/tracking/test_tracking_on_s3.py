@@ -159,7 +159,8 @@ def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "done None"
-    found, expected = values(elsewhere(f"{bucket}/mine")), values(open_store(tmp_path / "mine"))
+    found = values(elsewhere(f"{bucket}/mine"))
+    expected = values(open_store(tmp_path / "mine"))
     # the loss of a step that was saved but not measured before the process died is not known to the
     # next one
     same = ["step", "layer", "metric", "subset", "value", "weights"]

@@ -14,7 +14,7 @@ from repdyn.store.state_cache import StateCache
 
 def rows(store: Path) -> None:
     open_store(store).write(
-        MeasurementKey("run", 8, "p", "m"),
+        MeasurementKey(run="run", step=8, probe="p", metrics="m"),
         failure_rows(Checkpoint(run="run", step=8), ["two_nn"], "x", probe="p"),
     )
 

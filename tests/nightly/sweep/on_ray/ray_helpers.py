@@ -63,7 +63,13 @@ def analyze(
 
 
 def find_tasks(probe: Probe) -> list[Task]:
-    model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
+    model = PublishedModel(
+        name="model",
+        suite="",
+        run="lab/model",
+        repository="lab/model",
+        revisions=r"step(?P<step>\d+)",
+    )
     return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 

@@ -150,7 +150,8 @@ def test_interrupted_and_completed_by_the_same_command(
     at = {step: hub.repositories["lab/model"].branches[f"step{step}"] for step in STEPS}
     for step in (16, 24):
         hub.fault(f"{at[step]}/model.safetensors", "slow", bytes_per_second=1000)
-    store, downloads = open_store(tmp_path / "store"), tmp_path / "cache" / "downloads"
+    store = open_store(tmp_path / "store")
+    downloads = tmp_path / "cache" / "downloads"
     process = analyze(environment, hub, tmp_path, tmp_path / "store")
     wait_until(
         lambda: (
