@@ -219,14 +219,14 @@ class Course:
             # missing although the previous observation had a value, or at first because of NaN or
             # inf
             missing = np.isnan(self.values)
-            found = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
-            found[0] = missing[0] & [
+            appears = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
+            appears[0] = missing[0] & [
                 not {"NaN", "inf"}.isdisjoint(why.split()) for why in self.reasons[0]
             ]
             # metrics that compare checkpoints have no value if the earlier checkpoint is not
             # available
-            found[np.logical_or.accumulate(self.compares)] = False
-            return found
+            appears[np.logical_or.accumulate(self.compares)] = False
+            return appears
         if when == "above":
             return (self.values > bound) & ~(self.previous > bound)
         if when == "below":
@@ -243,9 +243,9 @@ class Course:
             if when == "falls"
             else self.values >= bound * self.previous
         )
-        found = reached & (self.previous > 0) & self.exceeds_noise
-        if self.layers[0] >= 0 or not found.any():
-            return found
+        appears = reached & (self.previous > 0) & self.exceeds_noise
+        if self.layers[0] >= 0 or not appears.any():
+            return appears
         # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound
         # training with small batches has an alert every few steps; a relative change c = 1 - 1 /
         # ratio is that of a ratio whose logarithm is -log(1 - c), and the first change has nothing
@@ -253,7 +253,7 @@ class Course:
         with np.errstate(divide="ignore", invalid="ignore"):
             usual = -np.log1p(-np.minimum(self.usual_change("max", 1), 1.0))
             change = np.abs(np.log(self.values / self.previous))
-        return found & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
+        return appears & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
 
 _ANY = (-math.inf, math.inf)
@@ -301,14 +301,14 @@ class Rule:
 
     def __post_init__(self) -> None:
         for name in ("metrics", "subsets"):
-            given = getattr(self, name)
-            names = [given] if isinstance(given, str) else given
+            value = getattr(self, name)
+            names = [value] if isinstance(value, str) else value
             if not isinstance(names, list | tuple) or not all(
                 isinstance(each, str) for each in names
             ):
                 raise ValueError(
                     f"expected {name} of the rule {self.name!r} to be a list of names, got "
-                    f"{given!r}"
+                    f"{value!r}"
                 )
             object.__setattr__(self, name, tuple(names))
         _, limits = CONDITIONS.get(str(self.when), ("", None))
@@ -385,16 +385,16 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
             f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- "
             "name: ...'"
         )
-    known = [field.name for field in fields(Rule)]
+    names = [field.name for field in fields(Rule)]
     for entry in entries:
         if (
             not isinstance(entry, dict)
-            or set(entry) - {*known}
+            or set(entry) - {*names}
             or {"name", "when", "metrics"} - set(entry)
         ):
             raise ValueError(
                 f"{path}: expected each rule to be a mapping with name, when and metrics, and "
-                f"perhaps {', '.join(known[3:])}, got {entry!r}"
+                f"perhaps {', '.join(names[3:])}, got {entry!r}"
             )
     try:
         return tuple(Rule(**entry) for entry in entries)
@@ -417,11 +417,11 @@ def as_yaml(rules: Iterable[Rule]) -> str:
     defaults = {field.name: field.default for field in fields(Rule)}
     entries = []
     for rule in rules:
-        given = {name: value for name, value in vars(rule).items() if value != defaults[name]}
+        changed = {name: value for name, value in vars(rule).items() if value != defaults[name]}
         entries.append(
             {
                 name: list(value) if isinstance(value, tuple) else value
-                for name, value in given.items()
+                for name, value in changed.items()
             }
         )
     return yaml.safe_dump(entries, sort_keys=False, default_flow_style=None, width=120)
@@ -466,13 +466,13 @@ class AlertEvaluator:
             rows = pd.DataFrame(
                 [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
             )
-        found: list[tuple[int, int, Alert]] = []
+        alerts: list[tuple[int, int, Alert]] = []
         for key, cells in cells_by_key(rows).items():
             first = int(cells["step"].to_numpy(int).min())
-            if (known := self._cells.get(key)) is not None:
-                step = known["step"].to_numpy(int)
+            if (cell := self._cells.get(key)) is not None:
+                step = cell["step"].to_numpy(int)
                 cells = pd.concat(
-                    [known.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells]
+                    [cell.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells]
                 )
             self._cells[key] = cells
             course = Course(key, cells)
@@ -482,8 +482,8 @@ class AlertEvaluator:
                     holds = course.holds(rule.when, rule.bound or 0.0)[n_earlier:]
                     for place, layer in np.argwhere(holds).tolist():
                         alert = _alert(rule, course, n_earlier + place, layer)
-                        found.append((alert.step, index, alert))
-        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
+                        alerts.append((alert.step, index, alert))
+        return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
 
 def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
@@ -501,29 +501,29 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
-def _alert(rule: Rule, course: Course, place: int, layer: int) -> Alert:
+def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
     event = CONDITIONS[rule.when][0].format(bound=rule.bound)
     of_profile = rule.when == "jumps"
     most = ""
     if of_profile:
-        layer = int(np.nanargmax(course.difference[place]))
+        layer = int(np.nanargmax(course.difference[row]))
         # what goes wrong in one layer changes those after it, the more the further
-        first = int(np.argmax(course.relative[place] >= MIN_JUMP))
+        first = int(np.argmax(course.relative[row] >= MIN_JUMP))
         before_it = f"first in layer {course.layers[first]}, " * (first < layer)
         most = f"{before_it}most in layer {course.layers[layer]}, "
-    before = int(course.before[place, layer])
+    before = int(course.before[row, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
-    value = float(course.values[place, layer])
-    previous_value = float(course.previous[place, layer])
+    value = float(course.values[row, layer])
+    previous_value = float(course.previous[row, layer])
     if math.isnan(value):
-        detail = shown_reason(course.reasons[place, layer])
+        detail = shown_reason(course.reasons[row, layer])
     elif previous_step is None:
         detail = f"{value:.3g}"
     else:
         detail = f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
     return Alert(
         rule=rule.name,
-        step=int(course.steps[place]),
+        step=int(course.steps[row]),
         metric=course.metric,
         subset=course.subset,
         stack=course.stack,

@@ -157,13 +157,13 @@ class TextDataModule(WindowsDataModule):
         return splits[:1] if enough else splits
 
     def _spread(self, windows: Sequence[Windows]) -> np.ndarray:
-        found = [split[index][1].numpy() for split in windows for index in range(len(split))]
+        sequences = [split[index][1].numpy() for split in windows for index in range(len(split))]
         chosen = (
-            np.linspace(0, len(found) - 1, min(self._n_probe_windows, len(found)))
+            np.linspace(0, len(sequences) - 1, min(self._n_probe_windows, len(sequences)))
             .round()
             .astype(int)
         )
-        return np.stack([found[index] for index in chosen])
+        return np.stack([sequences[index] for index in chosen])
 
     def _probe_words(self) -> TokenWords:
         """Return the words of the probe's tokens."""

@@ -103,11 +103,11 @@ class Run:
         # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of
         # it may be there.
         warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
-        place = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
+        folder_of_run = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
-        loggers: list[Logger] = [CSVLogger(**place)]
+        loggers: list[Logger] = [CSVLogger(**folder_of_run)]
         if "tensorboard" in self.loggers:
-            loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
+            loggers.append(TensorBoardLogger(**folder_of_run, sub_dir="tensorboard"))
         if "wandb" not in self.loggers:
             return loggers
         # W&B takes a temporary folder if its own does not exist yet
@@ -195,12 +195,12 @@ class TrainCLI(LightningCLI):
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         try:
-            given = {
+            chosen = {
                 name: fit.tracker.get(name)
                 for name in _CHECKED
                 if fit.tracker.get(name) is not None
             }
-            TrackingOptions(**given, alerts=_rules(fit.tracker.get("alerts", DEFAULT)))
+            TrackingOptions(**chosen, alerts=_rules(fit.tracker.get("alerts", DEFAULT)))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
         # a checkpoint that somebody else made may hold code, which Lightning would run where
@@ -211,22 +211,24 @@ class TrainCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         run: Run = self._get(self.config_init, "run")
-        given = self._get(self.config_init, "trainer")
-        if run.auto_precision and given["precision"] is None:
+        settings = self._get(self.config_init, "trainer")
+        if run.auto_precision and settings["precision"] is None:
             kwargs["precision"] = (
-                "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
+                "bf16-mixed" if has_fast_bfloat16(settings["accelerator"]) else "32-true"
             )
-        callbacks = given["callbacks"] or []
+        callbacks = settings["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
-        if given["enable_progress_bar"] is not False and not any(
+        if settings["enable_progress_bar"] is not False and not any(
             isinstance(each, ProgressBar) for each in callbacks
         ):
             # rich's bar would count the epochs of a training that is limited by steps up to -2
             kwargs["callbacks"] = [*callbacks, TQDMProgressBar()]
         folder = run.new_folder()
         try:
-            loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
-            root = given["default_root_dir"] or str(folder)
+            loggers = (
+                settings["logger"] if settings["logger"] is not None else run.build_loggers(folder)
+            )
+            root = settings["default_root_dir"] or str(folder)
             return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
         except BaseException:
             with suppress(OSError):  # only an empty folder is removed
@@ -266,9 +268,9 @@ def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDa
     return TopicDataModule if text == "lda" else TextDataModule
 
 
-def _rules(given: Any) -> RulesLike:
+def _rules(rules: Any) -> RulesLike:
     """Convert alert rules written in the configuration file into :class:`repdyn.Rule` objects."""
-    return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
+    return [Rule(**vars(rule)) for rule in rules] if isinstance(rules, list) else rules
 
 
 def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:

@@ -64,14 +64,14 @@ class Page:
         cell.
         """
         try:
-            found = self.session.lens(sentence, int(number))
+            layers = self.session.lens(sentence, int(number))
             loaded = self.session.models[int(number)]
             # the model's own prediction at the last token, unless one is chosen
-            cell = chosen or (len(found.layers) - 1, len(found.ids) - 1)
-            top = tables.top(loaded, found, cell)
+            cell = chosen or (len(layers.layers) - 1, len(layers.ids) - 1)
+            top = tables.top(loaded, layers, cell)
         except (ValueError, CheckpointError) as error:
             return tables.refusal(str(error)), "", ""
-        return "", tables.grid(loaded, found, colour, cell), top
+        return "", tables.grid(loaded, layers, colour, cell), top
 
     def cell(self, sentence: str, number: float, event: gr.EventData) -> tuple[Cell | None, str]:
         """Return the cell that was clicked, and its most probable tokens."""
@@ -101,16 +101,21 @@ class Page:
         return "", choices, gr.Plot(figures.attention(weights[chosen], names, title), visible=True)
 
     def show(
-        self, sentence: str, place: int | None, with_positions: bool, measure: Measure, state: State
+        self,
+        sentence: str,
+        position: int | None,
+        with_positions: bool,
+        measure: Measure,
+        state: State,
     ) -> tuple[str, str, go.Figure, go.Figure]:
         """Return views of the chosen token: remarks, nearest tokens, similarity and rank across
         layers.
         """
         how = {"with_positions": with_positions, "by_distance": measure == "distance"}
-        found, missing = _or_reason(self.session.token, sentence, place, **how)
-        near = tables.nearest_tables(found, state)
+        comparisons, missing = _or_reason(self.session.token, sentence, position, **how)
+        near = tables.nearest_tables(comparisons, state)
         similarity, rank = (
-            figures.across_layers(found, quantity) for quantity in (measure, "rank")
+            figures.across_layers(comparisons, quantity) for quantity in (measure, "rank")
         )
         return tables.remarks(missing), near, similarity, rank
 
@@ -218,11 +223,11 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
 
 
 def _or_reason(
-    find: Callable[..., tuple[list[T], list[str]]], *given: Any, **how: Any
+    find: Callable[..., tuple[list[T], list[str]]], *arguments: Any, **how: Any
 ) -> tuple[list[T], list[str]]:
     """Return what the session finds and what is missing, or why it finds nothing."""
     try:
-        return find(*given, **how)
+        return find(*arguments, **how)
     except (ValueError, CheckpointError) as error:
         return [], [str(error)]
 

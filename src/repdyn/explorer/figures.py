@@ -36,7 +36,8 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     is_rank = quantity == "rank"
     if tokens:
         table = pd.concat(
-            [one.table.assign(checkpoint=_text(name)) for name, one in tokens], ignore_index=True
+            [tokens_of.table.assign(checkpoint=_text(name)) for name, tokens_of in tokens],
+            ignore_index=True,
         )
         places = table["layer"] - 0.5 * (table["state"] == "attention")
         table = table.assign(
@@ -54,7 +55,9 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
     figure.update_xaxes(title_text="layer (0: input of the first block)")
     figure.update_yaxes(title_text=QUANTITIES[quantity])
     if is_rank:
-        largest = max((one.table["rank"].to_numpy().max() for _, one in tokens), default=0)
+        largest = max(
+            (tokens_of.table["rank"].to_numpy().max() for _, tokens_of in tokens), default=0
+        )
         marks = [0, *(10**power for power in range(7))]
         ends = [-0.15, np.log10(max(largest, 9) + 1) + 0.08]
         ticks = {

@@ -136,7 +136,7 @@ class Session:
     def token(
         self,
         sentence: str,
-        place: int | None,
+        position: int | None,
         *,
         with_positions: bool = False,
         by_distance: bool = False,
@@ -145,25 +145,25 @@ class Session:
 
         Remarks, the second result, say why a checkpoint or a state is missing.
         """
-        if place is None:
+        if position is None:
             raise ValueError("expected a token, got none; choose one")
         first = self.tokens(sentence)
-        if not 0 <= place < len(first):
+        if not 0 <= position < len(first):
             raise ValueError(
-                f"expected a token from 0 to {len(first) - 1}, got {place}; choose one of the "
+                f"expected a token from 0 to {len(first) - 1}, got {position}; choose one of the "
                 "sentence"
             )
         how = {"with_positions": with_positions, "by_distance": by_distance}
 
         def find(loaded: LoadedModel) -> tuple[TokenStates, list[str]]:
             reading = self._read(loaded, sentence)
-            own = _same_place(first, token_names(loaded.tokenizer, reading.ids), place)
-            if own is None:
+            own_position = _same_place(first, token_names(loaded.tokenizer, reading.ids), position)
+            if own_position is None:
                 raise ValueError(
                     f"{loaded.name} splits the sentence differently and has no token "
-                    f"{first[place]!r} there"
+                    f"{first[position]!r} there"
                 )
-            compared = self._compare(loaded, sentence, place=own, **how)
+            compared = self._compare(loaded, sentence, position=own_position, **how)
             more = f" (and {len(reading.reasons) - 1} more)" if len(reading.reasons) > 1 else ""
             remarks = [
                 f"{loaded.name}: no state after attention at {why}{more}"
@@ -192,23 +192,23 @@ class Session:
             ) from undefined
         return token_names(loaded.tokenizer, ids), weights
 
-    def paths(self, one: str, other: str) -> tuple[list[str], list[str]]:
+    def paths(self, first: str, other: str) -> tuple[list[str], list[str]]:
         """Draw the paths of two sentences' tokens as the study of anatomy does, for each
         checkpoint, as HTML.
         """
-        for sentence in (one, other):
+        for sentence in (first, other):
             self.tokens(sentence)
-        return self._of_each(lambda loaded: (self._drawn(loaded, one, other), []))
+        return self._of_each(lambda loaded: (self._drawn(loaded, first, other), []))
 
     def _cached(self, per_model: int, compute: Callable[..., T]) -> Callable[..., T]:
         """Remember the last results of a function of a checkpoint; one thread at a time computes
         them.
         """
 
-        def locked(*given: Any, **how: Any) -> T:
+        def locked(*arguments: Any, **how: Any) -> T:
             # neither models nor tokenizers may be used by several threads at once
             with self._lock:
-                return compute(*given, **how)
+                return compute(*arguments, **how)
 
         return lru_cache(per_model * len(self.models))(locked)
 
@@ -218,16 +218,16 @@ class Session:
         """Return what is found in each checkpoint, and all remarks; why nothing is found in one is
         a remark, too.
         """
-        found: list[T] = []
+        results: list[T] = []
         remarks: list[str] = []
         for loaded in self.models:
             try:
                 of_model, more = find(loaded)
-                found.append(of_model)
+                results.append(of_model)
                 remarks += more
             except (ValueError, CheckpointError) as error:
                 remarks.append(str(error))
-        return found, remarks
+        return results, remarks
 
     def _ids(self, loaded: LoadedModel, sentence: str) -> tuple[int, ...]:
         """Return the tokens of a sentence in a checkpoint, if it has some and not too many."""
@@ -244,19 +244,19 @@ class Session:
 
 
 @styled
-def _picture(name: str, one: TokenTrajectory, other: TokenTrajectory) -> str:
+def _picture(name: str, first: TokenTrajectory, other: TokenTrajectory) -> str:
     """Return the study's figure of two sentences' paths as an element of HTML."""
     file = StringIO()
-    paths_figure(name, one, other).savefig(file, format="svg")
+    paths_figure(name, first, other).savefig(file, format="svg")
     data = b64encode(file.getvalue().encode()).decode()
     return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(name)}: paths of the tokens">'
 
 
-def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
+def _same_place(first: Sequence[str], other: Sequence[str], position: int) -> int | None:
     """Return the position of one checkpoint's token among another's tokens; None if there is no
     such token.
     """
     if first == other:
-        return place
+        return position
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
-    return next((b for a, b, equal in match_tokens(*bare) if equal and a == place), None)
+    return next((b for a, b, equal in match_tokens(*bare) if equal and a == position), None)

@@ -50,11 +50,13 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
     for number, layer in reversed(list(enumerate(lens.layers))):
         predicted = token_names(loaded.tokenizer, layer.ids[:, 0].tolist())
         cells = []
-        for place, (name, shade) in enumerate(zip(predicted, shades[number].tolist(), strict=True)):
-            hover = f"layer {number} at {names[place]}: {name}, {_numbers(layer, place)}"
-            pressed = "true" if chosen == (number, place) else "false"
+        for position, (name, shade) in enumerate(
+            zip(predicted, shades[number].tolist(), strict=True)
+        ):
+            hover = f"layer {number} at {names[position]}: {name}, {_numbers(layer, position)}"
+            pressed = "true" if chosen == (number, position) else "false"
             cells.append(
-                f'<button type="button" data-layer="{number}" data-place="{place}" '
+                f'<button type="button" data-layer="{number}" data-place="{position}" '
                 f'aria-pressed="{pressed}" title="{escape(hover)}" style="--shade: '
                 f'{shade:.0%}">{escape(name)}</button>'
             )
@@ -72,31 +74,32 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
 
 def top(loaded: LoadedModel, lens: SentenceLens, cell: Cell) -> str:
     """Return the most probable tokens of a cell."""
-    number, place = cell
-    if not (0 <= number < len(lens.layers) and 0 <= place < len(lens.ids)):
+    number, position = cell
+    if not (0 <= number < len(lens.layers) and 0 <= position < len(lens.ids)):
         raise ValueError("expected a cell of the grid, got one beyond it; choose another")
     layer = lens.layers[number]
-    at = token_names(loaded.tokenizer, [lens.ids[place]])[0]
-    names = token_names(loaded.tokenizer, layer.ids[place].tolist())
-    found = zip(names, layer.probabilities[place].tolist(), strict=True)
+    at = token_names(loaded.tokenizer, [lens.ids[position]])[0]
+    names = token_names(loaded.tokenizer, layer.ids[position].tolist())
+    predictions = zip(names, layer.probabilities[position].tolist(), strict=True)
     rows = [
         _row(str(rank), [f"<span>{escape(name)}</span>", f"{probability:.4f}"])
-        for rank, (name, probability) in enumerate(found, start=1)
+        for rank, (name, probability) in enumerate(predictions, start=1)
     ]
-    caption = f"Layer {number}, {'instead of' if place in lens.masked else 'at'} {at}"
+    caption = f"Layer {number}, {'instead of' if position in lens.masked else 'at'} {at}"
     return _table(
         caption,
         ["", "token", "probability"],
         rows,
-        after=f"<p>{escape(_numbers(layer, place))}</p>",
+        after=f"<p>{escape(_numbers(layer, position))}</p>",
     )
 
 
-def _numbers(layer: LensReading, place: int) -> str:
+def _numbers(layer: LensReading, position: int) -> str:
     return (
-        f"probability {layer.probabilities[place, 0]:.4f}, entropy {layer.entropy[place]:.3f} "
-        f"nats, KL from the final prediction {layer.kl[place]:.3f} nats, the final prediction is "
-        f"number {int(layer.final_rank[place]) + 1:,} here"
+        f"probability {layer.probabilities[position, 0]:.4f}, "
+        f"entropy {layer.entropy[position]:.3f} nats, "
+        f"KL from the final prediction {layer.kl[position]:.3f} nats, "
+        f"the final prediction is number {int(layer.final_rank[position]) + 1:,} here"
     )
 
 
@@ -115,21 +118,25 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
 def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
     """Return the nearest tokens of the vocabulary at every layer: a table for each checkpoint."""
     tables = []
-    for name, one in tokens:
-        own, near = (select(frame, state=state) for frame in (one.table, one.nearest))
-        caption = f"{name}: {one.table['token'].iloc[0]}"
-        measure = measure_of(own)
-        if own.empty:
+    for name, token in tokens:
+        own_rows, near = (select(frame, state=state) for frame in (token.table, token.nearest))
+        caption = f"{name}: {token.table['token'].iloc[0]}"
+        measure = measure_of(own_rows)
+        if own_rows.empty:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")
             continue
-        rows = [_row("own row's rank", [f"{rank:,}" for rank in own["rank"]], "own-numbers")]
+        rows = [_row("own row's rank", [f"{rank:,}" for rank in own_rows["rank"]], "own-numbers")]
         rows.append(
-            _row(f"own row's {measure}", [f"{value:.3f}" for value in own[measure]], "own-numbers")
+            _row(
+                f"own row's {measure}",
+                [f"{value:.3f}" for value in own_rows[measure]],
+                "own-numbers",
+            )
         )
-        for place, lines in near.groupby("place"):
+        for position, lines in near.groupby("place"):
             cells = [_nearest(line, measure) for line in lines.to_dict("records")]
-            rows.append(_row(f"nearest {place}", cells))
-        tables.append(_table(caption, ["layer", *map(str, own["layer"])], rows))
+            rows.append(_row(f"nearest {position}", cells))
+        tables.append(_table(caption, ["layer", *map(str, own_rows["layer"])], rows))
     return "".join(tables)
 
 

@@ -46,11 +46,11 @@ def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
     """
     cloud = as_cloud(x)
     cloud.require_defined()
-    found = cloud.once(_iterated)
-    if found is None:
+    leading = cloud.once(_iterated)
+    if leading is None:
         values, vectors = torch.linalg.eigh(gram_matrix(cloud))
-        found = values[-1] / values.sum(), vectors[:, -1]
-    share, direction = found
+        leading = values[-1] / values.sum(), vectors[:, -1]
+    share, direction = leading
     if cloud.x.shape[0] < cloud.x.shape[1]:  # of the points' products among themselves
         direction = normalize(direction @ cloud.centred.double(), dim=0)
     influence = []
@@ -95,9 +95,9 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     cloud.require_defined()
     # also where another metric needs the whole spectrum: the last bits must not depend on it
-    found = cloud.once(_iterated)
-    if found is not None:
-        return found[0]
+    leading = cloud.once(_iterated)
+    if leading is not None:
+        return leading[0]
     spectrum = cloud.once(spectrum_of)
     return spectrum[0] / spectrum.sum()
 
@@ -197,12 +197,12 @@ def _leading_direction(
     diagonal, off_diagonal = start.new_zeros(2, steps)
     weights, residual = start[:0], torch.inf
     for step in range(steps):
-        known = basis[: step + 1]
-        image = multiply(known[-1])
-        diagonal[step] = image @ known[-1]
+        earlier = basis[: step + 1]
+        image = multiply(earlier[-1])
+        diagonal[step] = image @ earlier[-1]
         # "twice is enough": Parlett, The Symmetric Eigenvalue Problem, 1980, section 6.9
         for _ in range(2):
-            image -= (known @ image) @ known
+            image -= (earlier @ image) @ earlier
         off_diagonal[step] = torch.linalg.vector_norm(image)
         # a remainder of exactly zero (the cloud has few dimensions) leaves a zero row, which is
         # harmless

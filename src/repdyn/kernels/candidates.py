@@ -180,9 +180,9 @@ class RoundedPoints:
         left = self.norms[
             rows
         ].square()  # the sum of its parts, as accurately as their dtype allows
-        for part in squares.unbind(1):
-            part.copy_(left)
-            left = left - part
+        for squares_of in squares.unbind(1):
+            squares_of.copy_(left)
+            left = left - squares_of
         ones.fill_(1)
 
     def scores(self, rows: slice, columns: slice) -> Tensor:

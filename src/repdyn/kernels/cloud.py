@@ -169,8 +169,8 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
         for product, parent in ((cuda, backends.cudnn), (backends.mkldnn.matmul, backends.mkldnn)):
             # a product without a precision of its own reports its parent's, which must not become
             # its own
-            own = product.fp32_precision
-            copies.append((product, "none" if own == parent.fp32_precision else own))
+            precision = product.fp32_precision
+            copies.append((product, "none" if precision == parent.fp32_precision else precision))
             product.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
     # otherwise partial sums of bfloat16 products may be rounded to bfloat16
@@ -185,8 +185,8 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before)
         cuda.allow_bf16_reduced_precision_reduction = before_sums
-        for product, own in copies:
-            product.fp32_precision = own
+        for product, precision in copies:
+            product.fp32_precision = precision
 
 
 class Cloud:

@@ -60,20 +60,20 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
     UndefinedError if a vector is 0.
     """
     products = []
-    own = []
+    norms_of_x = []
     others = []
     for rows, other_rows in zip(row_chunks(cloud.x), row_chunks(other.x), strict=True):
         wide = _scaled(rows)[0]
         other_wide = _scaled(other_rows)[0]
         products.append(torch.linalg.vecdot(wide, other_wide))
-        own.append(torch.linalg.vector_norm(wide, dim=1))
+        norms_of_x.append(torch.linalg.vector_norm(wide, dim=1))
         others.append(torch.linalg.vector_norm(other_wide, dim=1))
-    for prefix, norms in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
+    for prefix, norms in (("", torch.cat(norms_of_x)), (COMPARED_WITH, torch.cat(others))):
         if n_zero := int((norms == 0).sum()):
             raise UndefinedError(
                 f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction"
             )
-    return (torch.cat(products) / torch.cat(own) / torch.cat(others)).clamp(-1, 1)
+    return (torch.cat(products) / torch.cat(norms_of_x) / torch.cat(others)).clamp(-1, 1)
 
 
 def lengths(rows: Tensor) -> Tensor:

@@ -203,9 +203,9 @@ def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:
         raise UndefinedError(
             f"in {n_lonely} of {n} neighbourhoods a point has fewer than 2 others outside its group"
         )
-    found = torch.cat(ratios)
-    require_in_range(found)
-    return found.sort(1).values
+    log_ratios = torch.cat(ratios)
+    require_in_range(log_ratios)
+    return log_ratios.sort(1).values
 
 
 def _direct_distances(cloud: Cloud, members: Tensor) -> Tensor:

@@ -86,8 +86,8 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     linkage.
     """
     cloud.require_defined()
-    part, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
-    part = part or cloud
+    remaining, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
+    remaining = remaining or cloud
     if resolved not in cloud.results:
         cluster = _clusters(cloud, RESOLUTION[cloud.x.dtype] * cloud.once(radius))
         stays = cluster == torch.arange(len(cluster), device=cluster.device)
@@ -98,14 +98,15 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
                 f"{cloud.x.dtype}, at least 3 needed"
             )
         if len(rows) < len(stays):
-            part = _part(cloud, stays)
+            remaining = _part(cloud, stays)
         # not the cloud, which would stay in memory
-        cloud.results[resolved] = ((None if part is cloud else part), rows)
-    if part.n_unique < fewest:
+        cloud.results[resolved] = ((None if remaining is cloud else remaining), rows)
+    if remaining.n_unique < fewest:
         raise UndefinedError(
-            f"{part.n_unique} distinct of {part.n_vectors} points, at least {fewest} needed"
+            f"{remaining.n_unique} distinct of {remaining.n_vectors} points, "
+            f"at least {fewest} needed"
         )
-    return part, rows
+    return remaining, rows
 
 
 def require_in_range(ratios: Tensor) -> None:
@@ -122,27 +123,27 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     """
     points, groups, *_ = cloud.distinct
     groups = None if groups is None else groups[stays]
-    part = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours)
-    every = torch.arange(len(part.x), device=points.device)
+    remaining = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours)
+    every = torch.arange(len(remaining.x), device=points.device)
     # what is left of distinct points is distinct
-    part.distinct = Distinct(points=part.x, groups=groups, first=every, inverse=every)
+    remaining.distinct = Distinct(points=remaining.x, groups=groups, first=every, inverse=every)
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
         left = (stays[pairs[0][0]] & stays[pairs[0][1]]).nonzero().flatten()
         first, second, distances = (each[left] for each in pairs[0])
-        part.results[_pairs_in_groups] = [(number[first], number[second], distances)]
-    k = min(part.n_neighbours, part.n_candidates)
+        remaining.results[_pairs_in_groups] = [(number[first], number[second], distances)]
+    k = min(remaining.n_neighbours, remaining.n_candidates)
     if k < 1:
-        return part
-    distances, indices = (found[stays] for found in cloud_neighbours(cloud, k))
+        return remaining
+    distances, indices = (neighbours[stays] for neighbours in cloud_neighbours(cloud, k))
     incomplete = (~stays[indices]).any(1).nonzero().flatten()
     if _MANY * len(incomplete) < len(indices):
-        found = Neighbours(distances, number[indices])
-        found.distances[incomplete], found.indices[incomplete] = cloud_neighbours(
-            part, k, incomplete
+        neighbours = Neighbours(distances, number[indices])
+        neighbours.distances[incomplete], neighbours.indices[incomplete] = cloud_neighbours(
+            remaining, k, incomplete
         )
-        part.results[cloud_neighbours] = found
-    return part
+        remaining.results[cloud_neighbours] = neighbours
+    return remaining
 
 
 def _clusters(cloud: Cloud, limit: float) -> Tensor:
@@ -287,13 +288,13 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     distances[rest] = pair_distances(points, first[rest], second[rest])
     distances, order = distances.sort()
     first, by_first = first[order].sort(stable=True)
-    found = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
-    found.distances[first[best], rank[best]] = distances[by_first][best]
-    found.indices[first[best], rank[best]] = second[order[by_first[best]]]
+    result = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
+    result.distances[first[best], rank[best]] = distances[by_first][best]
+    result.indices[first[best], rank[best]] = second[order[by_first[best]]]
     rows = (~pairs.complete).nonzero().flatten()
     if len(rows):
-        found.distances[rows], found.indices[rows] = neighbours_of(rows, points, k, groups=groups)
-    return found
+        result.distances[rows], result.indices[rows] = neighbours_of(rows, points, k, groups=groups)
+    return result
 
 
 def neighbours_of(
@@ -302,7 +303,7 @@ def neighbours_of(
     """Return the k nearest neighbours of some points, int64 (m,): :func:`nearest_neighbours` by
     float64 products.
     """
-    found = Neighbours(
+    result = Neighbours(
         torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
         torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),
     )
@@ -313,12 +314,14 @@ def neighbours_of(
             break
         n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
         proven = []
-        for part in pending.split(max(1, min(_TILE, (1 << 16) // n_candidates))):
-            neighbours, is_proven = _search(rows[part], points, k, n_candidates, frame, groups)
-            found.distances[part], found.indices[part] = neighbours
+        for rows_at_once in pending.split(max(1, min(_TILE, (1 << 16) // n_candidates))):
+            neighbours, is_proven = _search(
+                rows[rows_at_once], points, k, n_candidates, frame, groups
+            )
+            result.distances[rows_at_once], result.indices[rows_at_once] = neighbours
             proven.append(is_proven)
         pending = pending[~torch.cat(proven)]
-    return found
+    return result
 
 
 def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -368,9 +371,11 @@ def _search(
     distances = pair_distances(points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
     # a group may leave fewer real candidates than columns
     distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
-    found, best = distances.topk(k, largest=False)
-    proven = _is_proven(points.shape[1], _squares(left), found[:, -1] * frame.scale, values[:, -1])
-    return Neighbours(found, candidates.gather(1, best)), proven
+    nearest, best = distances.topk(k, largest=False)
+    proven = _is_proven(
+        points.shape[1], _squares(left), nearest[:, -1] * frame.scale, values[:, -1]
+    )
+    return Neighbours(nearest, candidates.gather(1, best)), proven
 
 
 def _is_proven(dim: int, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
@@ -467,26 +472,26 @@ def same_label_fraction(cloud: Cloud, labels: Tensor) -> Tensor:
     return (n_alike > 0).double().mean()
 
 
-def _n_outside(kinds: Tensor, groups: Tensor, wanted: Tensor) -> Tensor:
+def _n_outside(kinds: Tensor, groups: Tensor, sought: Tensor) -> Tensor:
     """Return for each point how many points outside its group are of the kind that it wants, (n,)
     int64.
 
     Args:
         kinds: (n,) int64, the kind of each point.
         groups: (n,) int64 >= 0, the group of each point.
-        wanted: (n,) int64, a kind for each point.
+        sought: (n,) int64, a kind for each point.
     """
     n_groups = int(groups.max()) + 1
-    n_anywhere = _n_equal(kinds, wanted)
-    n_inside = _n_equal(kinds * n_groups + groups, wanted * n_groups + groups)
+    n_anywhere = _n_equal(kinds, sought)
+    n_inside = _n_equal(kinds * n_groups + groups, sought * n_groups + groups)
     return n_anywhere - n_inside
 
 
-def _n_equal(values: Tensor, wanted: Tensor) -> Tensor:
+def _n_equal(values: Tensor, sought: Tensor) -> Tensor:
     """Return how many of the values equal each of those that are wanted."""
     ascending = values.sort().values
-    last = torch.searchsorted(ascending, wanted, right=True)
-    return last - torch.searchsorted(ascending, wanted)
+    last = torch.searchsorted(ascending, sought, right=True)
+    return last - torch.searchsorted(ascending, sought)
 
 
 @nan_if_undefined

@@ -44,12 +44,13 @@ class Sequences:
         padded = self.x.new_zeros(is_token.shape + self.x.shape[1:], dtype=torch.float64)
         padded[is_token.to(self.x.device)] = self.x.detach().double()
         largest = padded.abs().amax((1, 2))
-        each = largest.tolist()
-        if not all(map(math.isfinite, each)):
+        largest_of_sequences = largest.tolist()
+        if not all(map(math.isfinite, largest_of_sequences)):
             raise UndefinedError("the vectors contain NaN or inf")
-        if not all(each):
+        if not all(largest_of_sequences):
             raise UndefinedError(
-                f"{each.count(0)} of {len(each)} sequences have vectors of zeros alone"
+                f"{largest_of_sequences.count(0)} of {len(largest_of_sequences)} sequences have "
+                "vectors of zeros alone"
             )
         return padded / largest[:, None, None]
 

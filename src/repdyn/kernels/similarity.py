@@ -78,14 +78,14 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
     else:
         x, y = a.centred, b.centred
-    own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
-    for prefix, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
+    hsic_x, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
+    for prefix, similarity, points in (("", hsic_x, x), (COMPARED_WITH, other, y)):
         if (
             similarity
             <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2
         ):
             raise UndefinedError(f"{prefix}no two points are more alike than any other two")
-    return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
+    return (common / hsic_x.sqrt() / other.sqrt()).clamp(-1, 1)
 
 
 def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
@@ -98,13 +98,15 @@ def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
     of_x, of_y = ((points, _squares(points), _sums(points, debiased)) for points in (x, y))
     products = []
-    for (one, squares, sums), (another, others, other_sums) in (
+    for (these, squares, sums), (another, others, other_sums) in (
         (of_x, of_x),
         (of_x, of_y),
         (of_y, of_y),
     ):
-        features = torch.zeros(one.shape[1], another.shape[1], dtype=torch.float64, device=x.device)
-        for rows, other_rows in zip(one.split(_ROWS), another.split(_ROWS), strict=True):
+        features = torch.zeros(
+            these.shape[1], another.shape[1], dtype=torch.float64, device=x.device
+        )
+        for rows, other_rows in zip(these.split(_ROWS), another.split(_ROWS), strict=True):
             features.addmm_(rows.double().mT, other_rows.double())
         diagonal = squares @ others if debiased else 0.0
         centring = sums.sum() * other_sums.sum() / in_all - 2 / per_row * (sums @ other_sums)
@@ -123,7 +125,7 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     offsets = [of_rows / per_row - of_rows.sum() / (2 * in_all) for of_rows in sums]
     totals = torch.zeros(3, dtype=torch.float64, device=x.device)
     for start in range(0, n, _BLOCK):
-        own, other = (
+        similarities_x, other = (
             product(points[start : start + _BLOCK], points[start:])
             .double()
             .sub_(offset[start : start + _BLOCK, None])
@@ -131,13 +133,15 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
             for points, offset in zip((x, y), offsets, strict=True)
         )
         if debiased:
-            own.diagonal().zero_()
+            similarities_x.diagonal().zero_()
             other.diagonal().zero_()
-        side = len(own)
-        for number, (one, another) in enumerate(((own, own), (own, other), (other, other))):
+        side = len(similarities_x)
+        for number, (factor, another) in enumerate(
+            ((similarities_x, similarities_x), (similarities_x, other), (other, other))
+        ):
             # blocks off the diagonal count twice, for their mirror images
-            square = one[:, :side].flatten() @ another[:, :side].flatten()
-            totals[number] += 2 * (one.flatten() @ another.flatten()) - square
+            square = factor[:, :side].flatten() @ another[:, :side].flatten()
+            totals[number] += 2 * (factor.flatten() @ another.flatten()) - square
     return totals
 
 
@@ -192,9 +196,11 @@ def procrustes_distance(a: Tensor | Cloud, b: Tensor | Cloud) -> Tensor:
     products = torch.zeros(a.x.shape[1], b.x.shape[1], dtype=torch.float64, device=a.x.device)
     squares = torch.zeros(2, dtype=torch.float64, device=a.x.device)
     for pair in zip(a.x.split(_ROWS), b.x.split(_ROWS), strict=True):
-        own, other = (cloud.frame.transform(rows) for cloud, rows in zip((a, b), pair, strict=True))
-        products.addmm_(own.mT, other)
-        squares += torch.stack([own.square().sum(), other.square().sum()])
+        rows_x, other = (
+            cloud.frame.transform(rows) for cloud, rows in zip((a, b), pair, strict=True)
+        )
+        products.addmm_(rows_x.mT, other)
+        squares += torch.stack([rows_x.square().sum(), other.square().sum()])
     # one norm after the other: their product need not be representable
     correlations = torch.linalg.svdvals(products / squares[0].sqrt() / squares[1].sqrt())
     return (2 - 2 * correlations.sum()).clamp(0, 2)
@@ -262,27 +268,27 @@ def mutual_knn(
     a, b = _of_same_groups(a, b)
     is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
     is_first[b.distinct.first] = True
-    kept = (
+    remaining = (
         a.distinct.first
         if b.n_unique == b.n_vectors
         else a.distinct.first[is_first[a.distinct.first]]
     )
-    a = _restricted(a, kept)
-    b = _restricted(b, kept)
+    a = _restricted(a, remaining)
+    b = _restricted(b, remaining)
     if k >= (fewest := a.n_candidates):
         raise UndefinedError(
             f"a token has {fewest} others that it could be next to, distinct in both clouds and "
             f"outside its group, at least {k + 1} needed"
         )
-    (own, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
+    (neighbours_x, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
     compared = is_determined & is_also
     if 2 * (n_compared := int(compared.sum())) < a.n_unique:
         raise UndefinedError(
             f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are "
             "tied"
         )
-    row = a.n_unique * torch.arange(n_compared, device=own.device)[:, None]
-    overlap = torch.isin(own[compared] + row, other[compared] + row).sum().double() / (
+    row = a.n_unique * torch.arange(n_compared, device=neighbours_x.device)[:, None]
+    overlap = torch.isin(neighbours_x[compared] + row, other[compared] + row).sum().double() / (
         k * n_compared
     )
     if not calibrated:
@@ -309,11 +315,13 @@ def _of_same_groups(a: Tensor | Cloud, b: Tensor | Cloud) -> tuple[Cloud, Cloud]
     return a, b
 
 
-def _restricted(cloud: Cloud, kept: Tensor) -> Cloud:
+def _restricted(cloud: Cloud, remaining: Tensor) -> Cloud:
     """Return the cloud of these rows; the cloud itself if they are its distinct ones."""
-    if len(kept) == cloud.n_unique:  # whose neighbours may be known
+    if len(remaining) == cloud.n_unique:  # whose neighbours may be known
         return cloud
-    return Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
+    return Cloud(
+        cloud.x[remaining], groups=None if cloud.groups is None else cloud.groups[remaining]
+    )
 
 
 def _nearest_sets(cloud: Cloud, k: int) -> tuple[Tensor, Tensor]:
@@ -362,29 +370,31 @@ def information_imbalance(
     if not isinstance(points, int) or points < 3:
         raise ValueError(f"expected points >= 3, got {points}; it counts the tokens")
     a, b = reversed(_of_same_groups(a, b)) if reverse else _of_same_groups(a, b)
-    kept, also = (resolved(cloud)[1] for cloud in (a, b))
-    kept = kept[torch.isin(kept, also)]
-    if len(kept) > points:
-        kept = kept[torch.arange(points, device=kept.device) * len(kept) // points]
-    if len(kept) < 3:
-        raise UndefinedError(f"{len(kept)} points differ in both clouds, at least 3 needed")
+    remaining, also = (resolved(cloud)[1] for cloud in (a, b))
+    remaining = remaining[torch.isin(remaining, also)]
+    if len(remaining) > points:
+        remaining = remaining[
+            torch.arange(points, device=remaining.device) * len(remaining) // points
+        ]
+    if len(remaining) < 3:
+        raise UndefinedError(f"{len(remaining)} points differ in both clouds, at least 3 needed")
     a, b = (
-        Cloud(cloud.x[kept], groups=None if cloud.groups is None else cloud.groups[kept])
+        Cloud(cloud.x[remaining], groups=None if cloud.groups is None else cloud.groups[remaining])
         for cloud in (a, b)
     )
     nearest = cloud_neighbours(a, 1).indices[:, 0]
     wide = b.frame.transform(b.x)
     squares = wide.square().sum(1)
     ranks = []
-    for rows in torch.arange(len(kept), device=kept.device).split(_ROWS):
+    for rows in torch.arange(len(remaining), device=remaining.device).split(_ROWS):
         distances = squares[rows, None] + squares - 2 * wide[rows] @ wide.mT
-        own = distances.gather(1, nearest[rows, None])
-        may_be = rows[:, None] != torch.arange(len(kept), device=kept.device)
+        distances_x = distances.gather(1, nearest[rows, None])
+        may_be = rows[:, None] != torch.arange(len(remaining), device=remaining.device)
         if b.groups is not None:
             may_be &= b.groups[rows, None] != b.groups
         rounding = _ROUNDING * (squares[rows, None] + squares)
-        nearer = distances < own - rounding
-        equal = (distances - own).abs() <= rounding
+        nearer = distances < distances_x - rounding
+        equal = (distances - distances_x).abs() <= rounding
         r = (nearer & may_be).sum(1) + ((equal & may_be).sum(1) + 1) / 2
         ranks.append(2 * r.double() / (may_be.sum(1) + 1))
     return torch.cat(ranks).mean()
@@ -421,18 +431,21 @@ def token_imbalance(x: Tensor | Cloud, ids: Tensor) -> Tensor:
         >>> round(token_imbalance(x, torch.tensor([0, 0, 1, 1])).item(), 9)
         0.5
     """
-    part, rows = resolved(as_cloud(x))
-    token, groups = ids.to(part.x.device)[rows].unique(return_inverse=True)[1], part.distinct.groups
-    nearest = cloud_neighbours(part, 1).indices[:, 0]
+    remaining, rows = resolved(as_cloud(x))
+    token, groups = (
+        ids.to(remaining.x.device)[rows].unique(return_inverse=True)[1],
+        remaining.distinct.groups,
+    )
+    nearest = cloud_neighbours(remaining, 1).indices[:, 0]
     in_group = (
         token if groups is None else groups.unique(return_inverse=True)[1] * len(token) + token
     )
     alike, kind = in_group.unique(return_inverse=True, return_counts=True)[1:]
     same = token.bincount()[token] - (kind[alike] if groups is not None else 1)
     rank = torch.where(
-        token[nearest] == token, (same + 1) / 2, same + (part.n_possible - same + 1) / 2
+        token[nearest] == token, (same + 1) / 2, same + (remaining.n_possible - same + 1) / 2
     )
-    return (2 * rank.double() / (part.n_possible + 1)).mean()
+    return (2 * rank.double() / (remaining.n_possible + 1)).mean()
 
 
 Of: TypeAlias = Literal["state", "step"]
@@ -549,10 +562,10 @@ def _fit(cloud: Cloud, following: Cloud) -> tuple[Tensor, dict[str, Tensor], int
         rank = len(gram)
     else:  # the map of least norm without noise directions
         values, vectors = torch.linalg.eigh(gram)
-        kept = values > _NOISE
-        vectors = vectors[:, kept]
-        rank = int(kept.sum())
-        best = vectors @ ((vectors.mT @ cross) / values[kept, None])
+        above_noise = values > _NOISE
+        vectors = vectors[:, above_noise]
+        rank = int(above_noise.sum())
+        best = vectors @ ((vectors.mT @ cross) / values[above_noise, None])
     # computed from the residuals: the error of the map enters squared
     residuals = [
         (explained[of] - x @ (best * weights)).square().sum()

@@ -22,15 +22,15 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
     but counted in the cumulative distribution."""
     cloud.require_defined()
     if cloud.groups is None or cloud.n_unique == cloud.n_vectors:
-        found, inverse = cloud_neighbours(cloud, 2), cloud.distinct.inverse
+        neighbours, inverse = cloud_neighbours(cloud, 2), cloud.distinct.inverse
         n_points = (
             torch.ones_like(inverse) if cloud.n_unique == cloud.n_vectors else inverse.bincount()
         )
         has_copy = n_points > 1
-        n_nearest = n_points[found.indices[:, 0]]
+        n_nearest = n_points[neighbours.indices[:, 0]]
     else:
-        found, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups)
-    first, second = found.distances.unbind(1)
+        neighbours, has_copy, n_points, n_nearest = _value_neighbours_in_groups(cloud, cloud.groups)
+    first, second = neighbours.distances.unbind(1)
     lengths = torch.cat(
         [
             torch.linalg.vector_norm(cloud.frame.transform(rows), dim=1)
@@ -57,18 +57,18 @@ def _value_neighbours_in_groups(
     """
     groups, (points, _, first, inverse) = groups.unique(return_inverse=True)[1], cloud.distinct
     n_groups = int(groups.max()) + 1
-    own = groups[first]
+    own_groups = groups[first]
     # value and group in one number, and how many points have it
     kinds, n_of_kind = (inverse * n_groups + groups).unique(return_counts=True)
     has_copy = (kinds // n_groups).bincount() > 1
     n_points = inverse.bincount()
-    alone = n_groups + torch.arange(len(points), device=own.device)
-    found = cloud_neighbours(Cloud(points, groups=own.where(~has_copy, alone)), 2)
-    nearest = found.indices[:, 0]
-    wanted = nearest * n_groups + own
-    place = torch.searchsorted(kinds, wanted).clamp_max(len(kinds) - 1)
-    hidden = n_of_kind[place].where(kinds[place] == wanted, 0)
-    return found, has_copy, n_points, n_points[nearest] - hidden
+    alone = n_groups + torch.arange(len(points), device=own_groups.device)
+    neighbours = cloud_neighbours(Cloud(points, groups=own_groups.where(~has_copy, alone)), 2)
+    nearest = neighbours.indices[:, 0]
+    sought = nearest * n_groups + own_groups
+    place = torch.searchsorted(kinds, sought).clamp_max(len(kinds) - 1)
+    hidden = n_of_kind[place].where(kinds[place] == sought, 0)
+    return neighbours, has_copy, n_points, n_points[nearest] - hidden
 
 
 Estimator = Literal["regression", "maximum_likelihood"]
@@ -181,13 +181,13 @@ def two_nn(
             'estimator="maximum_likelihood" (the largest ratio has no place on the regression '
             "line: F = 1)"
         )
-    for name, value, known in (
+    for name, value, choices in (
         ("estimator", estimator, Estimator),
         ("duplicates", duplicates, Duplicates),
     ):
-        if value not in get_args(known):
+        if value not in get_args(choices):
             raise ValueError(
-                f"expected {name} to be one of {', '.join(get_args(known))}, got {value!r}"
+                f"expected {name} to be one of {', '.join(get_args(choices))}, got {value!r}"
             )
     if duplicates == "count" and estimator != "regression":
         raise ValueError(

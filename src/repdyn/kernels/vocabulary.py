@@ -160,10 +160,10 @@ def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Ten
     if not 1 <= k <= n_rows:
         raise ValueError(f"expected k from 1 to the {n_rows} rows that are not zero, got {k}")
     with full_precision(x.device):
-        found = [
+        nearest = [
             _nearest(some, vocabulary, k) for some in x.split(max(1, _CHUNK // (k * x.shape[1])))
         ]
-    cosines, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
+    cosines, rows = (torch.cat(parts) for parts in zip(*nearest, strict=True))
     return cosines, rows
 
 
@@ -197,7 +197,7 @@ def _n_above(limits: Tensor, unit: Tensor, vocabulary: Vocabulary) -> Tensor:
     decide the rest.
     """
     n_rows = _ROWS["cpu" if unit.device.type == "cpu" else "cuda"]
-    parts = [part.contiguous() for part in unit.float().split(_SUMMED, 1)]
+    parts = [columns_of.contiguous() for columns_of in unit.float().split(_SUMMED, 1)]
     # Both factors are rounded, products summed in any order, the sums added: Higham, Accuracy and
     # Stability of Numerical Algorithms, 2002, section 3.1. Accelerators may truncate instead of
     # rounding.
@@ -206,7 +206,7 @@ def _n_above(limits: Tensor, unit: Tensor, vocabulary: Vocabulary) -> Tensor:
     upper, lower = ((limits + sign * error).float().unsqueeze(1) for sign in (1, -1))
     n_above = torch.zeros(len(unit), dtype=torch.int64, device=unit.device)
     for _, rows in vocabulary.tiles(n_rows, unit.device):
-        columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
+        columns = [columns_of.contiguous() for columns_of in rows.float().split(_SUMMED, 1)]
         cosines = product(parts[0], columns[0])
         for left, right in zip(parts[1:], columns[1:], strict=True):
             cosines += product(left, right)
@@ -221,11 +221,11 @@ def _n_above(limits: Tensor, unit: Tensor, vocabulary: Vocabulary) -> Tensor:
     return n_above
 
 
-def _n_exactly_above(limits: Tensor, unit: Tensor, rows: Tensor, asked: Tensor) -> Tensor:
+def _n_exactly_above(limits: Tensor, unit: Tensor, rows: Tensor, rows_asked: Tensor) -> Tensor:
     """Count the same among some pairs of vectors and rows, (n, n_rows) bool, in float64."""
-    vectors, columns = asked.nonzero().unbind(1)
-    if len(vectors) * _PAIR_COST > asked.numel():
-        return ((unit @ rows.T > limits.unsqueeze(1)) & asked).sum(1)
+    vectors, columns = rows_asked.nonzero().unbind(1)
+    if len(vectors) * _PAIR_COST > rows_asked.numel():
+        return ((unit @ rows.T > limits.unsqueeze(1)) & rows_asked).sum(1)
     pairs = zip(vectors.split(len(rows)), columns.split(len(rows)), strict=True)
     exact = torch.cat([torch.linalg.vecdot(unit[some], rows[others]) for some, others in pairs])
     return vectors[exact > limits[vectors]].bincount(minlength=len(unit))
@@ -359,11 +359,11 @@ def _own_products(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     _require_comparable(x, ids, vocabulary)
     with full_precision(x.device):
         pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
-        own = [
+        products = [
             (vocabulary.direction_of(rows), vocabulary.directions(some).to(x.device))
             for rows, some in pairs
         ]
-        return torch.cat([torch.linalg.vecdot(*both) for both in own])
+        return torch.cat([torch.linalg.vecdot(*both) for both in products])
 
 
 def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -23,10 +23,10 @@ def weight_norm(x: Tensor) -> Tensor:
         5.0
     """
     # summed in float64 without a copy of that type
-    found = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
-    if not bool(found.isfinite()):
+    norm = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
+    if not bool(norm.isfinite()):
         raise UndefinedError("not all weights or gradients are finite")
-    return found
+    return norm
 
 
 @nan_if_undefined

@@ -131,7 +131,7 @@ class LayerView:
         if (of, subset) not in self._clouds:
             view = view_of(subset)
             device = self.layer.states.device
-            found = []
+            by_batch = []
             if view.vectors == GAUSSIAN:
                 real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
                 return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
@@ -147,16 +147,16 @@ class LayerView:
             for tokens, groups in zip(batches, windows, strict=True):
                 at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
                 vectors = [
-                    states[self.states.rows_of(each)] if len(each) else states[:0] for each in at
+                    states[self.states.rows_of(rows)] if len(rows) else states[:0] for rows in at
                 ]
                 if view.normed:
                     if not callable(norm):
                         raise UndefinedError(norm or "the final norm was not looked for")
-                    vectors = [norm(each) for each in vectors]
+                    vectors = [norm(rows) for rows in vectors]
                 x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
                 n_neighbours = self.context.n_neighbours
-                found.append(Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours))
-            self._clouds[of, subset] = found
+                by_batch.append(Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours))
+            self._clouds[of, subset] = by_batch
         return self._clouds[of, subset]
 
     def neighbour_fractions(self, subset: str) -> dict[str, float | None]:
@@ -412,10 +412,10 @@ def matrices_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor, ...]]
 
 def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
     """Return the gradients of the block's weights in one vector."""
-    found = _joined(_of_block(layer, "gradients"))
-    if not bool(found.any()):
+    gradients = _joined(_of_block(layer, "gradients"))
+    if not bool(gradients.any()):
         raise UndefinedError(_MISSING["gradients"])
-    return [(found,)]
+    return [(gradients,)]
 
 
 def with_weights_before(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor]]:
@@ -440,16 +440,17 @@ def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
     if not isinstance(weights, BlockWeights):
         raise UndefinedError(weights or "the weights were not looked for")
     begin = f"{layer.layer.module}."
-    found = {
+    weights_of_block = {
         name: weight.detach()
         for name, weight in getattr(weights, kind).items()
         if name.startswith(begin)
     }
-    if not found or not all(
-        weight.is_floating_point() and weight.device.type != "meta" for weight in found.values()
+    if not weights_of_block or not all(
+        weight.is_floating_point() and weight.device.type != "meta"
+        for weight in weights_of_block.values()
     ):
         raise UndefinedError(_MISSING[kind])
-    return found
+    return weights_of_block
 
 
 def _joined(weights: Mapping[str, Tensor]) -> Tensor:

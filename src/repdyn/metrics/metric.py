@@ -252,18 +252,18 @@ def parsed(name: str) -> tuple[str, dict[str, Any], str]:
     >>> parsed("two_nn[discard=0.8, duplicates=count]@no_sink")
     ('two_nn', {'discard': 0.8, 'duplicates': 'count'}, 'no_sink')
     """
-    found = _WITH_SUBSET.fullmatch(name)
-    if not found:
+    matched = _WITH_SUBSET.fullmatch(name)
+    if not matched:
         raise ValueError(f"expected a metric by its name, got {name!r}; {_HOW}")
-    base, brackets, subset = found.groups()
+    base, brackets, subset = matched.groups()
     if subset is not None and not subset.strip():
         raise ValueError(f"expected a subset after the @, got {name!r}; {_HOW}")
     settings: dict[str, Any] = {}
-    for part in brackets[1:-1].split(",") if brackets else ():
-        setting = _SETTING.fullmatch(part)
+    for assignment in brackets[1:-1].split(",") if brackets else ():
+        setting = _SETTING.fullmatch(assignment)
         if not setting:
             raise ValueError(
-                f"expected settings as name=value, got {part.strip()!r} in {name!r}; {_HOW}"
+                f"expected settings as name=value, got {assignment.strip()!r} in {name!r}; {_HOW}"
             )
         settings[setting[1]] = _value(setting[2], name)
     return base.strip(), settings, (subset or "").strip()
@@ -338,18 +338,20 @@ def _value(text: str, name: str) -> Any:
 
 
 def checked(
-    metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]
+    metric: str, kernel: Kernel, defaults: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the given settings, each in the type that the kernel takes."""
-    known = {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY} | {
+    accepted = {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY} | {
         **defaults
     }
-    for name in given:
-        if name not in known:
-            choices = ", ".join(sorted(known)) or "it has none"
-            hint = did_you_mean(name, known)
+    for name in settings:
+        if name not in accepted:
+            choices = ", ".join(sorted(accepted)) or "it has none"
+            hint = did_you_mean(name, accepted)
             raise ValueError(f"expected a setting of {metric} ({choices}), got {name!r}{hint}")
-    return {name: _typed(metric, name, value, like=known[name]) for name, value in given.items()}
+    return {
+        name: _typed(metric, name, value, like=accepted[name]) for name, value in settings.items()
+    }
 
 
 def _typed(metric: str, name: str, value: Any, like: Any) -> Any:

@@ -70,14 +70,14 @@ class Registry(Mapping[str, Metric]):
                 f'expected a name of letters, digits, "_", "-" and ".", other than {ALL!r}, got '
                 f"{metric.name!r}"
             )
-        known = self._metrics.get(metric.name)
-        if known is not None and known != metric:
-            meaning = f" ({known.meaning})" if known.meaning else ""
+        registered = self._metrics.get(metric.name)
+        if registered is not None and registered != metric:
+            meaning = f" ({registered.meaning})" if registered.meaning else ""
             raise ValueError(
                 f"expected a new name, got {metric.name!r}, which is another metric{meaning}; "
                 "choose another name"
             )
-        if known is None:
+        if registered is None:
             self._metrics[metric.name] = metric
             _describe(metric)
 
@@ -137,10 +137,10 @@ def metric_info(name: str) -> Metric:
         DESCRIPTIONS,
     )
 
-    known: dict[str, Any] = {
+    texts: dict[str, Any] = {
         name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS
     }
-    return Metric(base, _unavailable, **known)
+    return Metric(base, _unavailable, **texts)
 
 
 _TEXTS = ("meaning", "title", "unit", "family", "scale", "position")
@@ -183,17 +183,17 @@ def resolve(
     >>> [(metric.name, subset) for metric, subset in resolve(["anisotropy", "two_nn@no_sink"])]
     [('anisotropy', 'all'), ('anisotropy', 'no_sink'), ('two_nn', 'no_sink')]
     """
-    known = probe.subsets if probe is not None else subsets
+    subset_names = probe.subsets if probe is not None else subsets
     pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
     every = (
-        each
+        name
         for requested in as_tuple(metrics)
-        for each in (_all(probe) if requested == ALL else [requested])
+        for name in (_all(probe) if requested == ALL else [requested])
     )
     for requested in every:
         for plain, subset in _pairs(requested, probe):
             metric = _with_design_settings(plain, probe)
-            _check_subset(metric, subset, known)
+            _check_subset(metric, subset, subset_names)
             pairs[metric.name, metric.settings_json, subset] = (metric, subset)
     return list(pairs.values())
 
@@ -225,9 +225,9 @@ def _all(probe: Probe | None) -> list[Metric]:
     if probe is not None and probe.topics is not None:
         possible.add("topics")
     return [
-        each
-        for each in METRICS.values()
-        if each.probe_requires in possible and each.family != "weights"
+        metric
+        for metric in METRICS.values()
+        if metric.probe_requires in possible and metric.family != "weights"
     ]
 
 
@@ -278,26 +278,30 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
     """Return a registered metric with the settings that its name stands for in the probe's design;
     others unchanged.
     """
-    known = METRICS.get(metric.base)
+    registered = METRICS.get(metric.base)
     settings = probe.design.metric_settings.get(metric.base, {}) if probe is not None else {}
-    if known is None or (metric is known and not settings) or known.kernel is not metric.kernel:
+    if (
+        registered is None
+        or (metric is registered and not settings)
+        or registered.kernel is not metric.kernel
+    ):
         return metric
-    given = {
+    explicit = {
         name: value
         for name, value in metric.settings.items()
         if name in metric.explicit_settings
-        or name not in known.settings
-        or known.settings[name] != value
+        or name not in registered.settings
+        or registered.settings[name] != value
     }
-    defaults = known.with_settings(**settings).settings
+    defaults = registered.with_settings(**settings).settings
     unset = {"default_settings": None, "explicit_settings": frozenset()}
-    return replace(metric, name=metric.base, settings=defaults, **unset).with_settings(**given)
+    return replace(metric, name=metric.base, settings=defaults, **unset).with_settings(**explicit)
 
 
-def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) -> None:
+def _check_subset(metric: Metric, subset: str, subset_names: Collection[str] | None) -> None:
     view = view_of(subset)
-    if known is not None and view.vectors not in {*known, *LAYER_SUBSETS, *VIEWS}:
-        choices = [*known, *LAYER_SUBSETS, *VIEWS]
+    if subset_names is not None and view.vectors not in {*subset_names, *LAYER_SUBSETS, *VIEWS}:
+        choices = [*subset_names, *LAYER_SUBSETS, *VIEWS]
         near = closest(view.vectors, choices)
         hint = f"did you mean {near + NORMED * view.normed!r}? " if near else ""
         raise ValueError(

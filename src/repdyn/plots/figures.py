@@ -55,10 +55,10 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
         ValueError: no such run, probe, stack, metric or subset, or several to choose from; a
             finished model, which has no steps.
     """
-    found, series = _series(store, metric, subset, of_training=True, **which)
-    plot = plots.heatmap_plot(found, series)
+    run, series = _series(store, metric, subset, of_training=True, **which)
+    plot = plots.heatmap_plot(run, series)
     plot["layout"]["shapes"] = []
-    return _figure(plot, _title(metric, subset, found), _about(found))
+    return _figure(plot, _title(metric, subset, run), _about(run))
 
 
 def profile(
@@ -80,11 +80,11 @@ def profile(
     Raises:
         ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
     """
-    found, series = _series(store, metric, subset, **which)
+    run, series = _series(store, metric, subset, **which)
     if step is None:
-        plot = plots.profile_plot(found, series)
-        plot |= _played(plot, found, series) if len(series.steps) > 1 else {}
-        return _figure(plot, _title(metric, subset, found), _about(found))
+        plot = plots.profile_plot(run, series)
+        plot |= _played(plot, run, series) if len(series.steps) > 1 else {}
+        return _figure(plot, _title(metric, subset, run), _about(run))
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
         raise ValueError(
@@ -92,19 +92,19 @@ def profile(
             f"{', '.join(map(str, around))}"
         )
     plot = plots.profile_plot(
-        found, replace(series, rows=series.rows.loc[series.rows["step"] == step])
+        run, replace(series, rows=series.rows.loc[series.rows["step"] == step])
     )
     # the legend would name one step, the heading does
     plot["layout"]["showlegend"] = False
-    return _figure(plot, f"{_title(metric, subset, found)}, step {step:,}", _about(found))
+    return _figure(plot, f"{_title(metric, subset, run)}, step {step:,}", _about(run))
 
 
 def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss. Arguments and errors are
     those of :func:`heatmap`."""
-    found, series = _series(store, metric, subset, of_training=True, **which)
+    run, series = _series(store, metric, subset, of_training=True, **which)
     return _figure(
-        _along_steps(plots.course_plot(found, series)), _title(metric, subset, found), _about(found)
+        _along_steps(plots.course_plot(run, series)), _title(metric, subset, run), _about(run)
     )
 
 
@@ -177,29 +177,30 @@ def _series(
     run = which.get("run")
     stack = which.get("stack")
     there = described_runs(store, None if run is None else [run], which.get("probe"), seeds=()).runs
-    runs = [one for one in there if stack in (None, one.stack)]
+    runs = [candidate for candidate in there if stack in (None, candidate.stack)]
     if not runs:
         names = (
-            ", ".join(filter(None, (one.stack for one in there))) or "a single one without a name"
+            ", ".join(filter(None, (candidate.stack for candidate in there)))
+            or "a single one without a name"
         )
         raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
     # averaged weights are shown beside those of their training
-    averaged = {f"{one.name} (averaged)" for one in runs}
-    runs = [one for one in runs if one.name not in averaged]
+    averaged = {f"{candidate.name} (averaged)" for candidate in runs}
+    runs = [candidate for candidate in runs if candidate.name not in averaged]
     if len(runs) > 1:
-        labels = ", ".join(one.label for one in runs)
+        labels = ", ".join(candidate.label for candidate in runs)
         raise ValueError(
             f"expected one run, got {len(runs)}: {labels}; choose with run=, probe= or stack="
         )
-    (found,) = runs
-    if of_training and found.finished:
+    (chosen,) = runs
+    if of_training and chosen.finished:
         raise ValueError(
-            f"expected checkpoints of a training, got the finished model {found.name!r}, which has "
-            "no steps; draw its profile"
+            f"expected checkpoints of a training, got the finished model {chosen.name!r}, which "
+            "has no steps; draw its profile"
         )
-    if (metric, subset) not in found.series:
+    if (metric, subset) not in chosen.series:
         raise _not_measured(runs, metric, subset)
-    return found, found.series[metric, subset]
+    return chosen, chosen.series[metric, subset]
 
 
 def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> ValueError:

@@ -65,19 +65,21 @@ def export_run(
     """
     frame, stacks = rows_and_stacks(store, run, probe)
     path = store.path_of(run)
-    known = path.run.configuration if path else {}
+    configuration = path.run.configuration if path else {}
     origin = provenance(store, frame)
-    if known:
+    if configuration:
         origin |= {
-            "schedule": known.get("schedule"),
-            "metrics": ", ".join(known.get("metrics", ())),
+            "schedule": configuration.get("schedule"),
+            "metrics": ", ".join(configuration.get("metrics", ())),
         }
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
     steps = sorted(values["step"].unique().tolist())
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
-                logger.log_hyperparams({**known.get("training", {}), **named_config(origin)})
+                logger.log_hyperparams(
+                    {**configuration.get("training", {}), **named_config(origin)}
+                )
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():
@@ -85,15 +87,15 @@ def export_run(
                 rows: list[Any] = [*stored.astype(object).where(present, None).itertuples()]
                 row = logged_values(rows, log_layers) | _scalars(stored)
                 each_target(loggers, methodcaller("log_values", row, step))
-        for one in stacks:
+        for stack in stacks:
             with attempt():
-                each_target(loggers, partial(log_pictures, one, all_figures(one, attempt)))
+                each_target(loggers, partial(log_pictures, stack, all_figures(stack, attempt)))
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
                 each_target(loggers, lambda target: target.log_page(page, "report", steps[-1]))
         with attempt():
-            log_status([one.insights for one in stacks], loggers)
+            log_status([stack.insights for stack in stacks], loggers)
     return len(steps)
 
 
@@ -150,7 +152,7 @@ def export_store(
     pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)
     validate_log_layers(log_layers, list(pairs))
     with attempts() as attempt:
-        for (run, found), frame in selected.items():
+        for (run, hash_of_probe), frame in selected.items():
             if not is_measured(frame):
                 yield Exported(run)
                 continue
@@ -159,12 +161,14 @@ def export_store(
                 with (
                     open_logger(destination, run, into, project=project, online=online) as (
                         logger,
-                        place,
+                        target,
                     ),
                     attempt(),
                 ):
-                    n_steps = export_run(store, run, [logger], probe=found, log_layers=log_layers)
-                yield Exported(run, place, n_steps)
+                    n_steps = export_run(
+                        store, run, [logger], probe=hash_of_probe, log_layers=log_layers
+                    )
+                yield Exported(run, target, n_steps)
 
 
 @contextmanager
@@ -185,23 +189,23 @@ def open_logger(
     if to == "wandb":
         run_of_wandb = _wandb_run(run, folder, project, online)
         logger: Logger = WandbLogger(experiment=run_of_wandb)
-        place = str(run_of_wandb.url if online else Path(run_of_wandb.dir).parent)
+        destination = str(run_of_wandb.url if online else Path(run_of_wandb.dir).parent)
     elif to == "mlflow":
         tracking, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
         if not tracking:
-            own = (folder / "mlflow").resolve()
-            own.mkdir(parents=True, exist_ok=True)
-            tracking = f"sqlite:///{own / 'mlflow.db'}"
-            artifacts = (own / "artifacts").as_uri()
+            database = (folder / "mlflow").resolve()
+            database.mkdir(parents=True, exist_ok=True)
+            tracking = f"sqlite:///{database / 'mlflow.db'}"
+            artifacts = (database / "artifacts").as_uri()
         logger = MLFlowLogger(
             project, run_name=run, tracking_uri=tracking, artifact_location=artifacts
         )
-        place = f"{tracking}, run {logger.run_id}"
+        destination = f"{tracking}, run {logger.run_id}"
     elif to == "trackio":
         from repdyn.publish.trackio import TrackioLogger
 
         logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
-        place = f"Trackio, run {run}; trackio show --project {project}"
+        destination = f"Trackio, run {run}; trackio show --project {project}"
     else:
         # nested folders that cannot lead out of their parent
         name = "/".join(folder_name(part) for part in run.split("/") if part)
@@ -209,9 +213,9 @@ def open_logger(
             logger = CSVLogger(folder / "csv", name=name)
         else:
             logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
-        place = str(logger.log_dir)
+        destination = str(logger.log_dir)
     with run_of_wandb:
-        yield logger, place
+        yield logger, destination
         logger.finalize("success")
 
 

@@ -62,10 +62,10 @@ def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str
     if isinstance(log_layers, str):
         return
     names = [f"{metric}@{subset}" for metric, subset in measured]
-    for given, pattern in zip(log_layers, patterns, strict=True):
+    for layer, pattern in zip(log_layers, patterns, strict=True):
         if not any(map(pattern.match, names)):
             raise ValueError(
-                f"expected patterns of log_layers that match a measured metric, got {given!r}; "
+                f"expected patterns of log_layers that match a measured metric, got {layer!r}; "
                 f"measured are {', '.join(names)}"
             )
 
@@ -196,7 +196,7 @@ class Target:
     def log_page(self, page: Path, name: str, step: int) -> None:
         """Show a page of HTML."""
 
-    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
         """Add what is known of the whole run to its configuration, or to its summary."""
 
 
@@ -281,9 +281,9 @@ class WandbTarget(Target):
         defined.update(named)
         run.log({STEP_KEY: step, **named})
 
-    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
-        may_change = {"allow_val_change": True} if place == "config" else {}
-        getattr(self._logger.experiment, place).update(dict(values), **may_change)
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        may_change = {"allow_val_change": True} if section == "config" else {}
+        getattr(self._logger.experiment, section).update(dict(values), **may_change)
 
 
 class TensorBoardTarget(Target):
@@ -305,9 +305,9 @@ class TensorBoardTarget(Target):
     def log_image(self, name: str, figure: Figure, step: int) -> None:
         self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
 
-    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
         # as text: its hyperparameters are written once, by the training
-        self._logger.experiment.add_text(f"repdyn/{place}", _listed(values))
+        self._logger.experiment.add_text(f"repdyn/{section}", _listed(values))
 
 
 class MLflowTarget(Target):
@@ -336,7 +336,7 @@ class MLflowTarget(Target):
         text = page.read_text(encoding="utf-8")
         self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
 
-    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
         # an optional dependency, present wherever an MLFlowLogger is
         from mlflow.entities import (
             RunTag,
@@ -370,11 +370,11 @@ class TrackioTarget(Target):
 
         self.log_values({name: trackio.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
 
-    def log_config(self, values: Mapping[str, Any], place: Place = "config") -> None:
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
         import trackio
 
         # as text: Trackio keeps the configuration that a run has at its first values
-        self._logger.experiment.log({f"repdyn/{place}": trackio.Markdown(_listed(values))})
+        self._logger.experiment.log({f"repdyn/{section}": trackio.Markdown(_listed(values))})
 
 
 class _Bare:
@@ -408,10 +408,10 @@ package and name.
 
 def target_of(logger: Any) -> Target:
     """Return the target that a logger writes to, or that a run or a writer without a logger is."""
-    for one in type(logger).__mro__:
-        if kind := _TARGETS.get(one.__name__):
+    for base in type(logger).__mro__:
+        if kind := _TARGETS.get(base.__name__):
             return kind(logger)
-        if kind := _TARGETS.get(f"{one.__module__.partition('.')[0]}.{one.__name__}"):
+        if kind := _TARGETS.get(f"{base.__module__.partition('.')[0]}.{base.__name__}"):
             return kind(_Bare(logger))
     if not callable(getattr(logger, "log_metrics", None)):
         raise TypeError(
@@ -492,9 +492,9 @@ def log_status(
     ``repdyn/status`` and ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status``
     in a model with several stacks."""
     summary: dict[str, str] = {}
-    for found in insights:
-        stack = f"{found.stack}/" if found.stack else ""
+    for statements in insights:
+        stack = f"{statements.stack}/" if statements.stack else ""
         summary |= named_config(
-            {"status": found.status, "headline": found.headline}, f"{stack}{prefix}"
+            {"status": statements.status, "headline": statements.headline}, f"{stack}{prefix}"
         )
     each_target(loggers, lambda target: target.log_config(summary, "summary"))

@@ -84,7 +84,7 @@ def show_run(
         several runs, of the probe if the run was measured on several, and of the stack if the model
         has several. Those that compare the stacks are in ``comparison`` next to theirs.
     """
-    frame, found = rows_and_stacks(store, run, probe)
+    frame, of_run = rows_and_stacks(store, run, probe)
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
     folder = _folder(store, run, frame, store.output / "figures")
@@ -94,21 +94,21 @@ def show_run(
     # probe there
     data = described_runs(store) if report else None
     own = {each.stack: each for each in data.runs if each.name == run} if data else {}
-    stacks = [own.get(each.stack, each) for each in found]
-    last = max(one.steps[-1] for one in stacks)
+    stacks = [own.get(each.stack, each) for each in of_run]
+    last = max(stack.steps[-1] for stack in stacks)
     with attempts() as attempt:
         if report is not None:
             with attempt():
                 write_report(store, report, data=data)
                 each_target(used_loggers, methodcaller("log_page", report, f"{prefix}report", last))
-        for one in stacks:
+        for stack in stacks:
             files = []
             with attempt():
-                figures, files = _draw(one, _of_stack(folder, one.stack), attempt, (".png",))
+                figures, files = _draw(stack, _of_stack(folder, stack.stack), attempt, (".png",))
                 written += files
-                each_target(used_loggers, partial(log_pictures, one, figures, prefix=prefix))
+                each_target(used_loggers, partial(log_pictures, stack, figures, prefix=prefix))
             with attempt():
-                print_summary(one, figures=files, console=console, **spent())
+                print_summary(stack, figures=files, console=console, **spent())
                 spent = dict  # printed once
                 if len(stacks) > 1:
                     print_line(console, "")
@@ -126,7 +126,7 @@ def show_run(
                 print_line(console, f"{averaged.run}, {averaged.headline}")
             page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
-            log_status([one.insights for one in stacks], used_loggers, prefix)
+            log_status([stack.insights for stack in stacks], used_loggers, prefix)
     return written
 
 
@@ -154,32 +154,34 @@ def show_store(
     store, *others = [stores] if isinstance(stores, Store) else stores
     console = console or PrintableConsole()
     base = folder or store.output / "figures"
-    found = selected_rows([store, *others], runs, probe)
+    selected = selected_rows([store, *others], runs, probe)
     written = list[Path]()
     with attempts() as attempt:
         if others:
             return _draw_comparison(
-                described_rows(found, seeds), base / "comparison", console, attempt
+                described_rows(selected, seeds), base / "comparison", console, attempt
             )
-        for (_, run, _), frame in found.items():
+        for (_, run, _), frame in selected.items():
             if not is_measured(frame):
                 print_line(
                     console, f"{run}: nothing measured, {failure_line(frame) or copies_line(frame)}"
                 )
-        measured = {key: frame for key, frame in found.items() if is_measured(frame)}
+        measured = {key: frame for key, frame in selected.items() if is_measured(frame)}
         shown = [
-            (one, _of_stack(_folder(store, run, frame, base), one.stack))
+            (stack, _of_stack(_folder(store, run, frame, base), stack.stack))
             for (_, run, _), frame in measured.items()
-            for one in stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+            for stack in stacks_of_run(frame, stored_rules(store.alerts_path(run)))
         ]
         are_few = len(shown) <= MAX_SUMMARIES
-        for one, into in shown:
+        for stack, into in shown:
             with attempt():
-                _, files = _draw(one, into, attempt)
+                _, files = _draw(stack, into, attempt)
                 written += files
                 if are_few:
-                    print_summary(one, figures=files, console=console)
-                print_line(console, "" if are_few else f"{one.label}: {len(files)} files in {into}")
+                    print_summary(stack, figures=files, console=console)
+                print_line(
+                    console, "" if are_few else f"{stack.label}: {len(files)} files in {into}"
+                )
         if len(shown) > 1:
             with attempt():
                 print_line(console, "")
@@ -285,13 +287,15 @@ def log_heatmaps(
     )
 
     with attempts() as attempt:
-        for one in rows_and_stacks(store, run, probe)[1]:
+        for stack in rows_and_stacks(store, run, probe)[1]:
             figures = {}
-            for metric, subset in (key for key in one.series if has_own_figures(key[0])):
+            for metric, subset in (key for key in stack.series if has_own_figures(key[0])):
                 with attempt():
-                    figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(one, metric, subset)
+                    figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(
+                        stack, metric, subset
+                    )
             with attempt():
-                log_pictures(one, figures, target, prefix)
+                log_pictures(stack, figures, target, prefix)
 
 
 def log_pictures(
@@ -333,17 +337,17 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
     ``kind_decoder``.
     """
     stacks = stacks_of_run(frame)
-    rows = concatenated([one.rows for one in stacks])
+    rows = concatenated([stack.rows for stack in stacks])
     tokens = rows["tokens_seen"].to_numpy(float)
-    known: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "store": str(store.path.resolve()) if store.output == store.path else store.location,
         "tokens_seen": None if np.isnan(tokens).any() else int(tokens.max()),
     }
-    for one in stacks:
-        ending = f"_{one.stack}" if one.stack else ""
-        known[f"kind{ending}"] = None if one.causal is None else KINDS[one.causal]
-        known[f"n_layers{ending}"] = one.rows["layer"].nunique()
-    known["sampling"] = sampling(rows)
+    for stack in stacks:
+        ending = f"_{stack.stack}" if stack.stack else ""
+        facts[f"kind{ending}"] = None if stack.causal is None else KINDS[stack.causal]
+        facts[f"n_layers{ending}"] = stack.rows["layer"].nunique()
+    facts["sampling"] = sampling(rows)
     columns = (
         "run",
         "model",
@@ -358,21 +362,21 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
     )
     for column in (*columns, "device", "attention", "repdyn_version"):
         values = rows[column].dropna().unique().tolist()
-        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
-    return {name: value for name, value in known.items() if value is not None}
+        facts[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Path) -> str:
     """Print the largest correlations of each run's metrics with scores, and write all of them;
     return why there are none, or ""."""
-    found = read_scores(scores)
-    tables = [score_correlations(run, found, lags) for run in runs]
+    scored = read_scores(scores)
+    tables = [score_correlations(run, scored, lags) for run in runs]
     if not sum(map(len, tables)):
         return f"no run has a metric at {FEWEST} steps of the scores in {scores}"
     for table in tables:
         print_frame(table.head(_MOST_SCORES))
     print(in_words(tables))
-    for name, frame in (("scores", found), ("correlations", pd.concat(tables, ignore_index=True))):
+    for name, frame in (("scores", scored), ("correlations", pd.concat(tables, ignore_index=True))):
         path = folder / f"{name}.csv"
         write_atomically(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
         print(path)

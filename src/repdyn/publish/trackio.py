@@ -76,9 +76,12 @@ class TrackioLogger(Logger):
         text.
         """
         values = vars(params) if isinstance(params, Namespace) else params
-        known = (str, int, float, bool, list, dict, type(None))
+        plain_types = (str, int, float, bool, list, dict, type(None))
         self.experiment.config.update(
-            {key: one if isinstance(one, known) else str(one) for key, one in values.items()}
+            {
+                key: value if isinstance(value, plain_types) else str(value)
+                for key, value in values.items()
+            }
         )
 
     @rank_zero_only

@@ -85,7 +85,7 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         shadow.module(**accepted, **cache)
         tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
         names = {_memory(tensor): name for name, tensor in tensors}
-    found: dict[_Memory, Lookup] = {}
+    lookups: dict[_Memory, Lookup] = {}
     for weight, rows in recorder.lookups:
         kind = (
             _kind(weight, rows.reshape(-1, _LENGTH), ids, segments)
@@ -94,20 +94,20 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         )
         memory = _memory(weight)
         # GPT-2 looks up segments in its token table
-        if kind is not None and (memory not in found or kind == "input"):
+        if kind is not None and (memory not in lookups or kind == "input"):
             first = int(rows.reshape(-1)[0]) if kind == "position" else 0
-            found[memory] = Lookup(
+            lookups[memory] = Lookup(
                 kind=kind,
                 parameter=names.get(memory, "unnamed"),
                 weight=weight.detach(),
                 first_row=first,
             )
-    if not any(lookup.kind == "input" for lookup in found.values()):
+    if not any(lookup.kind == "input" for lookup in lookups.values()):
         raise ValueError(
             f"expected a model that looks its tokens up in a table, but {type(model).__name__} "
             "looks up none at their ids; its input embeddings cannot be studied"
         )
-    return sorted(found.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
+    return sorted(lookups.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
 
 
 class _LookupRecorder(TorchDispatchMode):

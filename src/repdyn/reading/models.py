@@ -162,11 +162,9 @@ def load_models(
     )
     hub = Hub(timeout_seconds=options.timeout)
     for name, source in sources.items():
-        of_model, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
+        source, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
         try:
-            whole = cast(
-                PreTrainedModel, weights.load_model(of_model, loading, with_head=with_heads)
-            )
+            whole = cast(PreTrainedModel, weights.load_model(source, loading, with_head=with_heads))
         except CheckpointError as error:
             raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
         if not holds_tokenizer(of_tokenizer):
@@ -189,27 +187,30 @@ def load_models(
 
 def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
     """Return what the names on the command line stand for, by display name."""
-    found = [source for model in models for source in _sources_of(model, revisions)]
+    sources = [source for model in models for source in _sources_of(model, revisions)]
     if revisions and all(is_model(Path(model)) or "@" in model for model in models):
         raise ValueError(
             "expected --revisions with a hub repository or the folder of a run, got single "
             "checkpoints alone; leave it out"
         )
-    folders = [one.place for one in found if isinstance(one.place, Path)]
+    folders = [source.place for source in sources if isinstance(source.place, Path)]
     tails = dict[Path, str]()
     # the last parts of each path, the fewest that make all of them distinct
     for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
         tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
         if len(set(tails.values())) == len(tails):
             break
-    shown = [tails[one.place] if isinstance(one.place, Path) else one.place for one in found]
+    shown = [
+        tails[source.place] if isinstance(source.place, Path) else source.place
+        for source in sources
+    ]
     names = [
-        n if one.revision == "main" else f"{n}@{one.revision}"
-        for n, one in zip(shown, found, strict=True)
+        n if source.revision == "main" else f"{n}@{source.revision}"
+        for n, source in zip(shown, sources, strict=True)
     ]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, sources, strict=True))
 
 
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
@@ -224,9 +225,11 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     folder = Path(os.path.abspath(model))
     if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
-    found = checkpoints_of_run(Path(model))
-    listed = ", ".join([*found][:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
-    if not found:
+    checkpoints = checkpoints_of_run(Path(model))
+    listed = ", ".join([*checkpoints][:_MAX_LISTED]) + (
+        ", ..." if len(checkpoints) > _MAX_LISTED else ""
+    )
+    if not checkpoints:
         raise ValueError(
             f"expected a folder of save_pretrained, or one that holds some, got {model}"
         )
@@ -234,11 +237,11 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
         raise ValueError(
             f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}"
         )
-    if missing := next((name for name in revisions if name not in found), None):
+    if missing := next((name for name in revisions if name not in checkpoints), None):
         raise ValueError(
             f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}"
         )
-    return [_Source(folder, name, found[name]) for name in revisions]
+    return [_Source(folder, name, checkpoints[name]) for name in revisions]
 
 
 def checkpoints_of_run(run: Path) -> dict[str, Path]:

@@ -67,9 +67,9 @@ def layer_states(
         [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
     """
     is_probe = isinstance(tokens, Probe)
-    probe, wanted = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
+    probe, subset_names = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
     with _prepared(model, layers) as prepared:
-        states = capture(prepared, probe, wanted, captures=captures)
+        states = capture(prepared, probe, subset_names, captures=captures)
     if isinstance(model, LoadedModel) and model.stack is not None:
         states = replace(
             states, layers=[layer for layer in states.layers if layer.stack == model.stack]

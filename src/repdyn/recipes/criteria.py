@@ -99,10 +99,10 @@ class Measured:
 
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
-        found = of_metric(self.rows, *split(name))
-        if found.empty:
+        rows = of_metric(self.rows, *split(name))
+        if rows.empty:
             raise NotMeasuredError(f"{name} was not measured")
-        return found.loc[found["layer"] >= 1]
+        return rows.loc[rows["layer"] >= 1]
 
 
 def split(name: str) -> tuple[str, str]:
@@ -173,9 +173,9 @@ class PublishedFinding(Criterion):
     def judge(self, measured: Measured, metric: str) -> Judgement:
         _, subset = split(metric)
         measured.cells(metric)
-        for found in findings.findings(measured.frame):
-            if (found.name, found.subset) == (self.finding, subset):
-                return found.verdict, found.evidence
+        for finding in findings.findings(measured.frame):
+            if (finding.name, finding.subset) == (self.finding, subset):
+                return finding.verdict, finding.evidence
         raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
 
 
@@ -216,24 +216,24 @@ class Extreme(Criterion):
     def judge(self, measured: Measured, metric: str) -> Judgement:
         step, profile = measured.profile(metric, self.step)
         low, high = self.depth
-        inside = {place: block for place, block in profile.items() if low <= place <= high}
-        outside = {place: block for place, block in profile.items() if place not in inside}
+        inside = {depth: block for depth, block in profile.items() if low <= depth <= high}
+        outside = {depth: block for depth, block in profile.items() if depth not in inside}
         if not inside or not {0.0, 1.0} <= set(outside):
             raise CannotBeJudgedError(
                 f"needs the first block, the last and one at {low:g} to {high:g} of the depth"
             )
         extreme = max if self.kind == "peak" else min
-        place, rival = (
+        depth, rival = (
             extreme(part, key=lambda at: profile[at].value) for part in (inside, outside)
         )
         claims = [
-            self._exceeds("the first block", inside[place], outside[0.0], self.more),
-            self._exceeds("the last block", inside[place], outside[1.0], self.more),
-            self._exceeds("each block outside", inside[place], outside[rival], 0.0),
+            self._exceeds("the first block", inside[depth], outside[0.0], self.more),
+            self._exceeds("the last block", inside[depth], outside[1.0], self.more),
+            self._exceeds("each block outside", inside[depth], outside[rival], 0.0),
         ]
         verdict = conjunction(claim.verdict for claim in claims)
         evidence = (
-            f"{inside[place].value:.3g} at depth {place:.2f}; {'; '.join(map(str, claims))}; step "
+            f"{inside[depth].value:.3g} at depth {depth:.2f}; {'; '.join(map(str, claims))}; step "
             f"{step:,}"
         )
         return _OPPOSITE.get(verdict, verdict) if self.absent else verdict, evidence
@@ -284,7 +284,7 @@ class Phases(Criterion):
         values = np.array([estimate.value for estimate in course.values()])
         if values.min() <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
-        turns = [[*course][place] for place in turning_points(np.log(values), self.phases)]
+        turns = [[*course][depth] for depth in turning_points(np.log(values), self.phases)]
         drift, (first, *_, last) = against_drift(np.log(values), self.phases), turns
         if first > findings.EARLY * last:
             raise CannotBeJudgedError(

@@ -47,25 +47,25 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     """Return where the sampling of rows is known to differ from a cloud: "windows of 32 tokens, not
     80".
     """
-    found = []
+    differences = []
     if probe is not None and not _is_text(probe.name, cloud.text):
-        found.append(f"text {probe.name}, not {cloud.text}")
+        differences.append(f"text {probe.name}, not {cloud.text}")
     of_layers = rows.loc[rows["layer"].notna() & rows["window_tokens"].notna()]
     if of_layers.empty:
-        return tuple(found)
+        return tuple(differences)
     design = resolve_design(cloud.design)
     largest = of_layers[["window_tokens", "n_windows"]].max().astype(int)
-    asked = cloud.sequence_length or design.window_tokens
-    if asked is not None and largest["window_tokens"] != asked:
-        found.append(f"windows of {largest['window_tokens']:,} tokens, not {asked:,}")
+    n_tokens = cloud.sequence_length or design.window_tokens
+    if n_tokens is not None and largest["window_tokens"] != n_tokens:
+        differences.append(f"windows of {largest['window_tokens']:,} tokens, not {n_tokens:,}")
     if design.n_windows is not None:
         if largest["n_windows"] < design.n_windows:
-            found.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
-        return tuple(found)
+            differences.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
+        return tuple(differences)
     least = cloud.vectors_per_dimension * of_layers["dim"]
     if len(few := of_layers.loc[of_layers["n_vectors"] < least]):
         n, dim = few[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
-        found.append(
+        differences.append(
             f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"
         )
     plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, cloud.batch_vectors, 0)
@@ -73,14 +73,16 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     size = plan["batch_vectors"]
     if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
         batches = f"{probe.n_batches:,} {'batch' if probe.n_batches == 1 else 'batches'}"
-        found.append(f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}")
+        differences.append(
+            f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}"
+        )
     # metrics of whole windows have batches of their own
     is_sampled = of_layers["vectors_per_window"] < of_layers["window_tokens"]
     sampled = of_layers.loc[is_sampled & of_layers["subset"].isin(["all", "no_sink"])]
     most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
     if design.vectors_per_window is not None and most > design.vectors_per_window:
-        found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
-    return tuple(found)
+        differences.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
+    return tuple(differences)
 
 
 @cache
@@ -167,10 +169,12 @@ def evaluate(
     about = find_models_of(models or recipe.models) if runs is None else []
     if runs:
         known_runs(store, runs)
-    asked = cloud or recipe.cloud
+    cloud_asked_for = cloud or recipe.cloud
     names = [model.run for model in about] if runs is None else runs
-    measured = {name: _measured(recipe, store, name, asked, probe) for name in names}
-    if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
+    measured = {name: _measured(recipe, store, name, cloud_asked_for, probe) for name in names}
+    if probe is not None and not any(
+        isinstance(run_measured, Measured) for run_measured in measured.values()
+    ):
         raise ValueError(
             f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got "
             f"{probe!r}"
@@ -194,14 +198,16 @@ def evaluate(
             )
         for run, stand_in in chosen.items():
             if isinstance(criterion, Cell):
-                found, differing = table_of(recipe, criterion, tables, run)
+                table, differing = table_of(recipe, criterion, tables, run)
             else:
-                found = measured[run]
+                table = measured[run]
                 differing = getattr(measured[run], "deviations", ())
             outcomes.append(
-                _judged(published, run, found, tuple(filter(None, (stand_in, *differing))))
+                _judged(published, run, table, tuple(filter(None, (stand_in, *differing))))
             )
-    return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
+    return outcomes, [
+        run_measured for run_measured in measured.values() if isinstance(run_measured, Measured)
+    ]
 
 
 def _judged(published: Published, run: str, measured: Any, deviations: tuple[str, ...]) -> Outcome:
@@ -241,10 +247,10 @@ def judged_on(
     """
     named = [each for each in recipe.published if each.models and each.criterion is not None]
     all_stand_in = named and not any(each.is_about(model) for each in named for model in models)
-    own = find_models_of(recipe.models)
+    by_model = find_models_of(recipe.models)
     runs = {}
     for model in models:
-        is_meant = published.is_about(model) if published.models else model in own
+        is_meant = published.is_about(model) if published.models else model in by_model
         if published.is_about(model) or all_stand_in:
             stands_in = f"{model.name} stands in for {', '.join(published.models or recipe.models)}"
             runs[model.run] = "" if is_meant else stands_in
@@ -270,29 +276,29 @@ def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _measured(
-    recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None
+    recipe: Recipe, store: Store, run: str, cloud: Cloud, hash_start: str | None
 ) -> Measured | str:
     """Return the measurements of a run on the one probe of a cloud's design, of several the one
     that was sampled as the cloud asks for; or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
-    found = [
+    candidates = [
         (rows, Probe.load(path) if (path := store.probe_path(name)).is_file() else None)
         for (_, name), rows in select(store, [run]).items()
         if is_measured(rows)
-        and asked.design in design_names(rows)
+        and cloud.design in design_names(rows)
         and name.startswith(hash_start or "")
     ]
-    if len(found) > 1:
-        found = [
-            (rows, probe) for rows, probe in found if not deviations(asked, rows, probe)
-        ] or found
-    if len(found) > 1:
-        hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in found)
+    if len(candidates) > 1:
+        candidates = [
+            (rows, probe) for rows, probe in candidates if not deviations(cloud, rows, probe)
+        ] or candidates
+    if len(candidates) > 1:
+        hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in candidates)
         raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
-    if not found:
-        return f"no checkpoint measured by the {asked.design} design"
-    ((rows, probe),) = found
+    if not candidates:
+        return f"no checkpoint measured by the {cloud.design} design"
+    ((rows, probe),) = candidates
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
     differing = deviations(recipe.cloud, rows, probe)
@@ -309,15 +315,15 @@ def run_studies(
     models: Sequence[PublishedModel],
     folder: Path,
     loading: ModelOptions,
-    given: Mapping[str, Any],
+    shared: Mapping[str, Any],
 ) -> list[str]:
-    """Run each study of a recipe on each model, with its options and those ``given`` that it has,
+    """Run each study of a recipe on each model, with its options and those ``shared`` that it has,
     unless its tables are in its folder; return why some were not studied."""
     problems = []
-    for (kind, asked), model in product(recipe.studies.items(), models):
+    for (kind, settings), model in product(recipe.studies.items(), models):
         study = getattr(import_module(f"repdyn.studies.{kind}"), kind)
         takes = inspect.signature(study).parameters
-        options = asked | {name: value for name, value in given.items() if name in takes}
+        options = settings | {name: value for name, value in shared.items() if name in takes}
         output = folder / kind / file_name(model.run)
         if _options(output) == options:
             continue
@@ -340,23 +346,23 @@ def table_of(
     if folder is None:
         return "the studies were not run", ()
     output = folder / cell.study / file_name(run)
-    asked = recipe.studies[cell.study]
+    settings = recipe.studies[cell.study]
     if (done := _options(output)) is None:
         return f"not studied: repdyn study {cell.study}", ()
-    found = sorted(output.rglob(f"{cell.table}.csv"))
-    if len(found) != 1:
+    files = sorted(output.rglob(f"{cell.table}.csv"))
+    if len(files) != 1:
         return (
             f"the study has no table {cell.table}.csv"
-            if not found
+            if not files
             else "has several stacks of blocks",
             (),
         )
-    names = [name for name in asked | done if done.get(name) != asked.get(name)]
+    names = [name for name in settings | done if done.get(name) != settings.get(name)]
     differing = (
-        f"{name} {done.get(name, 'default')}, not {asked.get(name, 'the default')}"
+        f"{name} {done.get(name, 'default')}, not {settings.get(name, 'the default')}"
         for name in names
     )
-    return pd.read_csv(found[0], keep_default_na=False, na_values=[""]), tuple(differing)
+    return pd.read_csv(files[0], keep_default_na=False, na_values=[""]), tuple(differing)
 
 
 def _options(output: Path) -> dict[str, Any] | None:

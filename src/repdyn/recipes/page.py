@@ -58,16 +58,16 @@ def draw_recipe(
     """Draw a panel for each published value that was judged, with its models; None if nothing was
     judged.
     """
-    by_name = {each.name: each for each in measured}
+    by_name = {of_run.name: of_run for of_run in measured}
     colours = _model_colours(by_name)
     drawn: list[tuple[Criterion, Panel]] = []
     shown: dict[str, Line] = {}
     for number, published in enumerate(recipe.published, start=1):
-        criterion, own = published.criterion, _judged(outcomes, published)
+        criterion, judged = published.criterion, _judged(outcomes, published)
         if criterion is None or isinstance(criterion, Cell):
             continue
         lines: list[Line] = []
-        for run in (outcome.run for outcome in own):
+        for run in (outcome.run for outcome in judged):
             with suppress(CannotBeJudgedError, NotMeasuredError):
                 lines.append(_judged_line(criterion, published.metric, by_name[run], colours[run]))
         if not lines:
@@ -78,7 +78,7 @@ def draw_recipe(
                 Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published")
             )
         shown = {line.label: line for line in lines if line.label} | shown
-        drawn.append((criterion, _panel(number, published, criterion, own, lines)))
+        drawn.append((criterion, _panel(number, published, criterion, judged, lines)))
     if not drawn:
         return None
     columns = min(_COLUMNS, len(drawn))
@@ -87,7 +87,7 @@ def draw_recipe(
         title=recipe.reference,
         caption=notes(
             *("orange: published", intervals),
-            brief_sampling(concatenated([each.rows for each in measured])),
+            brief_sampling(concatenated([of_run.rows for of_run in measured])),
         ),
         panels=[panel for _, panel in drawn],
         size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(drawn) // columns) + 0.7),
@@ -175,16 +175,16 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
     axes = figure.subplots()
     for number, published in enumerate(recipe.published, start=1):
         cell = published.criterion
-        own = {
+        cells = {
             each.run: each.cell for each in _judged(outcomes, published) if each.cell is not None
         }
-        if not isinstance(cell, Cell) or not own:
+        if not isinstance(cell, Cell) or not cells:
             continue
         row = len(names)
         names.append(
             textwrap.shorten(f"{number}. {published.claim}", _TITLE_WIDTH, placeholder=" ...")
         )
-        ends = np.array([*cell.bounds, *sum(own.values(), ())])
+        ends = np.array([*cell.bounds, *sum(cells.values(), ())])
         low = ends[np.isfinite(ends)].min()
         high = ends[np.isfinite(ends)].max()
         scaled = np.clip((ends - low) / ((high - low) or 1.0), -0.05, 1.05)
@@ -192,13 +192,13 @@ def draw_cells(recipe: Recipe, outcomes: Sequence[Outcome]) -> Figure | None:
         axes.barh(row, max(end - begin, 0.004), 0.7, begin, color=LOSS_COLOUR, alpha=0.25)
         if cell.value is not None:
             axes.plot((begin + end) / 2, row, "D", color=LOSS_COLOUR, markersize=6)
-        for place, (run, at) in enumerate(
-            zip(own, scaled[2:].reshape(-1, 3), strict=True), start=1
+        for nth, (run, at) in enumerate(
+            zip(cells, scaled[2:].reshape(-1, 3), strict=True), start=1
         ):
-            height = row + 0.6 * (place / (len(own) + 1) - 0.5)
+            height = row + 0.6 * (nth / (len(cells) + 1) - 0.5)
             axes.plot(at[1:], [height, height], color=colours[run], linewidth=1.5)
             axes.plot(at[0], height, "o", color=colours[run], markersize=5)
-        ours = ", ".join(f"{value:.4g}" for value, *_ in own.values())
+        ours = ", ".join(f"{value:.4g}" for value, *_ in cells.values())
         published_value = cell.bound if cell.value is None else f"{cell.value:g}"
         axes.text(1.08, row, f"{published_value} | {ours}", va="center", fontsize=9)
     axes.set_yticks(range(len(names)), names)
@@ -240,14 +240,14 @@ def write_results(
         (
             f"{number}. {published.claim} ({published.source})",
             criterion,
-            each.run,
-            each.verdict,
-            each.text,
+            outcome.run,
+            outcome.verdict,
+            outcome.text,
         )
         for number, published in enumerate(recipe.published, start=1)
         for criterion in [published.criterion.text if published.criterion else ""]
-        for each in outcomes
-        if each.published is published
+        for outcome in outcomes
+        if outcome.published is published
     ]
     lists = {
         "Checkpoints in doubt": doubts,
@@ -311,16 +311,16 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
             "the studies' tables lie beside this page" if recipe.studies else "nothing was measured"
         ]
     lines = []
-    for each in measured:
-        steps = sorted(set(each.rows["step"].tolist()))
+    for run in measured:
+        steps = sorted(set(run.rows["step"].tolist()))
         span = " to ".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
         at = f"{len(steps)} step{'s' * (len(steps) > 1)} ({span})"
         text = (
-            f"text {each.probe.name}"
-            if each.probe
+            f"text {run.probe.name}"
+            if run.probe
             else "text not recorded: the store has no copy of the probe"
         )
-        lines.append(f"{each.name} at {at}: {sampling(measurements(each.frame))}; {text}")
+        lines.append(f"{run.name} at {at}: {sampling(measurements(run.frame))}; {text}")
     exact = "values judged as exact, since the design has no intervals"
     return [
         *lines,

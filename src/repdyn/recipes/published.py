@@ -182,28 +182,28 @@ def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
         A comparison for each run of a model of which values are published.
     """
     published = published_values()
-    found = []
+    tables = []
     for run in runs:
         model = _model_of(run)
         of_model = published.loc[published["model"] == model]
         if of_model.empty:
             continue
-        own = run.rows.assign(
+        measured = run.rows.assign(
             quantity=[*map(_quantity, run.rows["metric"], run.rows["settings"])],
             n_layers=run.rows["layer"].max(),
             revision="step" + run.rows["step"].astype(str),
         )
-        own.loc[own["stage"] == FINISHED, "revision"] = (
+        measured.loc[measured["stage"] == FINISHED, "revision"] = (
             f"step{_LAST}" if model.startswith("pythia") else "main"
         )
         comparison = Comparison(run, pd.DataFrame(), [])
         for _, theirs in of_model.groupby(["metric", "data"], sort=False):
-            rows, sentences = _compare(own, theirs)
+            rows, sentences = _compare(measured, theirs)
             comparison = Comparison(
                 run, pd.concat([comparison.values, *rows]), comparison.sentences + sentences
             )
-        found.append(comparison)
-    return found
+        tables.append(comparison)
+    return tables
 
 
 def _model_of(run: MeasuredRun) -> str:
@@ -213,7 +213,9 @@ def _model_of(run: MeasuredRun) -> str:
     return run.name.partition(" ")[0].rpartition("/")[2].lower()
 
 
-def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFrame], list[str]]:
+def _compare(
+    measured: pd.DataFrame, published: pd.DataFrame
+) -> tuple[list[pd.DataFrame], list[str]]:
     """Return the rows of each checkpoint beside one published quantity of a model, and what there
     is to say of it.
     """
@@ -222,16 +224,21 @@ def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFr
     title = f"{metric} of {source}"
     if quantity.refused:
         return [], [f"{title} ({data}) is not drawn: {quantity.refused}."]
-    found = []
+    tables = []
     reasons = []
     last = published["layer"].max()
     for _, theirs in published.groupby(["revision", "k"], sort=False):
         revision, k = map(str, theirs[["revision", "k"]].iloc[0])
-        ((wanted, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
-        asked = (_quantity(wanted.name, wanted.settings_json), subset, quantity.n_vectors, last)
-        rows = own.loc[own["revision"] == revision]
+        ((asked_metric, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
+        quantity_asked = (
+            _quantity(asked_metric.name, asked_metric.settings_json),
+            subset,
+            quantity.n_vectors,
+            last,
+        )
+        rows = measured.loc[measured["revision"] == revision]
         reason = f"checkpoint {revision} was not measured"
-        for (column, what), value in zip(_ASKED.items(), asked, strict=True):
+        for (column, what), value in zip(_ASKED.items(), quantity_asked, strict=True):
             if rows.empty or value is None:
                 continue
             there = sorted(map(str, rows[column].unique()))
@@ -245,15 +252,17 @@ def _compare(own: pd.DataFrame, published: pd.DataFrame) -> tuple[list[pd.DataFr
         theirs = theirs.loc[theirs["layer"] < last, ["source", "layer", "value", "note"]]
         theirs = theirs.assign(value=theirs["value"] + quantity.add)
         rows = rows.assign(quantity=metric, label=f"{revision}{f', k = {k}' * bool(k)}")
-        found.append(rows.merge(theirs, how="left", on="layer", suffixes=("", "_published")))
-    found.sort(key=lambda rows: int(rows["step"].iloc[0]))
+        tables.append(rows.merge(theirs, how="left", on="layer", suffixes=("", "_published")))
+    tables.sort(key=lambda rows: int(rows["step"].iloc[0]))
     sentences = (
-        [f"{title} is drawn at {len(found)} checkpoints: {quantity.differs}."] if found else []
+        [f"{title} is drawn at {len(tables)} checkpoints: {quantity.differs}."] if tables else []
     )
     if reasons:
         others = f" ({len(reasons)} such checkpoints)" * (len(reasons) > 1)
-        sentences.append(f"{title} is not drawn{' elsewhere' * bool(found)}: {reasons[0]}{others}.")
-    return found, sentences
+        sentences.append(
+            f"{title} is not drawn{' elsewhere' * bool(tables)}: {reasons[0]}{others}."
+        )
+    return tables, sentences
 
 
 def _quantity(metric: str, settings: str) -> str:
@@ -285,8 +294,8 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
     for _, rows in chosen.groupby(["model", "source"], sort=False):
         model, source = map(str, rows[["model", "source"]].iloc[0])
         scales = rows[["metric", "k"]].drop_duplicates().itertuples(index=False)
-        asked = [QUANTITIES[metric].metric.format(k=k) for metric, k in scales]
-        is_last = any(name.endswith("@last_token") for name in asked)
+        metrics = [QUANTITIES[metric].metric.format(k=k) for metric, k in scales]
+        is_last = any(name.endswith("@last_token") for name in metrics)
         steps = sorted(
             rows["revision"].unique(), key=lambda name: int(re.sub(r"\D", "", name) or 0)
         )
@@ -300,7 +309,7 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
         words = ["repdyn", "sweep", name]
         words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + [
             "--metrics",
-            *map(shlex.quote, asked),
+            *map(shlex.quote, metrics),
         ]
         words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors] * is_last
         lines.append(f"a folder of the files of {model} is recognised by --name {name}")

@@ -178,11 +178,12 @@ def find_recipe(name: str) -> Recipe:
     """Return a shipped recipe by its name, or read one from a path that ends in .yaml or .yml."""
     if name.endswith(_SUFFIXES):
         return read_recipe(name)
-    known = sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
-    if name not in known:
-        hint = did_you_mean(name, known)
+    shipped = sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
+    if name not in shipped:
+        hint = did_you_mean(name, shipped)
         raise ValueError(
-            f"expected a recipe ({', '.join(known)}) or a file ending in .yaml, got {name!r}{hint}"
+            f"expected a recipe ({', '.join(shipped)}) or a file ending in .yaml, got "
+            f"{name!r}{hint}"
         )
     return read_recipe(_SHIPPED / f"{name}.yaml")
 

@@ -45,23 +45,25 @@ class AnatomyStudy(Study):
         super().measure_model(loaded)
 
     def measure(self, loaded: LoadedModel) -> None:
-        name, (one, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
+        name, (this, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
         frames = [
-            paths.trajectory_table(each).assign(sentence=number)
-            for number, each in ((1, one), (2, other))
+            paths.trajectory_table(trajectory).assign(sentence=number)
+            for number, trajectory in ((1, this), (2, other))
         ]
         self.tables["depth"] = pd.concat(frames, ignore_index=True)
-        self.tables["depth_apart"] = paths.cross_sentence_table(one, other)
-        self.figures["depth"] = draw.depth_figure(name, one, other)
-        self.figures["paths"] = draw.paths_figure(name, one, other)
-        if len(one.states) > 2:
-            early = [replace(each, states=each.states[:-1]) for each in (one, other)]
+        self.tables["depth_apart"] = paths.cross_sentence_table(this, other)
+        self.figures["depth"] = draw.depth_figure(name, this, other)
+        self.figures["paths"] = draw.paths_figure(name, this, other)
+        if len(this.states) > 2:
+            early = [
+                replace(trajectory, states=trajectory.states[:-1]) for trajectory in (this, other)
+            ]
             self.figures["paths_without_last"] = draw.paths_figure(
                 f"{name} without its last layer", *early
             )
         if self.options.follow:
             self.figures["paths_followed"] = draw.paths_figure(
-                name, *followed((one, other), self.options.follow)
+                name, *followed((this, other), self.options.follow)
             )
         self.write(loaded.folder_name)
 
@@ -75,13 +77,13 @@ class AnatomyStudy(Study):
         options = self.options
         seed = self.options.seed
         tables = []
-        known = {}
+        values = {}
         for table in embedding_tables.embedding_tables(
             loaded.model, loaded.tokenizer, unused=options.unused
         ):
             if table.kind == "input":
                 twin = math.inf if options.unused else TWIN
-                table, known[table.name] = embedding_tables.without_twins(
+                table, values[table.name] = embedding_tables.without_twins(
                     table, options.closest, twin
                 )
             if table.kind == "position" and options.positions is not None:
@@ -93,23 +95,25 @@ class AnatomyStudy(Study):
         positions = [table for table in tables if table.kind == "position"]
         layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
         measured = [*tables, *layouts[len(positions) :]]
-        found = {
+        pairs_of = {
             table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed)
             for table in measured
         }
-        self.figures["tables"] = draw.tables_figure(name, {table: found[table] for table in tables})
+        self.figures["tables"] = draw.tables_figure(
+            name, {table: pairs_of[table] for table in tables}
+        )
         clouds = geometry.known_clouds(seed)
         known_curves = {
             cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()
         }
         curves = {table.name: table.explained for table in measured if len(table.explained)}
         self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
-        self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, known)
+        self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, values)
         self.tables["known_clouds"] = geometry.dimension_table(clouds)
         self.tables["across_tables"] = geometry.across_tables(tables)
-        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, known[words.name])
+        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, values[words.name])
         self._add_vocabulary(name, [words, *positions])
-        self.tables.update(embedding_tables.tabulate(found))
+        self.tables.update(embedding_tables.tabulate(pairs_of))
         show(
             self.tables["distributions"],
             "table",
@@ -177,17 +181,20 @@ class AnatomyStudy(Study):
         for path, together in shown.items():
             kind = [
                 look
-                for each in together
-                for look in (looks if each is words else ["position"] * len(each.rows))
+                for embeddings in together
+                for look in (looks if embeddings is words else ["position"] * len(embeddings.rows))
             ]
             labels = pd.DataFrame(
-                {"label": [label for each in together for label in each.labels], "kind": kind}
+                {
+                    "label": [label for embeddings in together for label in embeddings.labels],
+                    "kind": kind,
+                }
             )
             labels.insert(
                 1, "position", labels["label"].where(labels["kind"] == "position").astype(float)
             )
             plane = plane_table(
-                torch.cat([each.rows for each in together]), labels, self.options.seed
+                torch.cat([embeddings.rows for embeddings in together]), labels, self.options.seed
             )
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
             self.tables[path] = plane
@@ -201,13 +208,13 @@ class AnatomyStudy(Study):
         """
         seed, rows = self.options.seed, geometry.word_rows(words, kinds)
         self.add("quantisation", geometry.quantisation_table(words, seed))
-        found = {
+        opposites = {
             **geometry.compare_opposites(words, rows, seed),
             **geometry.probe_words(words, rows, seed),
         }
-        for name, table in found.items():
+        for name, table in opposites.items():
             self.add(name, table)
-        if "word_probe" not in found:
+        if "word_probe" not in opposites:
             show(
                 "parts of speech are not read from the input table: too few of the known words are "
                 "in it"
@@ -251,17 +258,22 @@ def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[Toke
     """Return the paths of words (tokens without the mark of a space) alone; an error if neither
     sentence has any.
     """
-    found = []
-    for one in pair:
-        places = [place for place, token in enumerate(one.tokens) if draw.plain(token) in words]
-        tokens = tuple(one.tokens[place] for place in places)
-        found.append(replace(one, tokens=tokens, states=one.states[:, places]))
-    if not any(one.tokens for one in found):
-        known = ", ".join(dict.fromkeys(draw.plain(token) for one in pair for token in one.tokens))
-        raise ValueError(
-            f"expected tokens of the sentences to follow, got {', '.join(words)}; they have {known}"
+    trajectories = []
+    for sentence in pair:
+        places = [
+            position for position, token in enumerate(sentence.tokens) if draw.plain(token) in words
+        ]
+        tokens = tuple(sentence.tokens[position] for position in places)
+        trajectories.append(replace(sentence, tokens=tokens, states=sentence.states[:, places]))
+    if not any(sentence.tokens for sentence in trajectories):
+        shown_tokens = ", ".join(
+            dict.fromkeys(draw.plain(token) for sentence in pair for token in sentence.tokens)
         )
-    return found
+        raise ValueError(
+            f"expected tokens of the sentences to follow, got {', '.join(words)}; they have "
+            f"{shown_tokens}"
+        )
+    return trajectories
 
 
 def anatomy(

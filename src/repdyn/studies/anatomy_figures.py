@@ -110,14 +110,14 @@ def tables_figure(name: str, measured: Mapping[EmbeddingTable, Mapping[str, np.n
 
 
 def dimension_figure(
-    name: str, known: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]
+    name: str, dimensions: Mapping[str, np.ndarray], curves: Mapping[str, np.ndarray]
 ) -> Figure:
     """Draw the cumulative share of variance by number of components, of clouds of known dimension
     and of a model.
     """
     caption = "share of variance along the first components"
     figure, grid = panels(f"{name}: dimension curves", caption, (10, 4.2), 1, 2, sharey=True)
-    for axes, drawn in zip(grid, (known, curves), strict=True):
+    for axes, drawn in zip(grid, (dimensions, curves), strict=True):
         for number, (label, curve) in enumerate(drawn.items()):
             look = {"color": series_colour(number), "marker": ".", "markersize": 3, "label": label}
             axes.plot(np.arange(1, len(curve) + 1), curve, **look)
@@ -320,15 +320,15 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
             np.quantile(of_row["death"], 0.99), np.nan_to_num(row["death"]), row["chance"]
         )
         if row["loops"]:
-            place = (row["birth"], row["death"])
+            point = (row["birth"], row["death"])
             side = 1 if row["birth"] < limit / 2 else -1
-            axes.plot(*place, "o", color="black", markerfacecolor="none", markersize=9)
+            axes.plot(*point, "o", color="black", markerfacecolor="none", markersize=9)
             look = {
                 "ha": "left" if side > 0 else "right",
                 "textcoords": "offset points",
                 "fontsize": 9,
             }
-            axes.annotate(f"{row['longest']:.3f}", place, (8 * side, 2), **look)
+            axes.annotate(f"{row['longest']:.3f}", point, (8 * side, 2), **look)
         ends_at = -0.02 * limit, limit
         axes.set(
             title=f"{row['components']} components", xlabel="birth", xlim=ends_at, ylim=ends_at
@@ -338,46 +338,53 @@ def persistence_figure(name: str, loops: pd.DataFrame, features: pd.DataFrame) -
     return figure
 
 
-def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
+def depth_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the norm of each token of the first sentence, its step and cosine to the next layer, and
     how alike the sentences are. Tokens that differ or stand out are named; the black line is the
     mean."""
     figure, grid = panels(
-        f"{name}: tokens through the layers", _sentences(one, other), (11, 7.4), 2, 2
+        f"{name}: tokens through the layers", _sentences(this, other), (11, 7.4), 2, 2
     )
     *of_quantities, last = grid.ravel()
-    quantities = paths.movements(one.states)
-    pairs = paths.match_tokens(one.tokens, other.tokens)
-    changed = sorted(set(range(len(one.tokens))) - {a for a, _, equal in pairs if equal})
+    quantities = paths.movements(this.states)
+    pairs = paths.match_tokens(this.tokens, other.tokens)
+    changed = sorted(set(range(len(this.tokens))) - {a for a, _, equal in pairs if equal})
     far = sum(
         np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0)
         for values in quantities.values()
     )
-    others = [place for place in np.argsort(-far).tolist() if place not in changed]
-    named = {place: f"C{number}" for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
+    others = [position for position in np.argsort(-far).tolist() if position not in changed]
+    named = {
+        position: f"C{number}" for number, position in enumerate([*changed, *others][:_MAX_NAMED])
+    }
 
     def draw_tokens(axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int]) -> None:
-        for place, of_token in zip(places, values.T, strict=True):
+        for position, of_token in zip(places, values.T, strict=True):
             axes.plot(
-                x, of_token, color=named.get(place, _GREY), linewidth=1.5 if place in named else 0.9
+                x,
+                of_token,
+                color=named.get(position, _GREY),
+                linewidth=1.5 if position in named else 0.9,
             )
 
     for axes, (quantity, values) in zip(of_quantities, quantities.items(), strict=True):
-        between = len(values) < len(one.states)
+        between = len(values) < len(this.states)
         x = np.arange(len(values)) + (0.5 if between else 0.0)
-        draw_tokens(axes, x, values, range(len(one.tokens)))
+        draw_tokens(axes, x, values, range(len(this.tokens)))
         axes.plot(x, np.nanmean(values, axis=1), color="black", linewidth=2.4)
         axes.set_title(_MOVEMENTS[quantity])
         layer_axis(axes, label="between layers" if between else "layer")
     of_quantities[2].set_ylim(min(0.0, float(np.nanmin(quantities["cosine"]))), 1.02)
-    alike = paths.cross_sentence_table(one, other).pivot(
+    alike = paths.cross_sentence_table(this, other).pivot(
         index="layer", columns="place_in_first", values="cosine"
     )
     draw_tokens(last, alike.index.to_numpy(), alike.to_numpy(), alike.columns.tolist())
     last.set(title="cosine of the two sentences' tokens at the same place", ylim=(None, 1.02))
     layer_axis(last)
     partner = {a: other.tokens[b] for a, b, _ in pairs}
-    both = ([one.tokens[place], partner.get(place, one.tokens[place])] for place in named)
+    both = (
+        [this.tokens[position], partner.get(position, this.tokens[position])] for position in named
+    )
     names = [" / ".join(dict.fromkeys(map(_display, tokens))) for tokens in both]
     handles = [
         Line2D([], [], color="black", linewidth=2.4),
@@ -387,39 +394,49 @@ def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
     return figure
 
 
-def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
+def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both
     sentences' states.
 
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at
     the last layer, where the token is named; the small dots are the layers between.
     """
-    both = (one, other)
-    pairs = paths.match_tokens(one.tokens, other.tokens)
-    lengths = [np.linalg.norm(each.states, axis=-1) for each in both]
+    both = (this, other)
+    pairs = paths.match_tokens(this.tokens, other.tokens)
+    lengths = [np.linalg.norm(path.states, axis=-1) for path in both]
     limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
-    sides = [(each, norms.max(0) <= limit) for each, norms in zip(both, lengths, strict=True)]
-    states = [each.states[:, kept].reshape(-1, each.states.shape[-1]) for each, kept in sides]
+    sides = [(path, norms.max(0) <= limit) for path, norms in zip(both, lengths, strict=True)]
+    states = [
+        path.states[:, is_drawn].reshape(-1, path.states.shape[-1]) for path, is_drawn in sides
+    ]
     plane = PCA(2, svd_solver="full").fit(np.concatenate(states))
     left_out = sorted(
-        {_display(each.tokens[place]) for each, kept in sides for place in np.flatnonzero(~kept)}
+        {
+            _display(path.tokens[position])
+            for path, is_drawn in sides
+            for position in np.flatnonzero(~is_drawn)
+        }
     )
     note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
     caption = (
-        f"{_sentences(one, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: "
+        f"{_sentences(this, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: "
         "layer "
     )
     figure, axes = panels(
-        f"{name}: paths of the tokens", f"{caption}{len(one.states) - 1}{note}", (10, 7.6)
+        f"{name}: paths of the tokens", f"{caption}{len(this.states) - 1}{note}", (10, 7.6)
     )
     partner = {b: a for a, b, _ in pairs}
     same = {a for a, _, equal in pairs if equal}
     labels = []
-    for trajectory, kept in sides:
-        is_first = trajectory is one
-        for place in np.flatnonzero(kept).tolist():
-            points = plane.transform(trajectory.states[:, place])
-            colour = f"C{(place if is_first else partner.get(place, len(one.tokens) + place)) % 10}"
+    for trajectory, is_drawn in sides:
+        is_first = trajectory is this
+        for position in np.flatnonzero(is_drawn).tolist():
+            points = plane.transform(trajectory.states[:, position])
+            number = position
+            if not is_first:
+                # tokens of the second sentence have the colour of their partners in the first
+                number = partner.get(position, len(this.tokens) + position)
+            colour = f"C{number % 10}"
             line: dict[str, Any] = {
                 "color": colour,
                 "linewidth": 1.1,
@@ -434,8 +451,10 @@ def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Fig
                 *points[:-3:-1],
                 arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line},
             )
-            if is_first or partner.get(place) not in same:
-                labels.append((points[-1], points[-2], _display(trajectory.tokens[place]), colour))
+            if is_first or partner.get(position) not in same:
+                labels.append(
+                    (points[-1], points[-2], _display(trajectory.tokens[position]), colour)
+                )
     first, second = plane.explained_variance_ratio_
     axes.set(
         xlabel=f"first component ({first:.0%} of the variance)",

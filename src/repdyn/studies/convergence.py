@@ -90,18 +90,20 @@ class ConvergenceStudy(Study):
 
     def _report_profiles(self) -> None:
         classes = {
-            name: measured.class_table(found, *self.draws) for name, found in self.measured.items()
+            name: measured.class_table(cosines, *self.draws)
+            for name, cosines in self.measured.items()
         }
         falls = {
-            name: measured.fall_table(found, *self.draws) for name, found in self.measured.items()
+            name: measured.fall_table(cosines, *self.draws)
+            for name, cosines in self.measured.items()
         }
         profiles = {}
         gaps = {}
-        for name, found in self.measured.items():
-            sums = found["all"].alignment
+        for name, cosines in self.measured.items():
+            sums = cosines["all"].alignment
             [profile] = bootstrap([sums], *self.draws)
             profiles[name] = measured.profile_table(profile)
-            of_pairs = measured.class_gaps(found, self.phrases)
+            of_pairs = measured.class_gaps(cosines, self.phrases)
             show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             show(profiles[name])
             ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index(
@@ -137,7 +139,8 @@ class ConvergenceStudy(Study):
     def _report_change(self) -> None:
         of_all = {name: found["all"].alignment for name, found in self.measured.items()}
         layers = [
-            (probe, one.sums.shape) for probe, one in zip(self.probes, of_all.values(), strict=True)
+            (probe, probe_cosines.sums.shape)
+            for probe, probe_cosines in zip(self.probes, of_all.values(), strict=True)
         ]
         n_stacks = len(layers) // 2
         if layers[:n_stacks] != layers[n_stacks:]:
@@ -146,10 +149,12 @@ class ConvergenceStudy(Study):
                 "their layers, or in the tokens that they cut the text into"
             )
         changes = {}
-        for one, other in zip(of_all, [*of_all][n_stacks:], strict=False):
-            title = f"{other} minus {one}"
+        for probe_cosines, other in zip(of_all, [*of_all][n_stacks:], strict=False):
+            title = f"{other} minus {probe_cosines}"
             # of the same sequences, so that the differences are paired
-            earlier, later = bootstrap([of_all[name] for name in (one, other)], *self.draws)
+            earlier, later = bootstrap(
+                [of_all[name] for name in (probe_cosines, other)], *self.draws
+            )
             change = later.map(np.subtract, earlier)
             changes[title] = measured.profile_table(change, with_fits=False)
             show_title(title)
@@ -160,14 +165,14 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         summaries = []
-        found = []
+        tables = []
         for title, probe, rows in self.stored_runs():
             for of_run in self.options.scalars or [loss_of_run(rows)[0]]:
                 try:
                     values = scalar(rows, of_run)
-                    known = rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
+                    metrics = rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
                     if values.empty:
-                        stored = ", ".join(sorted(known)) or "none"
+                        stored = ", ".join(sorted(metrics)) or "none"
                         raise ValueError(
                             f"expected a stored scalar, got {of_run}; stored are {stored}"
                         )
@@ -185,9 +190,9 @@ class ConvergenceStudy(Study):
                 )
                 keys = {"run": title, "probe": probe, "scalar": of_run}
                 summaries.append(table.reset_index().assign(**keys))
-                found.append(of_table.assign(**keys))
+                tables.append(of_table.assign(**keys))
         self.tables["summaries"] = pd.concat(summaries, ignore_index=True)
-        self.tables["correlations"] = pd.concat(found, ignore_index=True)
+        self.tables["correlations"] = pd.concat(tables, ignore_index=True)
 
 
 def convergence(
@@ -257,12 +262,12 @@ def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
         pair[1]: is_significant & (difference < 0),
     }
     at = {name: np.flatnonzero(chosen).tolist() for name, chosen in higher.items() if chosen.any()}
-    found = [
+    sides = [
         f"{name} higher at layer{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
         for name, of in at.items()
     ]
     test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
-    return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
+    return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(sides) or 'no layer differs'}"
 
 
 def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
@@ -349,7 +354,7 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
     """
 
     def draw(axes: Axes, table: pd.DataFrame) -> None:
-        places = {layer: place for place, layer in enumerate(table["layer"].unique())}
+        places = {layer: x for x, layer in enumerate(table["layer"].unique())}
         for number, size in enumerate(FALLS):
             shown = select(table, more_than=size, **{"class": "all"})
             look: dict[str, Any] = {"yerr": _errors(shown, "share"), "ecolor": "0.4"}
@@ -371,11 +376,11 @@ def falls_figure(tables: Mapping[str, pd.DataFrame], marked: Sequence[str]) -> F
             )
         every = -(-len(places) // _MOST_TICKS)
         shown = [
-            (place, layer)
-            for layer, place in places.items()
-            if place % every == 0 or layer == measured.ANY_STEP
+            (x, layer)
+            for layer, x in places.items()
+            if x % every == 0 or layer == measured.ANY_STEP
         ]
-        axes.set_xticks([place for place, _ in shown], [f"{layer}" for _, layer in shown])
+        axes.set_xticks([x for x, _ in shown], [f"{layer}" for _, layer in shown])
         axes.set_xlabel("layer before the step; any: at least one step")
 
     caption = (
@@ -508,7 +513,7 @@ def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
     places = np.column_stack([np.asarray(x, float), np.asarray(y, float)])
     room = np.ptp(places, axis=0) * (0.04, 0.05)
     taken: list[np.ndarray] = []
-    for number, place in zip(np.asarray(numbers), places, strict=True):
-        if not any((np.abs(place - other) < room).all() for other in taken):
-            taken.append(place)
-            axes.annotate(f"{number}", tuple(place), (4, 4), textcoords="offset points", fontsize=8)
+    for number, point in zip(np.asarray(numbers), places, strict=True):
+        if not any((np.abs(point - other) < room).all() for other in taken):
+            taken.append(point)
+            axes.annotate(f"{number}", tuple(point), (4, 4), textcoords="offset points", fontsize=8)

@@ -81,7 +81,7 @@ def measure_convergence(
     """
     classes = class_names(options.classes)
     text = text_probe(loaded, options, classes, phrases)
-    found = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases))
+    cosines = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases))
     if options.sentences:
         is_long = options.long_sentences
         longest = min(loaded.context, LONGEST) if is_long else loaded.context
@@ -95,8 +95,8 @@ def measure_convergence(
                 "them out"
             ) from error
         kinds = [kind for kind in KINDS if kind in probe.classes]
-        found |= _by_class(loaded, probe, kinds, by_length=is_long)
-    return text.hash, found
+        cosines |= _by_class(loaded, probe, kinds, by_length=is_long)
+    return text.hash, cosines
 
 
 def _by_class(
@@ -115,9 +115,9 @@ def _by_class(
             edge: tokens[(lengths > edge[0]) & (lengths <= edge[1])] for edge in pairwise(edges)
         }
         samples |= {
-            f"{name}, {low + 1} to {high} tokens": part
-            for (low, high), part in parts.items()
-            if len(part)
+            f"{name}, {low + 1} to {high} tokens": of_length
+            for (low, high), of_length in parts.items()
+            if len(of_length)
         }
     cosines = token_cosines(loaded, probe, subsets)
     return {name: class_cosines(cosines, tokens, probe) for name, tokens in samples.items()}
@@ -256,20 +256,22 @@ def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) 
     has = first.counts > 0, second.counts > 0
     if paired:
         has = (has[0] & has[1],) * 2
-    one, other = (
+    first_means, other = (
         sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True)
     )
-    if min(len(one), len(other)) < 2:
+    if min(len(first_means), len(other)) < 2:
         what = "sequences with tokens of both classes" if paired else "sentences of either kind"
         raise ValueError(
-            f"expected at least 2 {what}, got {len(one)} and {len(other)}; take more text, or "
-            "sentences"
+            f"expected at least 2 {what}, got {len(first_means)} and {len(other)}; take more text, "
+            "or sentences"
         )
     with np.errstate(all="ignore"):
         tested: Any = (
-            stats.ttest_rel(one, other) if paired else stats.ttest_ind(one, other, equal_var=False)
+            stats.ttest_rel(first_means, other)
+            if paired
+            else stats.ttest_ind(first_means, other, equal_var=False)
         )
-    gap = (one - other).mean(0) if paired else one.mean(0) - other.mean(0)
+    gap = (first_means - other).mean(0) if paired else first_means.mean(0) - other.mean(0)
     bounds = tested.confidence_interval(LEVEL)
     table = {
         "layer": np.arange(len(gap)),
@@ -279,16 +281,20 @@ def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) 
     }
     table |= {"t": tested.statistic, "p": tested.pvalue, "p_holm": holm(tested.pvalue)}
     test = "paired t-test" if paired else "Welch's t-test"
-    n = f"{len(one)} sequences" if paired else f"{len(one)} and {len(other)} sentences"
+    n = (
+        f"{len(first_means)} sequences"
+        if paired
+        else f"{len(first_means)} and {len(other)} sentences"
+    )
     return pd.DataFrame({**table, "test": test, "n": n})
 
 
 def class_gaps(
-    classes: Mapping[str, ClassCosines], own: Iterable[str] = ()
+    classes: Mapping[str, ClassCosines], own_classes: Iterable[str] = ()
 ) -> dict[tuple[str, str], pd.DataFrame]:
     """Return the test of each pair of :data:`COMPARED` that is among the classes, and of each
-    ``own`` class against all tokens but first positions and special ones."""
-    pairs = {**COMPARED, **{(name, "no_sink"): True for name in own}}
+    ``own_classes`` class against all tokens but first positions and special ones."""
+    pairs = {**COMPARED, **{(name, "no_sink"): True for name in own_classes}}
     return {
         pair: compare_classes(*(classes[name].alignment for name in pair), paired=paired)
         for pair, paired in pairs.items()
@@ -333,16 +339,16 @@ def class_table(
     mean over tokens with its 95% interval, and over distinct words, each by the mean of its
     tokens."""
     frames = {}
-    for name, found in measured.items():
-        [estimate] = bootstrap([found.alignment], n_resamples, seed)
-        table = {"layer": range(found.alignment.sums.shape[1]), **estimate.columns("alignment")}
+    for name, of_model in measured.items():
+        [estimate] = bootstrap([of_model.alignment], n_resamples, seed)
+        table = {"layer": range(of_model.alignment.sums.shape[1]), **estimate.columns("alignment")}
         table |= {
-            "alignment_of_words": found.of_words.mean(0),
-            "n_tokens": found.alignment.n_tokens,
+            "alignment_of_words": of_model.of_words.mean(0),
+            "n_tokens": of_model.alignment.n_tokens,
         }
-        n_sequences = np.count_nonzero(found.alignment.counts)
+        n_sequences = np.count_nonzero(of_model.alignment.counts)
         frames[name] = pd.DataFrame(
-            {**table, "n_words": len(found.of_words), "n_sequences": n_sequences}
+            {**table, "n_words": len(of_model.of_words), "n_sequences": n_sequences}
         )
     return join_tables(frames, "class")
 
@@ -351,14 +357,14 @@ def key_layers(classes: pd.DataFrame) -> pd.DataFrame:
     """Return the alignment of each class of each model at some layers, from the :func:`class_table`
     of all models.
     """
-    found = classes.groupby(["model", "class"], sort=False)
+    groups = classes.groupby(["model", "class"], sort=False)
     means = {"mean": ("alignment", "mean"), "mean_of_words": ("alignment_of_words", "mean")}
     places = {"first": lambda n: 0, "middle": lambda n: n // 2, "last_but_one": lambda n: n - 2}
     at = {
         name: ("alignment", lambda of, place=place: of.iloc[place(len(of))])
         for name, place in places.items()
     }
-    return found.agg(**means, **at).reset_index()
+    return groups.agg(**means, **at).reset_index()
 
 
 def fall_table(
@@ -368,9 +374,9 @@ def fall_table(
     each class, size of the fall (of :data:`FALLS`) and layer from which to the next; "any" for at
     least one step."""
     frames = {}
-    for name, found in measured.items():
-        layers = [*range(found.alignment.sums.shape[1] - 1), ANY_STEP]
-        for size, sums in found.falls.items():
+    for name, of_model in measured.items():
+        layers = [*range(of_model.alignment.sums.shape[1] - 1), ANY_STEP]
+        for size, sums in of_model.falls.items():
             [estimate] = bootstrap([sums], n_resamples, seed)
             table = {"layer": layers, **estimate.columns("share"), "n_tokens": sums.n_tokens}
             frames[name, size] = pd.DataFrame(table)
@@ -423,7 +429,7 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
     summaries = varying[list(SUMMARIES)]
     values = varying["value"]
-    found = {
+    coefficients = {
         method: summaries.corrwith(values, method=method) for method in ("spearman", "pearson")
     }
-    return pd.DataFrame(found).rename_axis("summary").reset_index()
+    return pd.DataFrame(coefficients).rename_axis("summary").reset_index()

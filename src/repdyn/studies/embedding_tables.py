@@ -114,15 +114,15 @@ def embedding_tables(
         n_rows, first = len(lookup.weight), lookup.first_row
         if lookup.kind == "input":
             named = {row: vocabulary[row] for row in sorted(vocabulary) if row < n_rows}
-            kept = {
+            labels = {
                 row: token for row, token in named.items() if unused or not UNUSED.fullmatch(token)
             }
-            left_out = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(kept)}
+            left_out = {NO_TOKEN: n_rows - len(named), UNUSED_TOKEN: len(named) - len(labels)}
         else:
-            kept = {row: str(row - first) for row in range(first, n_rows)}
+            labels = {row: str(row - first) for row in range(first, n_rows)}
             left_out = {NO_POSITION: first}
         name = lookup.kind if kinds[lookup.kind] == 1 else f"{lookup.kind}: {lookup.parameter}"
-        rows = lookup.weight if len(kept) == n_rows else lookup.weight[torch.tensor([*kept])]
+        rows = lookup.weight if len(labels) == n_rows else lookup.weight[torch.tensor([*labels])]
         left_out = {why: count for why, count in left_out.items() if count}
         tables.append(
             EmbeddingTable(
@@ -130,7 +130,7 @@ def embedding_tables(
                 kind=lookup.kind,
                 parameter=lookup.parameter,
                 rows=rows,
-                labels=tuple(kept.values()),
+                labels=tuple(labels.values()),
                 left_out=left_out,
             )
         )
@@ -145,9 +145,9 @@ def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tens
         return torch.triu_indices(n_rows, n_rows, offset=1)
     # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
     random = np.random.RandomState(seed)
-    one = random.randint(n_rows, size=max_pairs)
+    first = random.randint(n_rows, size=max_pairs)
     other = random.randint(n_rows - 1, size=max_pairs)
-    return torch.from_numpy(np.stack([one, other + (other >= one)]))
+    return torch.from_numpy(np.stack([first, other + (other >= first)]))
 
 
 def norms(rows: Tensor) -> np.ndarray:
@@ -163,7 +163,7 @@ def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dic
     is one.
     """
     other = rows if other is None else other
-    found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
+    values: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
     with full_precision(rows.device):
         for first, second in pairs.to(rows.device).split(
             max(1, _PAIRS_AT_ONCE // rows.shape[1]), dim=1
@@ -171,10 +171,10 @@ def pair_values(rows: Tensor, pairs: Tensor, other: Tensor | None = None) -> dic
             x = rows[first].double()
             y = other[second].double()
             dot = (x * y).sum(1)
-            found["distance"].append((x - y).norm(dim=1))
-            found["dot"].append(dot)
-            found["cosine"].append((dot / (x.norm(dim=1) * y.norm(dim=1))).clamp(-1, 1))
-    return {name: torch.cat(parts).cpu().numpy() for name, parts in found.items()}
+            values["distance"].append((x - y).norm(dim=1))
+            values["dot"].append(dot)
+            values["cosine"].append((dot / (x.norm(dim=1) * y.norm(dim=1))).clamp(-1, 1))
+    return {name: torch.cat(parts).cpu().numpy() for name, parts in values.items()}
 
 
 def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
@@ -189,9 +189,9 @@ def describe(values: np.ndarray) -> dict[str, Any]:
     """Return number, mean, standard deviation (n - 1) and quantiles of the values that are
     not NaN.
     """
-    found = pd.Series(values).dropna()
-    statistics = found.describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]).tolist()
-    return {**dict(zip(_STATISTICS, statistics, strict=True)), "n": len(found)}
+    numbers = pd.Series(values).dropna()
+    statistics = numbers.describe([0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]).tolist()
+    return {**dict(zip(_STATISTICS, statistics, strict=True)), "n": len(numbers)}
 
 
 def about_mean(rows: Tensor) -> pd.DataFrame:
@@ -252,19 +252,22 @@ def closest_pairs(
     within = other is None
     n = max(4 * k, _FEWEST_CANDIDATES)
     with full_precision(rows.device):
-        one, numbers = _directions(rows)
-        two, others = (one, numbers) if other is None else _directions(other)
+        directions, numbers = _directions(rows)
+        two, others = (directions, numbers) if other is None else _directions(other)
         best = {
-            end: (one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device))
+            end: (
+                directions.new_empty(0),
+                torch.empty(0, 2, dtype=torch.long, device=directions.device),
+            )
             for end in ends
         }
-        nearest = torch.full_like(one[:, 0], -1.0)
-        tiles = product(range(0, len(one), _TILE), range(0, len(two), _TILE))
+        nearest = torch.full_like(directions[:, 0], -1.0)
+        tiles = product(range(0, len(directions), _TILE), range(0, len(two), _TILE))
         upper = [(row, column) for row, column in tiles if column >= row or not within]
         for row, column in tqdm(
             upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None
         ):
-            cosines = product_of_rows(one[row : row + _TILE], two[column : column + _TILE])
+            cosines = product_of_rows(directions[row : row + _TILE], two[column : column + _TILE])
             of_others = cosines
             if within and row == column:
                 cosines.masked_fill_(torch.ones_like(cosines, dtype=torch.bool).tril(), torch.nan)
@@ -272,18 +275,20 @@ def closest_pairs(
             for start, along in ((row, 1), (column, 0))[: 1 + within]:
                 part = nearest[start : start + _TILE]
                 torch.maximum(part, of_others.amax(along), out=part)
-            corner = torch.tensor([row, column], device=one.device)
+            corner = torch.tensor([row, column], device=directions.device)
             best = {end: _best_with(*best[end], ENDS[end](cosines), corner, n) for end in ends}
     frames = {}
     for end, (_, places) in best.items():
         pairs = torch.stack([numbers[places[:, 0]], others[places[:, 1]]])
         values = pair_values(rows, pairs, other)
-        found = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
-        found = found.assign(**values, score=-ENDS[end](values["cosine"])).sort_values(
+        candidates = pd.DataFrame(pairs.T.cpu().numpy(), columns=["first", "second"])
+        candidates = candidates.assign(**values, score=-ENDS[end](values["cosine"])).sort_values(
             ["score", "first", "second"]
         )
         frames[end] = (
-            found[["first", "second", "cosine", "dot", "distance"]].head(k).reset_index(drop=True)
+            candidates[["first", "second", "cosine", "dot", "distance"]]
+            .head(k)
+            .reset_index(drop=True)
         )
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
@@ -320,46 +325,50 @@ def without_twins(
     Such rows belong to tokens that never occurred in training: they all moved the same way. A table
     that would be left with fewer than two rows keeps all.
     """
-    found, nearest = closest_pairs(table.rows, k=_FEWEST_CANDIDATES, ends=ENDS, title=table.name)
+    candidates, nearest = closest_pairs(
+        table.rows, k=_FEWEST_CANDIDATES, ends=ENDS, title=table.name
+    )
     alone = np.flatnonzero((nearest < twin).numpy())
     if len(alone) == len(table.rows) or len(alone) < 2:
-        return table, {end: pairs.head(k) for end, pairs in found.items()}
+        return table, {end: pairs.head(k) for end, pairs in candidates.items()}
     rest = table.subset(alone, TWINS)
     sides = ["first", "second"]
-    kept = {
+    pairs_without = {
         end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k)
-        for end, pairs in found.items()
+        for end, pairs in candidates.items()
     }
-    if all(len(pairs) == k for pairs in kept.values()):
+    if all(len(pairs) == k for pairs in pairs_without.values()):
         return rest, {
             end: pairs.assign(
                 **{side: np.searchsorted(alone, np.asarray(pairs[side])) for side in sides}
             )
-            for end, pairs in kept.items()
+            for end, pairs in pairs_without.items()
         }
     return rest, closest_pairs(rest.rows, k=k, ends=ENDS, title=table.name)[0]
 
 
 def closest_table(
-    tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, Mapping[str, pd.DataFrame]]
+    tables: Sequence[EmbeddingTable],
+    k: int,
+    pairs_by_table: Mapping[str, Mapping[str, pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return the ``k`` closest pairs within each table, unless they are ``known``, and across each
-    two of one width.
+    """Return the ``k`` closest pairs within each table, and across each two of one width. Those
+    within a table are not searched for where ``pairs_by_table`` has them.
     """
     frames = {}
-    for one, other in [*((table, None) for table in tables), *combinations(tables, 2)]:
+    for left, other in [*((table, None) for table in tables), *combinations(tables, 2)]:
         name, rows = (
-            (one.name, None) if other is None else (f"{one.name} and {other.name}", other.rows)
+            (left.name, None) if other is None else (f"{left.name} and {other.name}", other.rows)
         )
-        if rows is None or rows.shape[1] == one.rows.shape[1]:
-            found = known.get(name) or closest_pairs(one.rows, rows, k=k, title=name)[0]
-            frames[name] = name_rows(found[LARGEST], one, other or one)
+        if rows is None or rows.shape[1] == left.rows.shape[1]:
+            found = pairs_by_table.get(name) or closest_pairs(left.rows, rows, k=k, title=name)[0]
+            frames[name] = name_rows(found[LARGEST], left, other or left)
     return join_tables(frames, "tables")
 
 
-def name_rows(pairs: pd.DataFrame, one: EmbeddingTable, other: EmbeddingTable) -> pd.DataFrame:
+def name_rows(pairs: pd.DataFrame, left: EmbeddingTable, other: EmbeddingTable) -> pd.DataFrame:
     """Return pairs with the names of the rows in place of their numbers."""
-    sides = {"first": one, "second": other}
+    sides = {"first": left, "second": other}
     return pairs.assign(
         **{side: np.array(table.labels, object)[pairs[side]] for side, table in sides.items()}
     )

@@ -97,9 +97,10 @@ def long_sentences(
         "simple": [[words[n] for n in state.permutation(len(words))] for words in ordered],
         "complex": ordered,
     }
-    if own := _words_of_vocabulary(tokenizer):
+    if own_words := _words_of_vocabulary(tokenizer):
         kinds["random"] = [
-            [own[place] for place in state.randint(len(own), size=len(words))] for words in ordered
+            [own_words[place] for place in state.randint(len(own_words), size=len(words))]
+            for words in ordered
         ]
     return {kind: [_as_text(words) for words in sentences] for kind, sentences in kinds.items()}
 
@@ -115,10 +116,10 @@ def _words_of_vocabulary(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     before, *ids = tokenizer(["the", *(f"the {word}" for word in words)], add_special_tokens=False)[
         "input_ids"
     ]
-    found = [
+    single_tokens = [
         word for word, tokens in zip(words, ids, strict=True) if len(tokens) == len(before) + 1
     ]
-    return found if len(found) >= _FEWEST_WORDS else []
+    return single_tokens if len(single_tokens) >= _FEWEST_WORDS else []
 
 
 def sentence_probe(

@@ -74,16 +74,16 @@ def facets(
     rows = -(-len(items) // columns)
     size = 2.5 + 3.4 * columns, 0.8 + 3.4 * rows
     figure, grid = panels(title, caption, size, rows, columns, sharey=True, squeeze=False)
-    first, *_ = each = grid.ravel()
-    for unused in each[len(items) :]:
+    first, *_ = panel = grid.ravel()
+    for unused in panel[len(items) :]:
         unused.remove()
-    for axes, (name, item) in zip(each, items.items(), strict=False):
+    for axes, (name, item) in zip(panel, items.items(), strict=False):
         draw(axes, item)
         axes.set_title(name)
     if len(first.get_legend_handles_labels()[1]) > _MAX_ENTRIES and not legends:
         legend_below(figure, first, 2 * columns, fontsize=8)
     else:
-        for axes in each[: len(items) if legends else 1]:
+        for axes in panel[: len(items) if legends else 1]:
             axes.legend(fontsize=8, handlelength=3 if legends else None)
     first.set_ylabel(label)
     return figure
@@ -101,9 +101,9 @@ def legend_below(figure: Figure, axes: Axes, n_columns: int | None = None, **loo
 
 def layer_axis(*axes: Axes, label: str = "layer") -> None:
     """Label x axes that count layers, with ticks at whole numbers."""
-    for each in axes:
-        each.set_xlabel(label)
-        each.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    for panel in axes:
+        panel.set_xlabel(label)
+        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def zero_line(*axes: Axes, **look: Any) -> None:

@@ -172,16 +172,16 @@ def find_order_end(rows: Tensor) -> int | None:
     cosines = np.nan_to_num(cosine_matrix(x - x.mean(0)))
     random = np.random.RandomState(0)
     draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
-    one = random.randint(n, size=draws)
+    first = random.randint(n, size=draws)
     other = random.randint(n - 1, size=draws)
-    by_chance = np.abs(cosines[one, other + (other >= one)].mean(2)).max(1)
-    found = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
+    by_chance = np.abs(cosines[first, other + (other >= first)].mean(2)).max(1)
+    highest = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
     for offset in range(1, _N_OFFSETS + 1):
         means = np.convolve(
             np.diagonal(cosines, offset), np.full(_MIN_WINDOW, 1 / _MIN_WINDOW), mode="valid"
         )
-        found = np.maximum(found, np.abs(means[: len(found)]))
-    unordered = np.flatnonzero(found <= np.quantile(by_chance, _NULL_QUANTILE))
+        highest = np.maximum(highest, np.abs(means[: len(highest)]))
+    unordered = np.flatnonzero(highest <= np.quantile(by_chance, _NULL_QUANTILE))
     if not len(unordered):
         return n
     return int(unordered[0]) + (_MIN_WINDOW if unordered[0] else 0)
@@ -224,7 +224,7 @@ def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         )
 
 
-def match_tokens(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, int, bool]]:
+def match_tokens(tokens: Sequence[str], other: Sequence[str]) -> list[tuple[int, int, bool]]:
     """Match the tokens of two sentences: (place in one, place in the other, whether they are
     equal).
 
@@ -235,7 +235,9 @@ def match_tokens(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, in
     [(0, 0, True), (1, 1, False), (2, 2, True)]
     """
     pairs = []
-    for tag, a, a_end, b, b_end in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+    for tag, a, a_end, b, b_end in SequenceMatcher(
+        None, tokens, other, autojunk=False
+    ).get_opcodes():
         if tag == "equal" or (tag == "replace" and a_end - a == b_end - b):
             pairs += [(a + place, b + place, tag == "equal") for place in range(a_end - a)]
     return pairs
@@ -256,18 +258,18 @@ def trajectory_table(trajectory: TokenTrajectory) -> pd.DataFrame:
     return pd.DataFrame(keys, columns=["layer", "place", "token"]).assign(**columns)
 
 
-def cross_sentence_table(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
+def cross_sentence_table(first: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
     """Return the cosine of matched tokens of two sentences, a row for each layer and pair; empty
     without a pair.
     """
-    pairs = match_tokens(one.tokens, other.tokens)
+    pairs = match_tokens(first.tokens, other.tokens)
     keys = [
-        (layer, one.tokens[a], other.tokens[b], a, b)
+        (layer, first.tokens[a], other.tokens[b], a, b)
         for a, b, _ in pairs
-        for layer in range(len(one.states))
+        for layer in range(len(first.states))
     ]
     columns = ["layer", "first", "second", "place_in_first", "place_in_second"]
     cosines = _cosines(
-        one.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]]
+        first.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]]
     )
     return pd.DataFrame(keys, columns=columns).assign(cosine=cosines.T.ravel())

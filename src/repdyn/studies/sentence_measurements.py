@@ -93,11 +93,13 @@ def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
     paragraphs.
     """
     corpus = load_corpus(source)
-    parts = [part.split("\n\n") for part in (corpus.text, corpus.text.replace("\n", "\n\n"))]
-    paragraphs = next((part for part in parts if len(part) >= n_texts), parts[-1])
+    # paragraphs end with an empty line, or else each line is one
+    texts = (corpus.text, corpus.text.replace("\n", "\n\n"))
+    splits = [text.split("\n\n") for text in texts]
+    paragraphs = next((split for split in splits if len(split) >= n_texts), splits[-1])
     distinct = list(
         dict.fromkeys(
-            stripped for part in paragraphs if any(map(str.isalnum, stripped := part.strip()))
+            stripped for text in paragraphs if any(map(str.isalnum, stripped := text.strip()))
         )
     )
     if len(distinct) < 3:
@@ -228,12 +230,12 @@ def nonsense(n: int, seed: int) -> pd.DataFrame:
     random = np.random.RandomState(seed)
     words = np.array([word for text in VOCABULARY.values() for word in text])
     lengths = random.randint(5, 13, size=n)
-    made = [(WORDS, " ".join(random.choice(words, size))) for size in lengths]
+    texts = [(WORDS, " ".join(random.choice(words, size))) for size in lengths]
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz      "))
-    made += [
+    texts += [
         (CHARACTERS, "".join(random.choice(letters, 6 * size)).strip() or "x") for size in lengths
     ]
-    return pd.DataFrame(made, columns=["kind", "sentence"])
+    return pd.DataFrame(texts, columns=["kind", "sentence"])
 
 
 def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
@@ -241,25 +243,25 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
     of the nonsense alone the share whose nearest is of their kind; from vectors (n, dim) and their
     kinds (n,)."""
     cosines = cosine_matrix(x)
-    made = kinds != SENSE
+    is_nonsense = kinds != SENSE
     if np.isfinite(cosines).all():
-        apart = nearest_in_group(cosines[np.ix_(made, made)], kinds[made])
-        yield {"nonsense": nearest_in_group(cosines, made), "kinds": apart}
+        apart = nearest_in_group(cosines[np.ix_(is_nonsense, is_nonsense)], kinds[is_nonsense])
+        yield {"nonsense": nearest_in_group(cosines, is_nonsense), "kinds": apart}
 
 
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return lengths, distances, dot products and cosines of all pairs of texts, or of 1,000,000
     pairs, within each collection, and of all pairs between two."""
     parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
-    found = {
+    values = {
         name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))}
         for name, x in parts.items()
     }
     if len(parts) > 1:
         first, second = parts.values()
         all_pairs = torch.cartesian_prod(torch.arange(len(first)), torch.arange(len(second))).T
-        found[BETWEEN] = pair_values(first, all_pairs, second)
-    return found
+        values[BETWEEN] = pair_values(first, all_pairs, second)
+    return values
 
 
 def collection_rows(x: np.ndarray, labels: np.ndarray) -> Iterator[Row]:
@@ -330,7 +332,7 @@ def consistency(
     members = np.stack(
         [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
     )
-    found = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "change": [*names, ALL_KINDS],
             "n": members.sum(1),
@@ -338,8 +340,8 @@ def consistency(
             "across": across[0],
         }
     )
-    found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
-    return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
+    table = table.assign(p=p, length=[relative[mine].mean() for mine in members])
+    return pd.concat([table.tail(1), table.head(-1)], ignore_index=True)
 
 
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
@@ -368,7 +370,10 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         raise ValueError(
             "expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN"
         )
-    within = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
+    within = [
+        cosines[np.ix_(members_of, members_of)][np.triu_indices(len(members_of), 1)]
+        for members_of in members
+    ]
     first, second = np.triu_indices(len(members), 1)
     between = [
         np.sort(cosines[np.ix_(members[a], members[b])].ravel())
@@ -382,10 +387,14 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     # half
     closer = [
         [
-            (np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2
+            (
+                np.searchsorted(other, members_of, "left")
+                + np.searchsorted(other, members_of, "right")
+            ).sum()
+            / 2
             for other in between
         ]
-        for one in within
+        for members_of in within
     ]
 
     def statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -414,16 +423,16 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         float
     )
     observed = statistics(np.ones((1, len(members))))
-    found = {"nearest": nearest_in_group(cosines, labels)}
+    quantities = {"nearest": nearest_in_group(cosines, labels)}
     for name, draws in statistics(weights).items():
         # a draw of the same group every time has no value
         low, high = np.nanquantile(draws, [0.025, 0.975])
-        found |= {
+        quantities |= {
             name: float(observed[name][0]),
             f"{name}_low": float(low),
             f"{name}_high": float(high),
         }
-    return found
+    return quantities
 
 
 def nearest_in_group(cosines: np.ndarray, groups: np.ndarray) -> float:

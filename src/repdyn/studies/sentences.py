@@ -88,15 +88,17 @@ class SentenceStudy(Study):
         )
 
     def _add_nonsense(self, loaded: LoadedModel) -> None:
-        made = measured.nonsense(len(self.groups), self.options.seed)
-        texts = pd.concat([self.groups[["sentence"]].assign(kind=SENSE), made], ignore_index=True)
+        nonsense = measured.nonsense(len(self.groups), self.options.seed)
+        texts = pd.concat(
+            [self.groups[["sentence"]].assign(kind=SENSE), nonsense], ignore_index=True
+        )
         vectors = self._vectors(loaded, texts["sentence"], "nonsense")
         kinds = texts["kind"].to_numpy()
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.nonsense_rows(x, kinds)))
         self.tables["nonsense"] = table
         groups = self.groups["group"]
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
-        labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *made["kind"]]}
+        labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *nonsense["kind"]]}
         show(
             "nearest sentence is of the same side, sense or nonsense, and of the same kind of "
             "nonsense:"
@@ -113,14 +115,14 @@ class SentenceStudy(Study):
             sentences.get_indexer(changes[side].tolist()) for side in ("before", "after")
         )
         vectors = self._vectors(loaded, sentences, "changes")
-        found = over_layers(
+        of_layers = over_layers(
             vectors, lambda x: measured.change_rows(x[before], x[after], changes, seed=seed)
         )
-        self.tables["changes"] = table = pd.DataFrame(found)
-        found = over_layers(
+        self.tables["changes"] = table = pd.DataFrame(of_layers)
+        of_layers = over_layers(
             vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed)
         )
-        self.tables["kinds_of_change"] = matrix = pd.DataFrame(found)
+        self.tables["kinds_of_change"] = matrix = pd.DataFrame(of_layers)
         last, means = _last_means(vectors)
         title = f"{loaded.name}: what a change adds, mean of the tokens after layer {last}"
         self.figures["plane_of_changes"] = differences_figure(
@@ -289,13 +291,15 @@ def change_figure(name: str, table: pd.DataFrame) -> Figure:
     for axes, pooling in zip(grid, poolings, strict=True):
         rows = select(table, vector=pooling)
         for number, change in enumerate(kinds):
-            one = select(rows, change=change)
+            of_change = select(rows, change=change)
             colour = f"C{number % 10}"
-            axes.plot(one["layer"], one["within"], color=colour, label=change)
-            is_clear = one["p"] < SIGNIFICANT
+            axes.plot(of_change["layer"], of_change["within"], color=colour, label=change)
+            is_clear = of_change["p"] < SIGNIFICANT
             for chosen, fill in ((is_clear, colour), (~is_clear, "white")):
                 look = {"color": colour, "markersize": 5, "markerfacecolor": fill}
-                axes.plot(one["layer"].where(chosen), one["within"].where(chosen), "o", **look)
+                axes.plot(
+                    of_change["layer"].where(chosen), of_change["within"].where(chosen), "o", **look
+                )
         across = select(rows, change=measured.ALL_KINDS)
         axes.plot(
             across["layer"], across["across"], color="0.4", linestyle="--", label="different kinds"
@@ -347,9 +351,9 @@ def kinds_figure(name: str, matrix: pd.DataFrame) -> Figure:
         above.set_title(f"{pooling}, layer {last}")
         largest = of_last.assign(size=of_last["cosine"].abs()).nlargest(4, "size")
         for number, row in enumerate(largest.to_dict("records")):
-            one = select(rows, kind=row["kind"], other=row["other"])
+            of_kinds = select(rows, kind=row["kind"], other=row["other"])
             look = {"color": f"C{number % 10}", "label": f"{row['kind']}, {row['other']}"}
-            line_with_band(below, one, "cosine", ("low", "high"), band_alpha=0.12, **look)
+            line_with_band(below, of_kinds, "cosine", ("low", "high"), band_alpha=0.12, **look)
         below.set_ylim(-1, 1)
         below.legend(fontsize=7, loc="lower left")
     zero_line(*grid[1], color="0.5")
@@ -362,13 +366,13 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     """Draw differences in the plane of two principal components, with an arrow for the mean of each
     kind.
     """
-    found = PCA(2, svd_solver="full").fit(differences)
-    share = found.explained_variance_ratio_.sum()
+    components = PCA(2, svd_solver="full").fit(differences)
+    share = components.explained_variance_ratio_.sum()
     caption = f"PCA, {share:.0%} of the variance; arrows from no change (+) to the mean of a kind"
     figure, axes = panels(title, caption, (6.4, 5.4))
-    [origin] = found.transform(np.zeros((1, differences.shape[1])))
+    [origin] = components.transform(np.zeros((1, differences.shape[1])))
     for number, kind in enumerate(dict.fromkeys(kinds)):
-        places = found.transform(differences[np.asarray(kinds) == kind])
+        places = components.transform(differences[np.asarray(kinds) == kind])
         colour = f"C{number % 10}"
         axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
         axes.annotate(

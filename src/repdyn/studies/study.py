@@ -200,14 +200,14 @@ def show_title(name: str, details: str = "") -> None:
     )
 
 
-def show(found: str | pd.DataFrame, *columns: str) -> None:
+def show(table: str | pd.DataFrame, *columns: str) -> None:
     """Print a line as it is, or a table, or some of its columns, with four digits, and nothing for
     what is missing.
     """
-    if isinstance(found, pd.DataFrame):
-        chosen = found[[*columns] or found.columns]
-        found = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
-    PrintableConsole().print(found, markup=False, highlight=False, soft_wrap=True)
+    if isinstance(table, pd.DataFrame):
+        chosen = table[[*columns] or table.columns]
+        table = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
+    PrintableConsole().print(table, markup=False, highlight=False, soft_wrap=True)
 
 
 def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:

@@ -124,44 +124,46 @@ def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
     same id.
     """
     rows = []
-    for (one, first), (other, second) in combinations(vocabularies.items(), 2):
+    for (name, first), (other, second) in combinations(vocabularies.items(), 2):
         joined = first.merge(second, on="token", suffixes=("", "_other"))
         same = np.count_nonzero(joined["id"].eq(joined["id_other"]))
         sizes = {"tokens": len(first), "other_tokens": len(second)}
-        rows.append({"model": one, "other": other, **sizes, "shared": len(joined), "same_id": same})
+        rows.append(
+            {"model": name, "other": other, **sizes, "shared": len(joined), "same_id": same}
+        )
     return pd.DataFrame(rows)
 
 
 def looks_of(labels: Sequence[str], kinds: pd.DataFrame) -> list[str]:
     """Return the kind of each token, with function words, numbers and other scripts apart."""
-    known = dict(zip(kinds["token"], kinds["kind"], strict=True))
+    kind_of_token = dict(zip(kinds["token"], kinds["kind"], strict=True))
 
     def look(token: str) -> str:
         text = token.lstrip(WORD_MARKS) or token
         if (
-            known[token] == _CHARACTER
+            kind_of_token[token] == _CHARACTER
             and not unicodedata.name(text[0], "").startswith("LATIN")
             and not text.isascii()
         ):
             return "character of another script"
-        if known[token] == WORD and any(map(str.isdigit, text)):
+        if kind_of_token[token] == WORD and any(map(str.isdigit, text)):
             return "number"
         return (
             "function word"
-            if known[token] == WORD and is_function_word(text.lower())
-            else known[token]
+            if kind_of_token[token] == WORD and is_function_word(text.lower())
+            else kind_of_token[token]
         )
 
     return [look(label) for label in labels]
 
 
-def extreme_pairs(table: EmbeddingTable, found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def extreme_pairs(table: EmbeddingTable, pairs_by_end: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the pairs of rows with the most negative cosines and those nearest to zero, with their
     names.
     """
     ends = {
         end: measured.name_rows(pairs, table, table)
-        for end, pairs in found.items()
+        for end, pairs in pairs_by_end.items()
         if end != measured.LARGEST
     }
     return join_tables(ends, "pairs")
@@ -190,10 +192,10 @@ def across_tables(tables: Sequence[EmbeddingTable]) -> pd.DataFrame:
     of either sign.
     """
     rows = []
-    for one, other in combinations(tables, 2):
-        if one.rows.shape[1] != other.rows.shape[1]:
+    for left, other in combinations(tables, 2):
+        if left.rows.shape[1] != other.rows.shape[1]:
             continue
-        few, many = sorted((one, other), key=lambda table: len(table.rows))
+        few, many = sorted((left, other), key=lambda table: len(table.rows))
         unit = [
             normalize(table.rows.detach().cpu().double(), dim=1).float() for table in (few, many)
         ]
@@ -217,18 +219,18 @@ def start_of_text(
     """
     if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
         return {}
-    one, other = (
+    vector, other = (
         of.rows[of.labels.index(label)].cpu().double()
         for of, label in ((words, token), (positions, "0"))
     )
-    found = {
-        "cosine": torch.dot(one, other) / (one.norm() * other.norm()),
-        "length": one.norm(),
+    numbers = {
+        "cosine": torch.dot(vector, other) / (vector.norm() * other.norm()),
+        "length": vector.norm(),
         "length_of_position": other.norm(),
-        "distance": (one - other).norm(),
-        "largest_difference": (one - other).abs().max(),
+        "distance": (vector - other).norm(),
+        "largest_difference": (vector - other).abs().max(),
     }
-    return {"token": token, **{name: float(value) for name, value in found.items()}}
+    return {"token": token, **{name: float(value) for name, value in numbers.items()}}
 
 
 def sinusoids(like: EmbeddingTable) -> EmbeddingTable:
@@ -354,33 +356,41 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
         least two.
         """
         # of points ripser warns where they are as many as their components
-        found = ripser(pairwise_distances(points), maxdim=1, distance_matrix=True)["dgms"]
-        ended = (each[np.isfinite(each[:, 1])] for each in found)
+        diagrams = ripser(pairwise_distances(points), maxdim=1, distance_matrix=True)["dgms"]
+        ended = (diagram[np.isfinite(diagram[:, 1])] for diagram in diagrams)
         pieces, loops = (
-            pd.DataFrame(each[np.argsort(each[:, 0] - each[:, 1])], columns=columns)
-            for each in ended
+            pd.DataFrame(diagram[np.argsort(diagram[:, 0] - diagram[:, 1])], columns=columns)
+            for diagram in ended
         )
         return pieces, loops, [*(loops["death"] - loops["birth"]), 0.0, 0.0]
 
     records = []
     features = []
-    for kept in dict.fromkeys(min(kept, scores.shape[1]) for kept in (2, 3, 6, scores.shape[1])):
-        points = scores[:, :kept]
-        keys = {"table": table.name, "components": kept}
-        *found, (longest, second, *_) = search(points)
+    for n_components in dict.fromkeys(
+        min(n_components, scores.shape[1]) for n_components in (2, 3, 6, scores.shape[1])
+    ):
+        points = scores[:, :n_components]
+        keys = {"table": table.name, "components": n_components}
+        *diagrams, (longest, second, *_) = search(points)
         permuted = [
             np.apply_along_axis(random.permutation, 0, points) for _ in range(_N_PERMUTATIONS)
         ]
         values = {
             "longest": longest,
             "second": second,
-            "chance": max(float(search(each)[-1][0]) for each in permuted),
+            "chance": max(float(search(diagram)[-1][0]) for diagram in permuted),
         }
         records.append(
-            {**keys, "loops": len(found[1]), **values, **dict(*found[1].head(1).to_dict("records"))}
+            {
+                **keys,
+                "loops": len(diagrams[1]),
+                **values,
+                **dict(*diagrams[1].head(1).to_dict("records")),
+            }
         )
         features += [
-            each.assign(**keys, dimension=dimension) for dimension, each in enumerate(found)
+            diagram.assign(**keys, dimension=dimension)
+            for dimension, diagram in enumerate(diagrams)
         ]
     return pd.DataFrame(records), pd.concat(features, ignore_index=True)
 
@@ -407,15 +417,18 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
         word_probe_asked: the probability of each part for the words of :data:`ASKED`. Nothing for
             too few words.
     """
-    known = {part: [rows[word] for word in words if word in rows] for part, words in PARTS.items()}
-    n = min(map(len, known.values()))
+    rows_by_part = {
+        part_of_speech: [rows[word] for word in words if word in rows]
+        for part_of_speech, words in PARTS.items()
+    }
+    n = min(map(len, rows_by_part.values()))
     if n < FEWEST:
         return {}
     random = np.random.RandomState(seed)
     vectors = table.rows.detach().cpu().double().numpy()
-    chosen = np.concatenate([random.permutation(of_part)[:n] for of_part in known.values()])
+    chosen = np.concatenate([random.permutation(of_part)[:n] for of_part in rows_by_part.values()])
     x = vectors[chosen]
-    y = np.repeat([*known], n)
+    y = np.repeat([*rows_by_part], n)
     accuracies = []
     probabilities = []
     hidden = MLPClassifier((_HIDDEN,), alpha=1.0, max_iter=1000, random_state=seed)
@@ -424,15 +437,17 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
         folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
         correct = np.asarray(cross_val_predict(model, x, y, cv=folds)) == y
         low, high = binomtest(int(correct.sum()), len(y)).proportion_ci(method="wilson")
-        shares = {part: correct[y == part].mean() for part in known}
+        shares = {
+            part_of_speech: correct[y == part_of_speech].mean() for part_of_speech in rows_by_part
+        }
         interval = {"accuracy": correct.mean(), "low": low, "high": high}
         accuracies.append({"probe": name, "words": len(y), **interval, **shares})
         model.fit(x, y)
         for word in (word for word in ASKED if word in rows):
-            found = dict(
+            probability = dict(
                 zip(model.classes_, model.predict_proba(vectors[[rows[word]]])[0], strict=True)
             )
-            probabilities.append({"probe": name, "word": word, **found})
+            probabilities.append({"probe": name, "word": word, **probability})
     return {"word_probe": pd.DataFrame(accuracies), "word_probe_asked": pd.DataFrame(probabilities)}
 
 
@@ -449,8 +464,8 @@ def compare_opposites(
     cosine than that of an opposite pair, ties counting half. Nothing is returned for too few pairs.
     """
     pairs = {
-        kind: [pair for pair in known if all(word in rows for word in pair)]
-        for kind, known in PAIRS.items()
+        kind: [pair for pair in pairs_of_kind if all(word in rows for word in pair)]
+        for kind, pairs_of_kind in PAIRS.items()
     }
     if min(map(len, pairs.values())) < FEWEST:
         return {}
@@ -459,7 +474,7 @@ def compare_opposites(
     x = table.rows.detach().cpu().double().numpy()
     of_adjectives = {
         *PARTS["adjective"],
-        *(word for known in PAIRS.values() for pair in known for word in pair),
+        *(word for pairs_of_kind in PAIRS.values() for pair in pairs_of_kind for word in pair),
     }
     adjectives = x[[rows[word] for word in sorted(of_adjectives & set(rows))]]
     taken = {
@@ -467,32 +482,32 @@ def compare_opposites(
         "mean of all rows": x - x.mean(0),
         "mean of adjectives": x - adjectives.mean(0),
     }
-    for kept in (2, 10, 50):
-        common = PCA(min(kept, *adjectives.shape), svd_solver="full").fit(adjectives)
-        taken[f"mean and {kept} components"] = x - common.inverse_transform(common.transform(x))
+    for n_pairs in (2, 10, 50):
+        common = PCA(min(n_pairs, *adjectives.shape), svd_solver="full").fit(adjectives)
+        taken[f"mean and {n_pairs} components"] = x - common.inverse_transform(common.transform(x))
     records = []
     for name, vectors in taken.items():
         cosines = {}
         for kind, of_kind in pairs.items():
             one, other = (vectors[[rows[pair[side]] for pair in of_kind]] for side in (0, 1))
-            found = cosines[kind] = 1 - paired_cosine_distances(one, other)
+            distances = cosines[kind] = 1 - paired_cosine_distances(one, other)
             interval = bootstrapped(
-                (found,), np.mean, n_resamples=_N_BOOTSTRAP, rng=seed, method="percentile"
+                (distances,), np.mean, n_resamples=_N_BOOTSTRAP, rng=seed, method="percentile"
             )
             low, high = interval.confidence_interval
             opposites = cosines["opposites"]
-            above = mannwhitneyu(found, opposites).statistic / (len(found) * len(opposites))
+            above = mannwhitneyu(distances, opposites).statistic / (len(distances) * len(opposites))
             values = {
-                "cosine": found.mean(),
+                "cosine": distances.mean(),
                 "low": low,
                 "high": high,
-                "negative": (found < 0).mean(),
+                "negative": (distances < 0).mean(),
             }
             records.append(
                 {
                     "removed": name,
                     "pairs": kind,
-                    "n": len(found),
+                    "n": len(distances),
                     **values,
                     "above_opposites": above,
                 }

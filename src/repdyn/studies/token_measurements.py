@@ -84,12 +84,14 @@ def capture_sentence(loaded: LoadedModel, sentence: str) -> SentenceStates:
     """Run the model once on a sentence and return the states of all its tokens."""
     ids = encode_sentence(loaded, sentence)
     states = reading.layer_states(loaded, [ids], captures=CAPTURES)
-    found = SentenceStates(ids=ids, vectors={}, embeddings=states.embeddings, reasons=[])
+    captured = SentenceStates(ids=ids, vectors={}, embeddings=states.embeddings, reasons=[])
     for layer in states:
-        found.vectors.update({(layer.index, state): vectors for state, vectors in states_of(layer)})
+        captured.vectors.update(
+            {(layer.index, state): vectors for state, vectors in states_of(layer)}
+        )
         if isinstance(layer.after_attention, str):
-            found.reasons.append(f"layer {layer.index}: {layer.after_attention}")
-    return found
+            captured.reasons.append(f"layer {layer.index}: {layer.after_attention}")
+    return captured
 
 
 def compare_sentence(
@@ -99,10 +101,10 @@ def compare_sentence(
     k: int,
     with_positions: bool = False,
     by_distance: bool = False,
-    place: int | None = None,
+    position: int | None = None,
 ) -> VocabularyComparison:
     """Compare the tokens of a sentence with the rows of the model's input embedding."""
-    positions, at = None, slice(None) if place is None else slice(place, place + 1)
+    positions, at = None, slice(None) if position is None else slice(position, position + 1)
     some = states._replace(
         ids=states.ids[at], vectors={key: each[at] for key, each in states.vectors.items()}
     )
@@ -122,14 +124,14 @@ def states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:
 
 
 @contextmanager
-def comparable(loaded: LoadedModel, found: Tensor | str) -> Iterator[Tensor]:
+def comparable(loaded: LoadedModel, embeddings: Tensor | str) -> Iterator[Tensor]:
     """Yield the captured input embeddings; raise ValueError in place of UndefinedError."""
-    if isinstance(found, str):
+    if isinstance(embeddings, str):
         raise ValueError(
-            f"expected a model with a table of input embeddings, got {loaded.name}: {found}"
+            f"expected a model with a table of input embeddings, got {loaded.name}: {embeddings}"
         )
     try:
-        yield found
+        yield embeddings
     except UndefinedError as undefined:
         raise ValueError(
             f"expected vectors that can be compared with the input embeddings of {loaded.name}, "
@@ -173,21 +175,23 @@ def _with_positions(
     lookups = reading.find_lookups(
         loaded.model, reading.ordinary_tokens(range(len(table)), loaded.tokenizer)
     )
-    found = [lookup for lookup in lookups if lookup.kind == "position"]
-    if len(found) != 1 or found[0].weight.shape[1] != table.shape[1]:
+    position_lookups = [lookup for lookup in lookups if lookup.kind == "position"]
+    if len(position_lookups) != 1 or position_lookups[0].weight.shape[1] != table.shape[1]:
         tables = (
-            ", ".join(f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in found)
+            ", ".join(
+                f"{lookup.parameter} {tuple(lookup.weight.shape)}" for lookup in position_lookups
+            )
             or "none"
         )
         raise ValueError(
             f"expected one table of positions with {table.shape[1]} dimensions, got {tables} in "
             f"{loaded.name}; take the position embeddings off"
         )
-    positions = found[0].weight[found[0].first_row :][: len(ids)]
-    own = torch.tensor([ids], device=table.device)
+    positions = position_lookups[0].weight[position_lookups[0].first_row :][: len(ids)]
+    own_positions = torch.tensor([ids], device=table.device)
     with torch.no_grad():
-        embedded = loaded.model.get_input_embeddings()(own)[0].double()
-        rows = table[own[0]].double()
+        embedded = loaded.model.get_input_embeddings()(own_positions)[0].double()
+        rows = table[own_positions[0]].double()
     scale = float((embedded * rows).sum() / rows.square().sum())
     return table if abs(scale - 1) < 1e-6 else table * scale, positions.to(table.device)
 
@@ -228,23 +232,23 @@ def compare_with_vocabulary(
     """
     ids, states = (
         sentence.ids,
-        torch.stack([each.to(table.device) for each in sentence.vectors.values()]),
+        torch.stack([flat.to(table.device) for flat in sentence.vectors.values()]),
     )
     # with positions every token has a vocabulary of its own
     places = [slice(None)] if positions is None else [slice(n, n + 1) for n in range(len(ids))]
     parts = []
-    for place in places:
+    for position in places:
         vocabulary = Vocabulary(
-            table, None if positions is None else positions[place][0], by_distance=by_distance
+            table, None if positions is None else positions[position][0], by_distance=by_distance
         )
-        x = states[:, place].flatten(0, 1)
-        own = torch.tensor(ids[place], device=table.device).repeat(len(states))
-        found = (
-            to_own(x, own, vocabulary),
-            token_ranks(x, own, vocabulary),
+        x = states[:, position].flatten(0, 1)
+        own_ids = torch.tensor(ids[position], device=table.device).repeat(len(states))
+        comparisons = (
+            to_own(x, own_ids, vocabulary),
+            token_ranks(x, own_ids, vocabulary),
             *nearest_rows(x, vocabulary, k),
         )
-        parts.append([each.unflatten(0, (len(states), -1)) for each in found])
+        parts.append([flat.unflatten(0, (len(states), -1)) for flat in comparisons])
     values, ranks, near, rows = (
         torch.cat(part, 1).cpu().numpy() for part in zip(*parts, strict=True)
     )
@@ -310,7 +314,7 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     sequence_of = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)
     weights = reading.attention_weights(loaded, probe, n_tokens=len(probe.tokens))
     in_class = {name: probe.classes[name].numpy() for name in CLASSES}
-    found: dict[State, dict[int, tuple[np.ndarray, np.ndarray]]] = {}
+    measured: dict[State, dict[int, tuple[np.ndarray, np.ndarray]]] = {}
     steps = []
     attention = []
     with comparable(loaded, states.embeddings) as table:
@@ -319,7 +323,7 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
             for state, vectors in states_of(layer):
                 given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
                 values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
-                found.setdefault(state, {})[layer.index] = values
+                measured.setdefault(state, {})[layer.index] = values
             if layer.index:
                 with suppress(UndefinedError):
                     received = received_attention(weights.of(layer.stack, layer.index), in_class)
@@ -329,9 +333,9 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
                 moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
                 steps.append((layer.index, *common_direction(*moved)))
     parts: dict[str, list[pd.DataFrame]] = {}
-    for state, of_layers in found.items():
+    for state, of_layers in measured.items():
         # what enters the first block comes before its attention, too
-        layers = {0: found["block"][0], **of_layers}
+        layers = {0: measured["block"][0], **of_layers}
         of_state = class_tables(
             layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure
         )
@@ -353,19 +357,19 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     There is a row for each different token of ``ids``, (n,), with the class that it has more often;
     none for tokens whose embedding is zero.
     """
-    tokens, place = ids.unique(return_inverse=True)
-    count = torch.bincount(place)
-    functions = torch.bincount(place, weights=is_function.to(place.device).double())
+    tokens, inverse = ids.unique(return_inverse=True)
+    count = torch.bincount(inverse)
+    functions = torch.bincount(inverse, weights=is_function.to(inverse.device).double())
     nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
     tokens = tokens[nonzero]
     count = count[nonzero]
     functions = functions[nonzero]
-    found, rows = nearest_rows(
+    neighbours, rows = nearest_rows(
         vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1
     )
     # the row itself is the nearest, or one of several that equal it: leave one of them out
     own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
-    others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
+    others = neighbours.sum(1) - neighbours.gather(1, own.unsqueeze(1)).squeeze(1)
     columns = {
         "token_id": tokens.tolist(),
         "class": np.where((2 * functions > count).cpu(), "function", "content"),
@@ -447,7 +451,7 @@ def class_tables(
     """
     numbers = [*layers]
     values, ranks = (np.stack(parts).astype(float) for parts in zip(*layers.values(), strict=True))
-    found: dict[str, list[pd.DataFrame]] = {
+    tables: dict[str, list[pd.DataFrame]] = {
         kind: [] for kind in ("classes", "changes", "jumps", "points")
     }
     random = np.random.RandomState(0)
@@ -460,7 +464,7 @@ def class_tables(
             "rank_q75": high,
         }
         keys = {"layer": numbers, "class": name, "tokens": len(tokens)}
-        found["classes"].append(
+        tables["classes"].append(
             pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)})
         )
         some = random.permutation(tokens)[:POINTS]
@@ -470,20 +474,20 @@ def class_tables(
             "token": np.tile(some, len(numbers)),
         }
         cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
-        found["points"].append(pd.DataFrame({**places, **cells}))
+        tables["points"].append(pd.DataFrame({**places, **cells}))
 
     def add(estimate: Estimate, of_class: str, quantity: str, layers: Sequence[object]) -> None:
         keys = {"layer": layers, "class": of_class, "quantity": quantity}
-        found["changes"].append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
+        tables["changes"].append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
 
     for quantity, of_tokens in {measure: values, "log_rank": np.log10(1 + ranks)}.items():
         for name, level in class_means(of_tokens, members, sequences).items():
             change = level.map(np.diff)
             largest = int(np.abs(change.values).argmax())
-            jump = change.map(lambda part, at=largest: part[..., [at]])
-            returned = level.map(lambda part, at=largest: _returned(part, at))
+            jump = change.map(lambda at_layers, at=largest: at_layers[..., [at]])
+            returned = level.map(lambda at_layers, at=largest: _returned(at_layers, at))
             keys = {"layer": numbers[largest + 1], "class": name, "quantity": quantity}
-            found["jumps"].append(
+            tables["jumps"].append(
                 pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")})
             )
             add(level, name, quantity, numbers)
@@ -497,15 +501,16 @@ def class_tables(
         ).items():
             add(shares, name, quantity, later)
     moved = [
-        np.vstack([part, part.sum(0)]) for part in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))
+        np.vstack([at_layers, at_layers.sum(0)])
+        for at_layers in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))
     ]
-    of_ranks, of_values = (class_means(part, members, sequences) for part in moved)
+    of_ranks, of_values = (class_means(at_layers, members, sequences) for at_layers in moved)
     for name in members:
         ratio = of_ranks[name].map(
             lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name]
         )
         add(ratio, name, "ranks_per_0.01", later)
-    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in found.items()}
+    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in tables.items()}
 
 
 def _returned(levels: np.ndarray, jump: int) -> np.ndarray:
@@ -537,15 +542,19 @@ def received_attention(
     """
     lengths = [len(tokens) for _, tokens in weights]
     length = max(set(lengths), key=lengths.count)
-    kept = [(of_sequence, tokens) for of_sequence, tokens in weights if len(tokens) == length]
-    seen = [(of_sequence != 0).any(0).double() for of_sequence, _ in kept]
+    same_length = [
+        (of_sequence, tokens) for of_sequence, tokens in weights if len(tokens) == length
+    ]
+    seen = [(of_sequence != 0).any(0).double() for of_sequence, _ in same_length]
     even = np.stack([(one / one.sum(1, keepdim=True)).sum(0).cpu().numpy() for one in seen])
-    received = np.stack([of_sequence.double().sum(1).cpu().numpy() for of_sequence, _ in kept])
+    received = np.stack(
+        [of_sequence.double().sum(1).cpu().numpy() for of_sequence, _ in same_length]
+    )
     received = np.concatenate([received, received.mean(1, keepdims=True)], axis=1)
     by_position = (received.sum(0) - received) / (len(received) - 1)
-    tokens = np.concatenate([numbers for _, numbers in kept])
+    tokens = np.concatenate([numbers for _, numbers in same_length])
     members = {name: np.flatnonzero(mask[tokens]) for name, mask in classes.items()}
-    sequences = np.repeat(np.arange(len(kept)), length)
+    sequences = np.repeat(np.arange(len(same_length)), length)
     heads = pd.array([*range(received.shape[1] - 1), None], dtype="Int64")
     of_even = class_means(even.reshape(1, -1), members, sequences)
     tables: dict[str, dict[str, np.ndarray]] = {}

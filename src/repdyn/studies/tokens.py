@@ -60,9 +60,9 @@ class TokenStudy(Study):
         name, sentence, positions = loaded.name, self.options.sentence, self.options.positions
         states = measured.capture_sentence(loaded, sentence)
         settings = {"k": self.options.nearest, "by_distance": self.options.distance}
-        found = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
-        table, caption = found.table, "Compared with the input embeddings."
-        self.tables.update(tokens=table, nearest=found.nearest)
+        comparison = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
+        table, caption = comparison.table, "Compared with the input embeddings."
+        self.tables.update(tokens=table, nearest=comparison.nearest)
         if positions:
             caption = (
                 "Compared with the input embeddings, the token's position embedding added to every "
@@ -71,7 +71,7 @@ class TokenStudy(Study):
             show_title(f"{name}: what the embeddings of positions change, mean over tokens")
             self.add(
                 "positions",
-                position_effect(found, measured.compare_sentence(loaded, states, **settings)),
+                position_effect(comparison, measured.compare_sentence(loaded, states, **settings)),
             )
         show_title(f"{name}: rank of each token's own embedding among the input embeddings")
         show(_ranks(table))
@@ -205,10 +205,12 @@ def trajectory_figure(
         f"{name}: {sentence}", caption, (11, 5.2), table, QUANTITIES[quantity]
     )
     for axes, rows in zip(grid, of_states, strict=True):
-        for number, (place, line) in enumerate(rows.groupby("position")):
+        for number, (position, line) in enumerate(rows.groupby("position")):
             values = line[quantity]
             if is_rank:  # tokens of rank 0 would hide each other: each has a height of its own
-                values = values + np.where(values == 0, -(cast(int, place) + 1) / (n_tokens + 1), 0)
+                values = values + np.where(
+                    values == 0, -(cast(int, position) + 1) / (n_tokens + 1), 0
+                )
             look = {"color": f"C{number % 10}", "linestyle": _DASHES[number // 10 % len(_DASHES)]}
             look |= {"marker": "o", "markersize": 3, "linewidth": 1.4}
             axes.plot(line["layer"], values, label=line["token"].iloc[0], **look)
@@ -236,14 +238,14 @@ def class_figure(name: str, table: pd.DataFrame, text: str) -> Figure:
     figure, grid, of_states = _by_state(
         f"{name}: words of {text}", caption, (11, 9), table, *labels
     )
-    for (cosine, rank, kept), of_state in zip(grid.T, of_states, strict=True):
+    for (cosine, rank, top1_match), of_state in zip(grid.T, of_states, strict=True):
         for label, rows in of_state.groupby("class", sort=False):
             look = {**_MARKED, "color": _COLOURS[str(label)]}
             of_class = f"{label} words ({rows['tokens'].iloc[0]:,} tokens)"
             cosine.plot(rows["layer"], rows[measure], label=of_class, **look)
             line_with_band(rank, rows, "rank", ("rank_q25", "rank_q75"), band_alpha=0.18, **look)
-            kept.plot(rows["layer"], rows["kept"], **look)
-        kept.set_ylim(0, 1.03)
+            top1_match.plot(rows["layer"], rows["kept"], **look)
+        top1_match.set_ylim(0, 1.03)
     layer_axis(*grid[-1])
     _rank_axis(grid[1, 0], max(table["rank_q75"]))
     grid[0, -1].legend()

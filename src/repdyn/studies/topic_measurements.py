@@ -86,10 +86,10 @@ class TextTopics:
     def of_words(self, document: int, words: Sequence[str]) -> np.ndarray:
         """Return the most likely topic of each word in a document, (n,) int64, -1 for none: the one
         with the largest share of the word, times its share of the document."""
-        known = pd.Index(self.words).get_indexer(list(words))
-        joint = self.word_shares[:, known].T * self.document_shares[document]
+        numbers = pd.Index(self.words).get_indexer(list(words))
+        joint = self.word_shares[:, numbers].T * self.document_shares[document]
         likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
-        return np.where((known >= 0) & likely, joint.argmax(axis=1), -1)
+        return np.where((numbers >= 0) & likely, joint.argmax(axis=1), -1)
 
     def probe(
         self,
@@ -107,11 +107,11 @@ class TextTopics:
         All sequences have one length, special tokens included. As many vectors as possible are
         measured, in batches of at most 4096. ``tokens_of_words`` have their word's topic.
         """
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        words_found: list[tuple[np.ndarray, np.ndarray]] = []
         special = sorted(set(tokenizer.all_special_ids))
         design = Design("documents", window_tokens=sequence_length)
         for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
-            if len(found) == n_sequences:
+            if len(words_found) == n_sequences:
                 break
             text = [self.documents[document]]
             tokens, lengths, words, _ = tokenize_windows(
@@ -131,14 +131,14 @@ class TextTopics:
             topics[chosen] = self.of_words(
                 document, [words.lexicon.words[word] for word in numbers[chosen]]
             )
-            found.append((ids, topics))
-        if len(found) < n_sequences:
+            words_found.append((ids, topics))
+        if len(words_found) < n_sequences:
             raise ValueError(
                 f"expected {n_sequences} documents of at least {sequence_length} tokens, got "
-                f"{len(found)} among {len(self.documents)}; give more or longer documents, or take "
-                "fewer or shorter sequences"
+                f"{len(words_found)} among {len(self.documents)}; give more or longer documents, "
+                "or take fewer or shorter sequences"
             )
-        ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
+        ids, topics = (np.stack(arrays) for arrays in zip(*words_found, strict=True))
         if (topics < 0).all():
             why = "a token of its own" if tokens_of_words == "whole" else "in these sequences"
             raise ValueError(
@@ -204,11 +204,11 @@ def block_table(products: pd.DataFrame) -> pd.DataFrame:
     """Return the mean over each block of products of words, by topic: topic, other, mean; no word
     with itself.
     """
-    one, other = np.nonzero(~np.eye(len(products), dtype=bool))
+    row, other = np.nonzero(~np.eye(len(products), dtype=bool))
     pairs = {
-        "topic": products.index[one],
+        "topic": products.index[row],
         "other": products.index[other],
-        "mean": products.to_numpy()[one, other],
+        "mean": products.to_numpy()[row, other],
     }
     return pd.DataFrame(pd.DataFrame(pairs).groupby(["topic", "other"], as_index=False).mean())
 
@@ -290,21 +290,21 @@ def _of_table(
     """
     if isinstance(table, str):
         return pd.DataFrame({"layer": TABLE, "product": [*PRODUCTS], "reason": table}), None
-    known = (
+    words_of_topics = (
         pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]})
         .value_counts()
         .reset_index()
     )
     # of two topics that are as frequent the first
-    known = known.sort_values(
+    words_of_topics = words_of_topics.sort_values(
         ["word", "count", "topic"], ascending=[True, False, True]
     ).drop_duplicates("word")
-    words, labels = (torch.tensor(known[name].to_numpy()) for name in ("word", "topic"))
+    words, labels = (torch.tensor(words_of_topics[name].to_numpy()) for name in ("word", "topic"))
     # the control of a table of words, whose order means nothing
     random = np.random.RandomState(seed)
     others = [labels[torch.from_numpy(random.permutation(len(labels)))] for _ in range(N_CONTROLS)]
     rows = vector_gaps(table[words.to(table.device)], words, [labels, *others])
-    chosen = known.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
+    chosen = words_of_topics.sort_values(["topic", "count"], ascending=[True, False], kind="stable")
     chosen = chosen.groupby("topic").head(WORDS_OF_TOPIC)
     vectors = table[torch.tensor(chosen["word"].to_numpy(), device=table.device)].double()
     of_topics = pd.Index(chosen["topic"])
@@ -354,24 +354,26 @@ def attention_gaps(
     """Compute the gaps of one layer's attention, from the weights of each sequence, (heads, n, n),
     with the numbers of its tokens, (n,), and ids, topics and those of ``others``, (n_tokens,) of
     the probe; see :func:`over_sequences`."""
-    found: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
+    by_name: dict[str, list[Tensor]] = {name: [] for name in (*PAIRS, "gap", "control", "evenness")}
     for of_sequence, tokens in weights:
         words = ids[tokens]
-        own = topics[tokens]
+        own_topics = topics[tokens]
         for pairs in PAIRS:
-            found[pairs].append(kernels.attention_topic_mean(of_sequence, words, own, pairs=pairs))
-        found["gap"].append(found["same"][-1] - found["different"][-1])
+            by_name[pairs].append(
+                kernels.attention_topic_mean(of_sequence, words, own_topics, pairs=pairs)
+            )
+        by_name["gap"].append(by_name["same"][-1] - by_name["different"][-1])
         under_others = [
             kernels.attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others
         ]
-        found["control"].append(torch.stack(under_others).nanmean(dim=0))
-        found["evenness"].append(kernels.attention_evenness(of_sequence))
+        by_name["control"].append(torch.stack(under_others).nanmean(dim=0))
+        by_name["evenness"].append(kernels.attention_evenness(of_sequence))
     return over_sequences(
-        {name: torch.stack(values).cpu().numpy() for name, values in found.items()}
+        {name: torch.stack(values).cpu().numpy() for name, values in by_name.items()}
     )
 
 
-def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
+def over_sequences(by_sequence: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Average what was found in sequences: by name, (n_sequences, heads), NaN for a sequence
     without a value.
 
@@ -379,7 +381,7 @@ def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
     gap minus control, over the sequences that have both; its standard error takes sequences as
     independent.
     """
-    difference = found["gap"] - found["control"]
+    difference = by_sequence["gap"] - by_sequence["control"]
     n_sequences = int(np.isfinite(difference).all(axis=1).sum())
     if n_sequences < 2:
         raise UndefinedError(
@@ -388,7 +390,7 @@ def over_sequences(found: Mapping[str, np.ndarray]) -> pd.DataFrame:
         )
     columns = {
         name: np.column_stack([x, x.mean(axis=1)])
-        for name, x in {**found, "difference": difference}.items()
+        for name, x in {**by_sequence, "difference": difference}.items()
     }
     frame = pd.DataFrame({name: np.nanmean(values, axis=0) for name, values in columns.items()})
     frame["standard_error"] = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(
@@ -411,7 +413,7 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
         cosines has reached half; missing if it is not known).
     """
     measured = measurements(rows)
-    found = []
+    records = []
     for metric in (name for name in GAPS if name in metrics_of(measured)):
         values, margins = (grid(measured, metric, "all", column) for column in ("value", "margin"))
         for layer in values.index:
@@ -423,14 +425,14 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
                 if abs(final) <= margin
                 else {name: _reached(curve, share) for name, share in SHARES.items()}
             )
-            found.append(
+            records.append(
                 {"metric": metric, "layer": layer, "final": final, "margin": margin, **steps}
             )
-    if not found:
+    if not records:
         raise ValueError(
             f"expected a training with one of {', '.join(GAPS)}, got none; name them with --metrics"
         )
-    table = pd.DataFrame(found).reindex(columns=["metric", "layer", "final", "margin", *SHARES])
+    table = pd.DataFrame(records).reindex(columns=["metric", "layer", "final", "margin", *SHARES])
     table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values(
         [*SHARES, "metric", "layer"], ignore_index=True
     )

@@ -77,25 +77,28 @@ class TopicStudy(Study):
             seed=options.seed,
             name=self.text,
         )
-        found = measured.measure_topics(loaded, probe, title=loaded.name, seed=options.seed)
-        show_gaps(loaded.name, found)
-        self.found[loaded.name] = found
+        measurements = measured.measure_topics(loaded, probe, title=loaded.name, seed=options.seed)
+        show_gaps(loaded.name, measurements)
+        self.found[loaded.name] = measurements
 
     def finish(self) -> None:
         if self.found:
             for kind in ("embeddings", "attention"):
-                parts = [getattr(one, kind).assign(model=name) for name, one in self.found.items()]
+                parts = [
+                    getattr(measurements, kind).assign(model=name)
+                    for name, measurements in self.found.items()
+                ]
                 self.tables[kind] = pd.concat(parts).dropna(subset="gap").drop(columns="reason")
             self.figures["depth"] = depth_figure(self.found)
         blocks = {}
-        for name, one in self.found.items():
-            if one.words is not None:
-                blocks[name] = measured.block_table(one.words)
+        for name, measurements in self.found.items():
+            if measurements.words is not None:
+                blocks[name] = measured.block_table(measurements.words)
                 self.figures[f"{file_name(name)}_blocks"] = blocks_figure(
-                    name, one.words, blocks[name]
+                    name, measurements.words, blocks[name]
                 )
-            if len(one.attention.dropna(subset="gap")):
-                self.figures[f"{file_name(name)}_heads"] = heads_figure(name, one)
+            if len(measurements.attention.dropna(subset="gap")):
+                self.figures[f"{file_name(name)}_heads"] = heads_figure(name, measurements)
         if blocks:
             self.tables["blocks"] = join_tables(blocks, "model")
         if self.options.store:
@@ -156,20 +159,24 @@ def topics(
     run_study(TopicStudy, loading, locals())
 
 
-def show_gaps(name: str, found: TopicMeasurements) -> None:
+def show_gaps(name: str, measurements: TopicMeasurements) -> None:
     """Print the gaps of a model layer by layer, those of the attention as means over heads."""
     show_title(
-        name, f"{len(found.ids):,} tokens with topics, {len(found.ids.unique()):,} different"
+        name,
+        f"{len(measurements.ids):,} tokens with topics, "
+        f"{len(measurements.ids.unique()):,} different",
     )
     show("cosine and inner product of two words of the same topic, of different topics:")
-    show(found.embeddings, "layer", "product", "same", "different", "gap", "control")
-    attention = select(found.attention, head=None).copy()
+    show(measurements.embeddings, "layer", "product", "same", "different", "gap", "control")
+    attention = select(measurements.attention, head=None).copy()
     shown = ["same", "different", "gap", "control", "difference", "standard_error"]
-    attention[shown] *= found.length
-    show(f"attention, times even attention (a weight of 1 / {found.length}):")
+    attention[shown] *= measurements.length
+    show(f"attention, times even attention (a weight of 1 / {measurements.length}):")
     show(attention, "layer", *shown, "evenness")
     for reason in (
-        pd.concat([found.embeddings["reason"], found.attention["reason"]]).dropna().unique()
+        pd.concat([measurements.embeddings["reason"], measurements.attention["reason"]])
+        .dropna()
+        .unique()
     ):
         show(f"no value where {reason}")
 
@@ -186,11 +193,11 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     title = "Topics: words of one topic, and of different topics"
     figure, grid = panels(title, caption, (9.5, 7.4), 2, 2, sharex="col")
     (cosine, attention), (cosine_gap, attention_gap) = grid
-    for number, (name, one) in enumerate(models.items()):
+    for number, (name, measurements) in enumerate(models.items()):
         look: dict[str, Any] = {"color": series_colour(number), "marker": "o", "markersize": 4}
-        found = select(one.embeddings, product="cosine").dropna(subset="gap")
-        layers = found.loc[found["layer"] != TABLE]
-        table = select(found, layer=TABLE)
+        gaps = select(measurements.embeddings, product="cosine").dropna(subset="gap")
+        layers = gaps.loc[gaps["layer"] != TABLE]
+        table = select(gaps, layer=TABLE)
         x = layers["layer"].astype(int)
         control = layers["control"]
         spread = layers["control_std"]
@@ -204,9 +211,9 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
         before = np.full(len(table), -0.35)
         _draw_means(cosine, before, table, of_table)
         cosine_gap.errorbar(before, table["gap"], table["control_std"], capsize=2, **of_table)
-        means = select(one.attention, head=None).dropna(subset="gap")
+        means = select(measurements.attention, head=None).dropna(subset="gap")
         scaled = means.reindex(columns=[*measured.PAIRS, "difference", "standard_error"]).mul(
-            one.length
+            measurements.length
         )
         _draw_means(attention, means["layer"], scaled, look)
         attention_gap.errorbar(
@@ -251,13 +258,13 @@ def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figur
     return figure
 
 
-def heads_figure(name: str, found: TopicMeasurements) -> Figure:
+def heads_figure(name: str, measurements: TopicMeasurements) -> Figure:
     """Draw the gap of each head of each layer minus its control, as a multiple of even
     attention.
     """
-    heads = found.attention.dropna(subset=["gap", "head"])
+    heads = measurements.attention.dropna(subset=["gap", "head"])
     values, errors = (
-        heads.pivot(index="layer", columns="head", values=column) * found.length
+        heads.pivot(index="layer", columns="head", values=column) * measurements.length
         for column in ("difference", "standard_error")
     )
     caption = f"Bold: {BOLD_FROM:g} standard errors from 0, or more."

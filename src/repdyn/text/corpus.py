@@ -224,14 +224,16 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
 
     name, *settings = source.removeprefix(DATASET).split(",")
     pairs = (setting.partition("=") for setting in settings)
-    given = {"split": "train", "column": "text"} | {key: value for key, _, value in pairs}
+    options = {"split": "train", "column": "text"} | {key: value for key, _, value in pairs}
     form = f"expected {DATASET}NAME,config=...,split=...,column=..."
-    if unknown := set(given) - {"config", "split", "column"}:
+    if unknown := set(options) - {"config", "split", "column"}:
         raise ValueError(f"{form}, got {', '.join(sorted(unknown))} in {source!r}")
-    column = given["column"]
+    column = options["column"]
     data = bytearray()
     try:
-        rows: Any = load_dataset(name, given.get("config"), split=given["split"], streaming=True)
+        rows: Any = load_dataset(
+            name, options.get("config"), split=options["split"], streaming=True
+        )
         for row in rows:
             if not isinstance(row.get(column), str):
                 raise ValueError(
@@ -326,7 +328,7 @@ def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
         corpus = read_corpus(path)
         if corpus.name == enwik8_name(ENWIK8_BYTES):
             return corpus
-        found = f"sha256 {corpus.sha256}, {len(corpus.data):,} bytes"
+        content = f"sha256 {corpus.sha256}, {len(corpus.data):,} bytes"
     except ValueError as error:
-        found = f"another file ({error})"
-    raise ValueError(f"expected enwik8 at {origin}, got {found}; {remedy}")
+        content = f"another file ({error})"
+    raise ValueError(f"expected enwik8 at {origin}, got {content}; {remedy}")

@@ -101,18 +101,18 @@ class Ranks:
                 f"{values[other]!r} on rank {other}; give all ranks the same"
             )
 
-    def gather(self, part: Tensor, longest: int, owner: int) -> list[Tensor] | None:
+    def gather(self, tensor: Tensor, longest: int, owner: int) -> list[Tensor] | None:
         """Return the rows of all ranks, (longest, dim) from each, in memory and zero-padded, on
-        their owner; None on the others. ``part`` has this rank's, (n_rows, dim), on any device, and
-        ``longest`` the largest number of a rank."""
+        their owner; None on the others. ``tensor`` has this rank's, (n_rows, dim), on any device,
+        and ``longest`` the largest number of a rank."""
         # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
-        sent = part.cpu().contiguous().view(torch.uint8)
+        sent = tensor.cpu().contiguous().view(torch.uint8)
         sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
         received = (
             [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None
         )
         dist.gather(sent, received, group=self._group, group_dst=owner)
-        return None if received is None else [piece.view(part.dtype) for piece in received]
+        return None if received is None else [piece.view(tensor.dtype) for piece in received]
 
 
 ALONE = Ranks(None)

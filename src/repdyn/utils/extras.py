@@ -32,10 +32,10 @@ def require(extra: str, what: str, *packages: str) -> None:
     """
     for package in packages:
         try:
-            found = find_spec(package)
+            spec = find_spec(package)
         except ModuleNotFoundError:
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             raise _missing(package, extra, what)
 
 

@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 Options = TypeVar("Options")
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that most likely replaces a mistyped one, or None."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of an error message that suggests the closest of the known names; "" where
     none is close.
 
     >>> did_you_mean("twonn", ["anisotropy", "two_nn"]), did_you_mean("x", ["two_nn"])
     ("; did you mean 'two_nn'?", '')
     """
-    near = closest(name, known)
+    near = closest(name, names)
     return f"; did you mean {near!r}?" if near else ""
 
 
@@ -29,8 +29,8 @@ def options_of(kind: Callable[..., Options], caller: Callable[..., Any], **optio
     """Return the dataclass of options that a function or class takes by name; TypeError for one it
     does not have.
     """
-    known = signature(kind).parameters
-    for name in options.keys() - known.keys():
-        hint = did_you_mean(name, [*known, *signature(caller).parameters])
+    parameters = signature(kind).parameters
+    for name in options.keys() - parameters.keys():
+        hint = did_you_mean(name, [*parameters, *signature(caller).parameters])
         raise TypeError(f"{caller.__name__}() got an unexpected argument {name!r}{hint}")
     return kind(**options)
