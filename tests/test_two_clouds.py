@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of, logged_values
 from repdyn.publish.results import log_pictures
+from repdyn.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import CLOUDS
 
@@ -26,7 +28,7 @@ class Recording(WandbTarget):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.charts: dict[str, dict[str, list[float]]] = {}
+        self.charts: dict[str, dict[str, Sequence[float]]] = {}
 
     def log_lines(self, name, x, at, lines, step) -> None:
         self.charts[name] = dict(lines)
@@ -308,10 +310,12 @@ def test_a_comparison_has_both_dimensions(published, frame_of):
 def test_figures_have_both_clouds_on_one_scale_under_their_names(run):
     """A stranger cannot tell the curves apart, or each has a scale of its own."""
     frame = run(distinct=lambda step, depth: 26 - step / 32)
-    figures = all_figures(*stacks_of_run(frame))
+    (described,) = stacks_of_run(frame)
+    figures = all_figures(described)
     names = ["all vectors", "one vector of each distinct input"]
-    means, _ = (axes for axes in figures["mean_over_layers"].axes if axes.get_legend())
-    assert [text.get_text() for text in means.get_legend().get_texts()] == names
+    means = figures["mean_over_layers"].axes[0]
+    assert (legend := means.get_legend()) is not None
+    assert [text.get_text() for text in legend.get_texts()] == names
     assert len({line.get_linestyle() for line in means.lines[:2]}) == 2
     profiles = figures["profile_two_nn"].axes
     assert [axes.get_title(loc="left") for axes in profiles] == names
@@ -338,8 +342,34 @@ def test_a_run_has_a_chart_of_both_means(run):
     """The means are drawn in two charts, or steps of one are given to the other."""
     frame = run(distinct=lambda step, depth: 26 - step / 32 if step > 2 else float("nan"))
     target = Recording()
-    log_pictures(*stacks_of_run(frame), {}, target)
+    (described,) = stacks_of_run(frame)
+    log_pictures(described, {}, target)
     lines = target.charts["two_nn_means"]
     assert lines.keys() == set(BOTH_CLOUDS)
     assert lines[BOTH_CLOUDS[1]] == [26 - step / 32 for step in LOG_STEPS if step > 2]
     assert len(lines[BOTH_CLOUDS[0]]) == len(LOG_STEPS) - 3
+
+
+def test_the_report_draws_both_clouds_in_its_charts(run):
+    """The page shows one cloud, or gives a line of the other no name or no values."""
+    (described,) = stacks_of_run(run(distinct=lambda step, depth: 26 - step / 32))
+    names = {"all vectors", "one vector of each<br>distinct input"}
+    others = {"all": "distinct_inputs", "distinct_inputs": "all"}
+    for subset, other in others.items():
+        series = described.series["two_nn", subset]
+        named = [
+            trace for trace in profile_plot(described, series)["data"] if trace["name"] in names
+        ]
+        assert {trace["name"] for trace in named} == names
+        assert [trace["meta"]["role"] for trace in named] == ["beside", "value"]
+        of_other = described.series["two_nn", other]
+        assert named[0]["y"].tolist() == of_other.values[:, -1].tolist()
+        layers = layers_plot(described, series)["data"]
+        assert [trace["line"]["dash"] for trace in layers] == ["solid"] * 7 + ["dash"] * 7
+        colours = [trace["line"]["color"] for trace in layers]
+        assert colours[:7] == colours[7:]
+        title = course_plot(described, series)["layout"]["annotations"][1]["text"]
+        assert "all vectors (" in title
+        assert "one vector of each distinct input (" in title
+    anisotropy = described.series["anisotropy", "all"]
+    assert len(layers_plot(described, anisotropy)["data"]) == 7

@@ -12,7 +12,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.metrics import metric_info
-from repdyn.tables.frames import OF_THE_SAME_VECTORS
+from repdyn.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedSeries
 from repdyn.tables.series import MetricSeries
@@ -463,6 +463,17 @@ def _on_one_scale(
         if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS
     ]
     return alike if series.subset in OF_THE_SAME_VECTORS else [series]
+
+
+def cloud_beside(
+    series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
+) -> MetricSeries | None:
+    """Return a metric without repeated inputs, or of such a one that of all vectors, if it was
+    measured on both and has a value: charts of one show the other beside it."""
+    on_all, on_distinct = CLOUDS
+    subset = {on_all: on_distinct, on_distinct: on_all}.get(series.subset, "")
+    other = others.get((series.metric, subset))
+    return other if other is not None and other.steps_with_values else None
 
 
 def shared_axis(

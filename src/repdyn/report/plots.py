@@ -34,9 +34,12 @@ from repdyn.tables.style import (
     metric_unit,
     shades,
     short_subset_title,
+    subset_title,
+    title_among,
 )
 
-VALUE, LOSS = SUBSET_COLOURS[0], LOSS_COLOUR
+VALUE, BESIDE = SUBSET_COLOURS[:2]
+LOSS = LOSS_COLOUR
 BAND_OPACITY = 0.18
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
@@ -75,7 +78,13 @@ DARK = template(text="#dbe4ee", grid="#31404f", paper="#17212b")
 
 EMPTY = "#D5DBE1"
 """Cells without a value."""
-DARK_COLOURS = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "#3A4855"}
+DARK_COLOURS = {
+    VALUE: "#56B4E9",
+    BESIDE: "#3FD0A4",
+    ALERT_COLOUR: "#FF6B6B",
+    LOSS: "#F0A860",
+    EMPTY: "#3A4855",
+}
 """Colours of the dark theme, by those of the light one."""
 
 
@@ -104,8 +113,8 @@ DIVERGING_SCALE = [
     [place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))
 ]
 """Colours of signed values, 0 in the middle."""
-_LABEL_WIDTH = 40
-"""Characters of a line of an axis's label."""
+_LABEL_WIDTH, _NAME_WIDTH = 40, 20
+"""Characters of a line of an axis's label, and of a cloud's name in a legend."""
 _ROW_HEIGHT, _TICKS_HEIGHT, _ROW_GAP, _ROW_MARGINS = 96, 18, 24, 76
 """Of panels below each other, in pixels."""
 _BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "fixedrange": True}
@@ -453,41 +462,72 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric over depth at the last step, between faint lines of a few others."""
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
     colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
-    last = {series.steps[-1]: VALUE}
+    last, other = series.steps[-1], charts.cloud_beside(series, run.series)
+    look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
+    own = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
+    beside = []
+    if other is not None:
+        look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
+        beside = charts.profile_lines(other, {last: BESIDE}, **look)
     panel = charts.Panel(
-        x=charts.depth_axis([series]),
+        x=charts.depth_axis([series] if other is None else [series, other]),
         y=charts.shared_axis(series, run.series),
         lines=[
             *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
-            *charts.profile_lines(
-                series, last, label="", marker_size=3.5, description="layer %{x}"
-            ),
+            *beside,
+            *own,
         ],
-        legend="right" if trail else "",
+        legend="right" if trail or beside else "",
     )
     plot = plotly_panel(panel)
     for trace, step in zip(plot["data"], trail, strict=False):
         trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
-    plot["layout"]["legend"] = {"title": {"text": "step"}, "traceorder": "reversed"}
+    if beside:
+        plot["data"][len(trail)]["meta"] = {"role": "beside"}
+    heading = "; ".join([*(["vectors"] if beside else []), *(["step"] if trail else [])])
+    plot["layout"]["legend"] = {"title": {"text": heading}, "traceorder": "reversed"}
     return plot
 
 
+def _cloud(run: DescribedRun, series: MetricSeries, other: MetricSeries | None) -> str:
+    """Return the name of a line beside that of another cloud; empty without another."""
+    if other is None:
+        return ""
+    title = subset_title(series.subset, run.vectors_of)
+    named = title_among(series.subset, [series.subset, other.subset], title)
+    return "\n".join(textwrap.wrap(named, _NAME_WIDTH))
+
+
 def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
-    """Return a line for each layer of a metric during training, without its values, which the page
-    has already.
+    """Return a line for each layer of a metric during training, dashed for the other cloud where
+    there is one, without their values, which the page has already.
     """
-    look = {"mode": "lines", "meta": {"along": "training", "role": "layer"}, "showlegend": False}
-    traces = [
-        {**look, "name": f"layer {layer}", "line": {"color": colour, "width": 1.5}}
-        for layer, colour in zip(
-            series.layers, charts.layer_colours(len(series.layers)), strict=True
-        )
-    ]
+    colours = charts.layer_colours(len(series.layers))
+    traces = _layer_traces(series, colours, "solid", "layer")
+    other = charts.cloud_beside(series, run.series)
+    if other is not None and other.layers == series.layers:
+        dashed = _layer_traces(other, colours, "dash", "layer beside")
+        traces += [{**trace, "x": other.steps} for trace in dashed]
     y = plotly_axis(charts.shared_axis(series, run.series, has_bands=False))
     return {
         "data": traces,
         "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]},
     }
+
+
+def _layer_traces(
+    series: MetricSeries, colours: Sequence[str], dash: str, role: str
+) -> list[PlotlyDict]:
+    look = {"mode": "lines", "showlegend": False}
+    return [
+        {
+            **look,
+            "name": f"layer {layer}",
+            "line": {"color": colour, "width": 1.5, "dash": dash},
+            "meta": {"along": "training", "role": role, "row": row},
+        }
+        for row, (layer, colour) in enumerate(zip(series.layers, colours, strict=True))
+    ]
 
 
 def course_plot(
@@ -535,21 +575,26 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
 
 
 def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
-    (line,) = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
+    lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
+    other = charts.cloud_beside(series, run.series)
     alerts = [
         alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
     ]
     unit, title = metric_unit(series.metric), metric_title(series.metric)
-    of = (
-        f"{title}, {short_subset_title(series.subset, run.vectors_of)}, mean over "
-        f"{series.layer_mean.coverage}"
-    )
+    mean = f"mean over {series.layer_mean.coverage}"
+    of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, {mean}"
+    if other is not None:
+        lines += charts.mean_lines(other, colour=BESIDE, dash="--", marker_size=2.5)
+        names = [
+            _cloud(run, *both).replace("\n", " ") for both in ((series, other), (other, series))
+        ]
+        of = f"{title}, {mean}: {names[0]} (solid), {names[1]} (dashed)"
     return charts.Panel(
-        title=of if unit == title else f"{of} ({unit})",
+        title=of if unit in (title, "dimension") else f"{of} ({unit})",
         x=TRAINING,
-        y=replace(charts.axis_of_lines(series.metric, [line]), label=""),
-        lines=[line],
-        marks=charts.marks_on(alerts, line),
+        y=replace(charts.axis_of_lines(series.metric, lines), label=""),
+        lines=lines,
+        marks=charts.marks_on(alerts, lines[0]),
     )
 
 

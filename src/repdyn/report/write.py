@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from repdyn.diagnosis import DescribedRun, DescribedRuns, described_runs
-from repdyn.figures.charts import shared_axis, training_axes
+from repdyn.figures.charts import cloud_beside, shared_axis, training_axes
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
 from repdyn.report import plots, sections
@@ -24,10 +24,17 @@ from repdyn.report.markup import Markup, asset, joined, policy
 from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.tables.findings import JUDGED
+from repdyn.tables.frames import CLOUDS
 from repdyn.tables.runs import differences
 from repdyn.tables.seeds import SeedGroup
 from repdyn.tables.series import MetricSeries
-from repdyn.tables.style import by_family, metric_title, short_subset_title, subset_title
+from repdyn.tables.style import (
+    by_family,
+    metric_title,
+    short_subset_title,
+    subset_title,
+    title_among,
+)
 from repdyn.utils.files import write_atomically
 
 
@@ -63,6 +70,8 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
             name: [title(name, of) for title in (subset_title, short_subset_title)]
             for name in sorted(subsets)
         },
+        # names of the two clouds of a dimension in a chart of both
+        "clouds": {name: title_among(name, CLOUDS, subset_title(name, of)) for name in CLOUDS},
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": plots.DIVERGING_SCALE,
@@ -87,7 +96,7 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
 
 def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
-    means = series.layer_mean
+    means, other = series.layer_mean, cloud_beside(series, run.series)
     # the published metrics below it, on the same subset where they were measured
     keys = [
         (name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED
@@ -104,6 +113,7 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
         "floor": shared_axis(series, run.series).floor,
         "interval": series.interval,
         "profile": plots.profile_plot(run, series),
+        "beside": None if other is None else other.subset,
         "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
         "course": plots.course_plot(run, series, others) if is_trained else None,
         "lines": plots.layers_plot(run, series) if is_trained else None,

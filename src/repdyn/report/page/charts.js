@@ -11,6 +11,14 @@ const shownValues = () => {
   const base = subtracted();
   return base === null ? values : values.map((layer) => layer.map((value) => value - layer[base]));
 };
+// the same of the other cloud of the same layers, with the values of its own steps
+const besideValues = () => {
+  const { beside, steps } = series();
+  const other = run().metrics[state.metric][beside];
+  const values = array(other.values.$);
+  const base = subtracted() === null ? null : other.steps.indexOf(steps[subtracted()]);
+  return base === null ? values : values.map((layer) => layer.map((value) => value - layer[base]));
+};
 const onValueAxis = (value) => (series().floor === null || subtracted() !== null ? value : Math.max(value, series().floor));
 
 // ends of the columns of a heatmap: halfway between the steps, as the axis shows them
@@ -46,15 +54,19 @@ const adaptHeatmap = (traces, layout) => {
 };
 const adaptLines = (traces, layout) => {
   const values = shownValues();
-  const { layers, steps } = series();
-  const text = steps.map(formatted);
-  traces.forEach((trace, row) => {
+  const { layers, beside } = series();
+  for (const trace of traces) {
+    const { row, role } = trace.meta;
+    const isBeside = role === "layer beside";
+    const { steps } = isBeside ? run().metrics[state.metric][beside] : series();
+    const exact = isBeside ? besideValues()[row] : values[row];
     const chosen = state.layer === String(layers[row]);
-    const y = Array.from(values[row], onValueAxis);
-    Object.assign(trace, { y, text, customdata: values[row], opacity: state.layer === "" || chosen ? 1 : 0.2,
-      hovertemplate: `layer ${layers[row]}, step %{text}: <b>%{customdata:.4~g}</b><extra></extra>` });
+    const cloud = isBeside ? `, ${tree.subsets[beside][1]}` : "";
+    Object.assign(trace, { y: Array.from(exact, onValueAxis), text: steps.map(formatted), customdata: exact,
+      opacity: state.layer === "" || chosen ? 1 : 0.2,
+      hovertemplate: `layer ${layers[row]}${cloud}, step %{text}: <b>%{customdata:.4~g}</b><extra></extra>` });
     if (chosen) trace.line.width = 3.5;
-  });
+  }
   if (subtracted() !== null) layout.yaxis = signedAxis(changeText());
 };
 const adaptProfile = (traces, layout) => {
@@ -70,6 +82,8 @@ const adaptProfile = (traces, layout) => {
   if (subtracted() !== null) layout.yaxis = signedAxis(changeText());
 };
 
+const besideText = () => (series().beside ? `; dashed: ${tree.clouds[series().beside]}` : "");
+
 const show = () => {
   const now = series();
   const title = `${tree.metrics[state.metric].title}, ${tree.subsets[state.subset][1]}`;
@@ -83,7 +97,7 @@ const show = () => {
     { describe: () => `loss, alerts and means over layers at ${now.steps.length} steps` });
   draw("heatmap", now.heatmap, caption, `by layer and step${change}${now.reasons ? "; grey: no value" : ""}`,
     { describe: describeValues, adapt: adaptHeatmap });
-  draw("lines", now.lines, caption, `each layer during training, dark to light from the first to the last${change}`,
+  draw("lines", now.lines, caption, `each layer during training, dark to light from the first to the last${besideText()}${change}`,
     { describe: describeValues, adapt: adaptLines });
   draw("profile", now.profile, caption, [run().finished ? "over depth" : "over depth, at the selected step",
     subtracted() === null ? now.interval : changeText()].filter(Boolean).join("; "), { adapt: adaptProfile });
@@ -104,7 +118,7 @@ const selectOnClick = (id) => {
     if (Array.isArray(point.pointNumber)) return choose(point.pointNumber[1]);
     const step = Number(String(point.text ?? point.data.x[point.pointNumber]).replaceAll(",", ""));
     if (id === "lines") {
-      state.layer = String(series().layers[point.curveNumber]);
+      state.layer = String(series().layers[point.data.meta.row]);
       changed();
     }
     choose(Math.max(0, steps.findLastIndex((one) => one <= step)));

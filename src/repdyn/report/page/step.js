@@ -26,6 +26,12 @@ const framePlace = (id) => {
   const [x0, x1] = id === "heatmap" ? heatmapFrame(stepIndex()) : [at, at];
   return { x0, x1, visible: true };
 };
+// the other cloud of the same layers at the step of a column; nothing where it was not measured
+const besideAt = (column) => {
+  const { beside, steps } = series();
+  const at = run().metrics[state.metric][beside].steps.indexOf(steps[column]);
+  return besideValues().map((layer) => onValueAxis(layer[at]));
+};
 // the profile follows the slider at once, the other charts as soon as it rests
 let resting = null;
 const moveFrames = () => {
@@ -52,6 +58,8 @@ const showStep = () => {
   const band = outline(x, shown.lows, shown.highs, subtracted() === null ? series().floor : null);
   const y = [band.y, shown.exact.map(onValueAxis)];
   Plotly.restyle("profile", { x: [band.x, x], y, customdata: [[], shown.exact] }, [number - 2, number - 1]);
+  const beside = byId("profile").data.findIndex(({ meta }) => meta?.role === "beside");
+  if (beside >= 0) Plotly.restyle("profile", { y: [besideAt(column)] }, [beside]);
   showPin();
   if (!byId("heads-figure").hidden) {
     const cells = array(series().by_head.$)[column];
