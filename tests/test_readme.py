@@ -2,15 +2,25 @@
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from jobs import Job, batches, tiny_language_model
+from jobs import trainer as lightning_trainer
+from small import HandWritten, random_tokens
+from test_sweep import write_gguf
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Trainer, TrainingArguments
 
-from repdyn import open_store
+import repdyn
+from repdyn import Store, open_store
+from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
+from repdyn.cli.main import main
 from repdyn.metrics import METRICS
+from repdyn.models import build_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -37,7 +47,7 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     }
     model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=100, **sizes))
     given = {
-        "held_out_tokens": torch.randint(100, (256, 32)),
+        "held_out": torch.randint(100, (256, 32)),
         "model": model,
         "batches": range(10),
         "train_step": lambda model, batch: torch.tensor(1.0 / (1 + batch)),
@@ -48,6 +58,109 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert Path("runs/mine/report.html").exists()
     index = (ROOT / "docs" / "index.md").read_text()
     assert block("example") in index
+
+
+ROWS = dict(re.findall(r"^\| ([^|]+) \| `(.+)` \|$", README, re.MULTILINE))
+"""What the table of the README has one write, by what one has."""
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_row_of_the_table_is_run_by_a_test():
+    assert set(ROWS) == {
+        "a LightningModule",
+        "a Trainer of transformers",
+        "embeddings",
+        "a folder of checkpoints",
+        "a model on the hub",
+        "a GGUF file",
+        "checkpoints of my own class",
+    }
+
+
+def written(row: str, **names: object) -> object:
+    """Run what a row has one write, and return its last value."""
+    *before, last = ROWS[row].split("; ")
+    exec("\n".join(before), names)
+    return eval(last, names)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_lightning_module_is_tracked_as_printed(in_folder):
+    attached = RepresentationDynamics()
+
+    def trainer(callbacks):
+        return lightning_trainer(in_folder, *callbacks, max_steps=2)
+
+    names = {"Trainer": trainer, "RepresentationDynamics": lambda: attached}
+    written("a LightningModule", **names, module=Job(), train=batches(), validation=batches())
+    assert attached.store.steps("job/0") == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_trainer_of_transformers_is_tracked_as_printed(in_folder):
+    tokens = random_tokens(24, 12, seed=1)
+    names = {
+        "Trainer": Trainer,
+        "HuggingFaceTracker": HuggingFaceTracker,
+        "model": tiny_language_model("llama").model,
+        "arguments": TrainingArguments("out", max_steps=2, report_to="none", use_cpu=True),
+        "data": [{"input_ids": row, "labels": row} for row in tokens],
+    }
+    written("a Trainer of transformers", **names)
+    assert open_store("out/repdyn").steps("out") == [0, 1, 2]
+
+
+def test_embeddings_have_a_dimension_as_printed():
+    embeddings = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
+    assert 2 < written("embeddings", repdyn=repdyn, embeddings=embeddings) < 4
+
+
+def swept(row: str, *options: str) -> Store:
+    """Run a sweep as printed, which succeeds, and return its store."""
+    main([*shlex.split(ROWS[row])[1:], *options])
+    # beside the checkpoints, or in the folder sweeps
+    (probes,) = Path().rglob("probes")
+    return open_store(probes.parent)
+
+
+def test_a_folder_of_checkpoints_is_swept_as_printed(in_folder, save_family, quick_images):
+    save_family(in_folder / "checkpoints", (0, 8))
+    store = swept("a folder of checkpoints", "--text", "builtin")
+    assert store.steps(f"{in_folder.name}/checkpoints") == [0, 8]
+
+
+def test_a_model_on_the_hub_is_swept_as_printed(in_folder, family, hub, quick_images):
+    name = "EleutherAI/pythia-70m"
+    for step, folder in family.items():
+        hub.publish(name, f"step{step}", folder)
+    assert swept("a model on the hub", "--text", "builtin").steps(name) == [0, 8, 16]
+
+
+def test_a_gguf_file_is_swept_as_printed(in_folder, small_probe, quick_images):
+    sizes = {"vocab_size": 64, "hidden_size": 64, "n_layers": 3, "n_heads": 2, "context_length": 64}
+    write_gguf(build_model("llama", **sizes), "model.gguf", gguf.GGMLQuantizationType.Q8_0)
+    small_probe.save("probe.safetensors")
+    assert set(swept("a GGUF file").to_pandas()["weights_kind"]) == {"Q8_0"}
+
+
+def test_checkpoints_of_ones_own_class_are_swept_as_printed(in_folder, small_probe, quick_images):
+    for step in (0, 5):
+        torch.save(HandWritten().state_dict(), f"{step}.ckpt")
+
+    def load(path):
+        model = HandWritten()
+        model.load_state_dict(torch.load(path))
+        return model
+
+    names = {"repdyn": repdyn, "load": load, "steps": (0, 5), "probe": small_probe}
+    done = written("checkpoints of my own class", **names)
+    assert not done.failures
+    assert sorted(set(done.to_pandas()["step"])) == [0, 5]
 
 
 def test_links_and_figures_exist():

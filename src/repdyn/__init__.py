@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for
     it.
     """
-    if name in {"kernels", "plots"}:
+    if name in {"kernels", "plots", "torchmetrics"}:
         return import_module(f"repdyn.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
