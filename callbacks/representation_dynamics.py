@@ -52,6 +52,10 @@ stored.
 """
 
 
+_OF_LIGHTNING = ("log", "log_dict")
+"""Methods of the LightningModule that Lightning gives each callback at the start of a fit."""
+
+
 class RepresentationDynamics(ScheduledCallback):
     """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a training
     run.
@@ -138,7 +142,8 @@ class RepresentationDynamics(ScheduledCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
-        return {**self.__dict__, "_tracked": None, "_restored": None, "_is_training": False}
+        state = {**self.__dict__, "_tracked": None, "_restored": None, "_is_training": False}
+        return {name: value for name, value in state.items() if name not in _OF_LIGHTNING}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -261,6 +266,13 @@ class RepresentationDynamics(ScheduledCallback):
         if self._tracked is not None and not self._is_finished:
             self._is_finished = True
             self._tracked.finish()
+            self._let_module_go()
+
+    def _let_module_go(self) -> None:
+        """Keep no module alive: a callback is kept for its store, where the training is long
+        over."""
+        for name in _OF_LIGHTNING:
+            self.__dict__.pop(name, None)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -284,8 +296,10 @@ class RepresentationDynamics(ScheduledCallback):
         self._is_training, self._is_finished = False, True
         if is_a(exception, "SIGTERMException"):
             self._tracked.name_commands()
+            self._tracked.release()
         else:
             self._tracked.finish(interrupted=True)
+        self._let_module_go()
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tracked = self._tracked

@@ -1,7 +1,11 @@
 """When the tracker measures, what it stores, and how it fails."""
 
 import copy
+import gc
+import pickle
 import re
+import weakref
+from contextlib import nullcontext
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -242,6 +246,25 @@ def test_a_model_that_the_optimizer_does_not_train_is_told_so(tmp_path, small_pr
     attached = tracker(small_probe, 2, model="other")
     trainer(tmp_path, attached, max_steps=4).fit(WithAnother(), batches())
     assert "the optimizer trains none of its parameters" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_keeps_no_module_alive_after_its_fit(tmp_path, small_probe, fails):
+    class Failing(Job):
+        def training_step(self, batch, batch_idx):
+            if fails and batch_idx == 3:
+                raise ZeroDivisionError
+            return super().training_step(batch, batch_idx)
+
+    attached, job = tracker(small_probe, 2), Failing()
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        trainer(tmp_path, attached, max_steps=4).fit(job, batches())
+    module = weakref.ref(job)
+    del job
+    gc.collect()
+    assert module() is None
+    assert 2 in copy.deepcopy(attached.store).steps("job/0")
+    pickle.loads(pickle.dumps(copy.deepcopy(attached)))
 
 
 def test_a_module_without_an_optimizer_has_no_learning_rate(tmp_path, small_probe):

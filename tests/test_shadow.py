@@ -402,6 +402,36 @@ def test_a_model_without_a_shadow_is_restored(probe):
         prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
 
 
+SCALES: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()
+
+
+class Scaled(nn.Module):
+    """Looks itself up in a table of its Python module, as code that may not change a class does."""
+
+    def forward(self, x):
+        return SCALES[self] * x
+
+
+def test_a_module_that_is_looked_up_by_its_identity_is_restored_instead(probe):
+    """Its copy is not in the table, and the model's forward was blamed for the KeyError."""
+    torch.manual_seed(0)
+    model = HandWritten()
+    expected = measure(model, probe, ["anisotropy"]).rows
+    model.norm = nn.Sequential(model.norm, Scaled())
+    SCALES[model.norm[1]] = 1.0
+    prepared = prepare(model).on(probe)
+    assert prepared.way == "restored"
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert [row.value for row in rows] == [row.value for row in expected]
+    assert model.training
+    with pytest.raises(ValueError, match="whose copy fails"):
+        prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
+    SCALES.clear()
+    with pytest.raises(ValueError, match="KeyError"):  # the model's own fault
+        prepare(model).on(probe)
+    assert model.training
+
+
 @pytest.mark.parametrize("out_of_sight", [False, True])
 def test_weights_that_a_later_pass_overwrites_are_restored_or_an_error(out_of_sight, probe):
     hidden = torch._C.DisableTorchFunction if out_of_sight else contextlib.nullcontext

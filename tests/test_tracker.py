@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import os
+import pickle
 import re
 import sys
 import threading
 import time
+import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -212,6 +216,35 @@ def test_an_object_that_holds_a_tracker_can_be_copied_during_a_training(attach):
     assert (
         copy.deepcopy(attach(loop.model, store="memory://mine")).store.location == "memory://mine"
     )
+
+
+@pytest.mark.parametrize("ends", [None, KeyboardInterrupt, ZeroDivisionError])
+def test_a_tracker_that_has_finished_keeps_no_model_alive(attach, ends):
+    """Trackers kept for their stores filled the memory with the models of earlier trials."""
+    loop = Loop()
+    tracker = attach(loop.model, averaged=AveragedModel(loop.model), metrics=["update_ratio"])
+
+    def train(loop: Loop) -> None:
+        with tracker:
+            for _ in range(3):
+                tracker.step(loss=loop.step())
+            if ends is not None:
+                raise ends
+
+    with nullcontext() if ends is None else pytest.raises(ends):
+        train(loop)
+    copies = [copy.deepcopy(tracker), pickle.loads(pickle.dumps(tracker))]
+    with tracker:  # as long as the model is there, it may start again
+        pass
+    model = weakref.ref(loop.model)
+    del loop
+    gc.collect()
+    assert model() is None
+    assert tracker.store.steps("mine")[:2] == [0, 2]
+    for each in [tracker, *copies]:
+        assert each.state_dict()["step"] == 3
+        with pytest.raises(RuntimeError, match="another Tracker"):
+            each.start()
 
 
 def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):

@@ -244,14 +244,27 @@ class PreparedModel:
         try:
             tried = self._tried(probe)
         except ShadowError as reason:
-            if self.parameters:
-                raise ValueError(
-                    "expected a model that parameters= can stand in for, got a "
-                    f"{class_name(self.module)}: {reason}; measure a copy of the model that has "
-                    "them"
-                ) from reason
+            self._check_no_parameters(reason)
             tried = replace(self, way="restored")._tried(probe)
+        except ForwardError as failure:
+            # A copy may fail where the model does not: modules that are looked up by identity, as
+            # in a table of the user's Python module, are not found by their copies.
+            try:
+                tried = replace(self, way="restored", parameters={})._tried(probe)
+            except (ValueError, RuntimeError):
+                raise failure from failure.__cause__
+            self._check_no_parameters(failure)
         return replace(tried, structure=_structure_of(self.root_module))
+
+    def _check_no_parameters(self, reason: Exception) -> None:
+        """Raise ValueError where others are to stand in for the model's own parameters, which only
+        a shadow can have."""
+        if self.parameters:
+            raise ValueError(
+                "expected a model that parameters= can stand in for, got a "
+                f"{class_name(self.module)} whose copy fails: {reason}; measure a copy of the "
+                "model that has them"
+            ) from reason
 
     def _tried(self, probe: Probe | ProbeBatch) -> PreparedModel:
         if isinstance(probe, Probe) and probe.inputs is not None:

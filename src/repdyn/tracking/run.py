@@ -527,11 +527,24 @@ class TrackedRun:
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; nothing is raised
         where an error or Ctrl-C has ``interrupted`` the training, which must reach its user."""
-        self._prepared = self._root_module = None
         if self.averaged is not None:
             self.averaged.finish(interrupted=interrupted)
-        if self._ranks is None or not self._ranks.is_rank_zero:
-            return
+        try:
+            if self._ranks is not None and self._ranks.is_rank_zero:
+                self._finish(interrupted)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Keep nothing that keeps the model alive, once nothing more is measured."""
+        if self.averaged is not None:
+            self.averaged.release()
+        self._prepared = self._root_module = None
+        self._gradients = self._before = -1, {}
+        self._settings = {}  # a trainer's may hold the model itself
+        self._loggers.of_training = tuple  # which are those of a trainer that has the model
+
+    def _finish(self, interrupted: bool) -> None:
         self.notices.report()
         self.cost.report()
         if self.store is None or self.id is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -115,8 +116,8 @@ class Tracker:
             )
         self._is_started = False
         self._n_steps = n_steps
-        self._root_module = model
-        self._model = unwrapped(model)
+        self._root_module: nn.Module | None = model
+        self._model: nn.Module | None = unwrapped(model)
         average = averaged.module if isinstance(averaged, AveragedModel) else averaged
         self._averaged = None if average is None else unwrapped(average)
         if self._averaged is not None:
@@ -145,6 +146,8 @@ class Tracker:
         for logger in self._loggers:
             target_of(logger)  # raises what is wrong with it
         self._tracked: TrackedRun | None = None
+        self._let_go: tuple[weakref.ref[nn.Module] | None, ...] | None = None
+        """The modules of a tracker that has finished, which keeps none of them alive."""
 
     @property
     def should_stop(self) -> bool:
@@ -160,7 +163,7 @@ class Tracker:
         """Return what a copy takes over, as one of the object that holds the tracker: the
         configuration, but no run.
         """
-        return {**self.__dict__, "_tracked": None, "_is_started": False}
+        return {**self.__dict__, "_tracked": None, "_is_started": False, "_let_go": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(...,
@@ -190,6 +193,8 @@ class Tracker:
             raise RuntimeError(
                 "expected a tracker that is not started, got one that is already; call start() once"
             )
+        self._take_back_models()
+        assert self._model is not None, "it was taken back"
         if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
         self._tracked = tracked = TrackedRun(
@@ -283,7 +288,29 @@ class Tracker:
         if self.now == self._start and tracked.is_measuring:
             text = f"only step {self.now} is measured: tracker.step() was never called"
             warn(log, f"{text}; call it after each optimizer.step()")
-        tracked.finish()
+        try:
+            tracked.finish()
+        finally:
+            self._let_models_go()
+
+    def _let_models_go(self) -> None:
+        """Keep no module alive: a tracker is kept for its store, where its model is long gone."""
+        modules = (self._model, self._root_module, self._averaged)
+        self._let_go = tuple(None if each is None else weakref.ref(each) for each in modules)
+        self._model = self._root_module = self._averaged = None
+        self._scalars = {}
+
+    def _take_back_models(self) -> None:
+        """Take the modules back for another start; RuntimeError where they are gone."""
+        if self._model is not None:
+            return
+        modules = [None if each is None else each() for each in self._let_go or ()]
+        if not modules or modules[0] is None or modules[1] is None:
+            raise RuntimeError(
+                "expected a tracker whose model is there, got one that has finished and let it go; "
+                "make another Tracker(model, probe)"
+            )
+        self._model, self._root_module, self._averaged = modules
 
     def _started(self, method: str) -> TrackedRun:
         """Return the run, for a method; RuntimeError where it has not begun, or is over."""
@@ -311,8 +338,11 @@ class Tracker:
         self._is_started = False
         tracked.flush()
         tracked.name_commands()
+        tracked.release()
+        self._let_models_go()
 
     def _measure(self, tracked: TrackedRun) -> None:
+        assert self._model is not None, "called between start and finish"
         tracked.measure(
             self._model,
             Checkpoint(step=self.now, tokens_seen=self._tokens_seen),
