@@ -21,7 +21,9 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import RemoteFile
 from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.other_weights import warn_of_other_sizes
 from repdyn.checkpoints.weights import load_model
 
 DIM = 16
@@ -193,3 +195,60 @@ def test_positions_that_are_computed_need_not_be_stored(tmp_path, with_head):
     loaded = load_model(tmp_path, Loading(), with_head=with_head).base_model
     expected = saved.model.encoder.embed_positions.weight
     assert torch.equal(loaded.get_encoder().embed_positions.weight, expected)
+
+
+def shards_of(folder: Path, model) -> None:
+    """Save the weights of a model as shards beside what is in the folder."""
+    model.save_pretrained(folder / "shards", max_shard_size="20KB")
+    for path in (folder / "shards").glob("model*"):
+        path.rename(folder / path.name)
+
+
+@pytest.mark.parametrize("seed", [0, 1], ids=["the same weights", "other weights"])
+@pytest.mark.parametrize("form", ["shards", "pytorch_model.bin"])
+def test_stale_weights_beside_others_are_named(tmp_path, seed, form, caplog):
+    """What transformers reads is measured: the single file, however old it is."""
+    torch.manual_seed(0)
+    read = llama()
+    read.save_pretrained(tmp_path)
+    torch.manual_seed(seed)
+    if form == "shards":
+        shards_of(tmp_path, llama())
+    else:
+        torch.save(llama().half().state_dict(), tmp_path / form)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(tmp_path, Loading())
+    assert torch.equal(loaded.embed_tokens.weight, read.model.embed_tokens.weight)
+    assert ("other weights" in caplog.text) == (seed == 1)
+
+
+def test_stale_weights_on_the_hub_are_named_if_their_size_differs(caplog):
+    single = {"model.safetensors": RemoteFile(1000)}
+    shards = {f"model-0000{n}-of-00002.safetensors": RemoteFile(500) for n in (1, 2)}
+    index = {"model.safetensors.index.json": RemoteFile(9)}
+    pickled = {"pytorch_model.bin": RemoteFile(2000)}
+    with caplog.at_level(logging.WARNING):
+        warn_of_other_sizes("lab/model", single | shards | index | pickled)
+    assert not caplog.text
+    shards = {name: RemoteFile(700) for name in shards}
+    with caplog.at_level(logging.WARNING):
+        warn_of_other_sizes("lab/model", single | shards | index)
+    assert "another size" in caplog.text
+
+
+def test_the_context_of_a_roberta_is_without_the_positions_of_its_padding():
+    """The sweep ended with IndexError, and advised another probe."""
+    from types import SimpleNamespace
+
+    from transformers import RobertaConfig, RobertaModel
+
+    from repdyn.checkpoints.probes import context_length
+
+    config = RobertaConfig(intermediate_size=32, max_position_embeddings=34, **SIZES)
+    no_limit = SimpleNamespace(model_max_length=10**30)
+    length = context_length(config, no_limit)
+    assert length == 32
+    model = RobertaModel(config).eval()
+    assert model(torch.full((1, length), 5)).last_hidden_state.shape == (1, 32, DIM)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, length + 1), 5))

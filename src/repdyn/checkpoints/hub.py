@@ -405,6 +405,19 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
     )
 
 
+def sets_of_weights(names: Iterable[str]) -> list[list[str]]:
+    """Return the sets of files that each hold a model's weights, the one that is read first, as by
+    transformers: a single file before shards, safetensors before PyTorch's own.
+    """
+    names = sorted(names)
+    found = []
+    for form in _FORMATS:
+        of_form = [name for name in names if form.fullmatch(name) and not name.endswith(".json")]
+        whole = [name for name in of_form if "-of-" not in name]
+        found += [whole, [name for name in of_form if name not in whole]]
+    return [files for files in found if files]
+
+
 def is_weight_file(name: str) -> bool:
     """Return whether a file holds weights, or their index, in a format that can be read."""
     return any(form.fullmatch(name) for form in _FORMATS)

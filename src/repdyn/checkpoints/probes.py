@@ -38,6 +38,28 @@ _TOKENIZER_FILES = re.compile(
 _VOCABULARY_FILES = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
 _NO_LIMIT = 1 << 30
 _CONFIG = re.compile(r"(adapter_)?config\.json")
+NUMBERED_AFTER_PADDING = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "prophetnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    }
+)
+"""Types of models whose positions begin behind that of the padding, as RoBERTa's: so many of the
+rows of their position embeddings are no token's."""
 _MAX_TRIED = 3
 """Number of newest checkpoints in which a tokenizer and a configuration are searched."""
 
@@ -328,7 +350,11 @@ def context_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase)
     """Return how many tokens the model takes; 2**30 where neither configuration nor tokenizer sets
     a limit.
     """
-    of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
+    of_text = config.get_text_config()
+    of_model = getattr(of_text, "max_position_embeddings", None)
+    is_learned = getattr(of_text, "position_embedding_type", "absolute") == "absolute"
+    if of_model and is_learned and of_text.model_type in NUMBERED_AFTER_PADDING:
+        of_model -= 1 + (getattr(of_text, "pad_token_id", None) or 0)
     limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
     # a tokenizer without a limit says 1e30
     return min([_NO_LIMIT, *(int(limit) for limit in limits if limit and limit > 0)])

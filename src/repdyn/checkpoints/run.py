@@ -37,6 +37,7 @@ from repdyn.checkpoints.errors import (
 )
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.other_weights import warn_of_other_sizes
 from repdyn.checkpoints.targets import LIGHTNING, Target, Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import measure_with, prepare_for
@@ -317,6 +318,7 @@ class Downloads:
         if target.path is not None:
             return LocalFiles(target.path)
         files = target.remote_files(self._hub, self._choose)
+        warn_of_other_sizes(target, self._hub.files(target.repository, target.commit))
         place = target.repository, target.commit, files
         if cached := self._hub.cached(*place):
             return LocalFiles(cached)

@@ -39,6 +39,7 @@ from repdyn.checkpoints.hub import (
     total_bytes,
 )
 from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.other_weights import warn_of_other_weights
 from repdyn.checkpoints.weight_names import (
     missing_weights,
     require_all_weights,
@@ -79,6 +80,8 @@ def load_model(
         if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
         n_bytes = _stored_bytes(folder)
+        if folder.suffix != GGUF:
+            warn_of_other_weights(folder)
         own: dict[str, Any] = {
             "local_files_only": True,
             "trust_remote_code": loading.trust_remote_code,

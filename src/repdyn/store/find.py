@@ -103,7 +103,7 @@ def _listed(places: Any) -> list[Any]:
 def _store_at(value: Any) -> Store:
     if isinstance(value, Store):
         return value
-    if isinstance(value, StoreLike):
+    if isinstance(value, str | Path):
         return find_store(value)
     raise TypeError(
         "expected a store, its folder or address, or several of these, got "

@@ -4,7 +4,7 @@ its names."""
 from __future__ import annotations
 
 import pytest
-from shrunk import NotBuilt, build
+from shrunk import NotBuiltError, build
 from transformers.models.auto import modeling_auto
 
 from repdyn.checkpoints.errors import CheckpointError
@@ -45,7 +45,7 @@ def test_no_class_is_refused_because_of_names_that_it_saves(tmp_path, architectu
     try:
         model = build(*architecture)
         model.save_pretrained(tmp_path)
-    except (NotBuilt, RuntimeError, ValueError) as reason:
+    except (NotBuiltError, RuntimeError, ValueError) as reason:
         pytest.skip(f"it is not saved: {reason}")
     if refused := reason_of_refusal(tmp_path, with_head=with_head):
         words = ("every weight", "quantization_config", "adapter")
