@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, to_frame
 from test_terminal import lines_of, printed
 
 import repdyn
+from repdyn import plots
 from repdyn.diagnosis import stacks_of_run
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of, logged_values
@@ -21,6 +23,7 @@ from repdyn.publish.results import log_pictures
 from repdyn.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import CLOUDS
+from repdyn.watch.index import Index
 
 
 class Recording(WandbTarget):
@@ -373,3 +376,28 @@ def test_the_report_draws_both_clouds_in_its_charts(run):
         assert "one vector of each distinct input (" in title
     anisotropy = described.series["anisotropy", "all"]
     assert len(layers_plot(described, anisotropy)["data"]) == 7
+
+
+def test_a_played_profile_moves_both_clouds(run, tmp_path):
+    """The dashed line stays at the last step while the other one is played."""
+    rows = make_rows(distinct=lambda step, depth: 26 - step / 32)
+    figure: Any = plots.profile(fill(tmp_path / "store", rows), "two_nn")
+    beside = next(n for n, trace in enumerate(figure.data) if trace.line.dash == "dash")
+    for frame in figure.frames:
+        step = int(frame.name.replace(",", ""))
+        assert frame.traces[-1] == beside
+        assert set(frame.data[-1].y) == {26 - step / 32}
+    at_step: Any = plots.profile(fill(tmp_path / "store", rows), "two_nn", step=8)
+    named = [trace.name for trace in at_step.data if trace.showlegend]
+    assert named == ["one vector of each<br>distinct input", "all vectors"]
+
+
+def test_the_table_of_runs_has_both_dimensions(tmp_path):
+    """The browser's table shows the dimension of all vectors alone."""
+    fill(tmp_path / "store", make_rows(distinct=lambda step, depth: 26 - step / 32))
+    index = Index([tmp_path], interval=0)
+    while index.poll(10):
+        pass
+    (summary,) = index.summaries.values()
+    assert summary["two_nn_on_distinct_inputs"] == 10
+    assert summary["two_nn"] == pytest.approx(10, abs=3)

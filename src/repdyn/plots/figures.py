@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from repdyn.diagnosis import DescribedRun, described_runs
-from repdyn.figures.charts import placed, profile_lines, shared_axis, training_axis
+from repdyn.figures.charts import cloud_beside, placed, profile_lines, shared_axis, training_axis
 from repdyn.report import plots
 from repdyn.store import StoreLike
-from repdyn.tables.frames import select_steps
+from repdyn.tables.frames import grid_of, select_steps
 from repdyn.tables.runs import MeasuredRun, differences
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
@@ -94,8 +94,10 @@ def profile(
     plot = plots.profile_plot(
         run, replace(series, rows=series.rows.loc[series.rows["step"] == step])
     )
-    # the legend would name one step, the heading does
-    plot["layout"]["showlegend"] = False
+    # the legend would name one step, the heading does; but it tells two clouds apart
+    plot["layout"]["showlegend"] = cloud_beside(series, run.series) is not None
+    for trace in plot["data"]:
+        trace["showlegend"] = trace.get("meta", {}).get("role") != "trail"
     return _figure(plot, f"{_title(metric, subset, run)}, step {step:,}", _about(run))
 
 
@@ -228,13 +230,21 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     frames = []
     stops = []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    for line in profile_lines(
-        series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), plots.VALUE)
-    ):
+    other = cloud_beside(series, run.series)
+    roles = [trace.get("meta", {}).get("role") for trace in plot["data"]]
+    steps = select_steps(series.steps, MAX_FRAMES)
+    lines = profile_lines(series, dict.fromkeys(steps, plots.VALUE))
+    for step, line in zip(steps, lines, strict=True):
         exact = np.asarray(line.y)
         band = plots.band_outline(line.x, *(line.band or ()), floor=floor)
         data = [band, {"y": placed(exact, floor), "customdata": exact}]
-        frames.append({"name": line.label, "data": data, "traces": [value - 1, value]})
+        places = [value - 1, value]
+        if other is not None:
+            # no line before it has a band
+            places.append(roles.index("beside"))
+            values = grid_of(other.rows).reindex(columns=[step]).to_numpy(float)[:, 0]
+            data.append({"y": placed(values, floor)})
+        frames.append({"name": line.label, "data": data, "traces": places})
         arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
         stops.append({"label": line.label, "method": "animate", "args": arguments})
     play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]

@@ -131,6 +131,10 @@ class WatchedRun:
         return json_values({**about, **self._shown, "step": last, "total": total})
 
 
+ON_DISTINCT = "two_nn_on_distinct_inputs"
+"""Name of the mean dimension of distinct inputs in the table."""
+
+
 def _unknown(reason: str) -> dict[str, Any]:
     """Return what the table shows of a run that is not described."""
     empty = {"model": "", "finished": False, "measurements": 0, "losses": []}
@@ -138,21 +142,22 @@ def _unknown(reason: str) -> dict[str, Any]:
         "status": "unknown",
         "reason": reason,
         **empty,
-        **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
+        **dict.fromkeys(("step", "measured_at", "loss", *METRICS, ON_DISTINCT)),
     }
 
 
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     """Return what the table shows of a run on each probe and of each stack: the worst status with
     its reason, the loss of the training, or of a sweep that on the probe, and the means over
-    layers: without sinks where it was measured so, as the statements."""
+    layers: without sinks where it was measured so, and of the dimension of distinct inputs too."""
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
     means: dict[str, float] = {}
-    for metric, subset in product(METRICS, ("all", "no_sink")):
+    names = {("two_nn", "distinct_inputs"): ON_DISTINCT}
+    for key in (*product(METRICS, ("all", "no_sink")), *names):
         # the series of every metric would take longer
-        series = MetricSeries(metric, subset, of_metric(worst.rows, metric, subset))
+        series = MetricSeries(*key, of_metric(worst.rows, *key))
         if len(series.rows) and len(mean := series.layer_mean.mean):
-            means[metric] = float(mean.iloc[-1])
+            means[names.get(key, key[0])] = float(mean.iloc[-1])
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
     steps, values = loss.index.tolist(), loss.tolist()

@@ -73,6 +73,12 @@ const lossCell = (run) => {
   const curve = run.losses.length > 1 ? [sparkline(run.losses.map(([step]) => step), run.losses.map(([, loss]) => loss))] : [];
   return numberCell("loss", number(run.loss), ...curve);
 };
+// both clouds: of all vectors, and below it that of one vector of each distinct input
+const dimensionCell = (run) => {
+  const distinct = run.two_nn_on_distinct_inputs;
+  const beside = distinct === null ? [] : [make("span", { className: "reason" }, `${number(distinct)} on distinct inputs`)];
+  return numberCell("two_nn", number(run.two_nn), ...beside);
+};
 const fillRow = (row, run) => {
   const checked = row.querySelector("input")?.checked ?? false;
   const focused = row.contains(document.activeElement) ? document.activeElement.tagName : null;
@@ -80,7 +86,7 @@ const fillRow = (row, run) => {
   const box = make("input", { type: "checkbox", name: "run", value: run.key, checked, ariaLabel: `compare ${run.label}` });
   const status = make("span", { className: `status ${run.status}` }, make("span", { ariaHidden: "true" }, STATUSES[run.status]), ` ${run.status}`);
   row.replaceChildren(make("td", {}, box), make("td", { className: "status-cell" }, status), nameCell(run), stepCell(run),
-    numberCell("measured_at", age(run)), lossCell(run), numberCell("two_nn", number(run.two_nn)),
+    numberCell("measured_at", age(run)), lossCell(run), dimensionCell(run),
     numberCell("anisotropy", number(run.anisotropy)));
   if (opened && row.querySelector("details")) row.querySelector("details").open = true;
   if (focused) row.querySelector(focused.toLowerCase())?.focus({ preventScroll: true });
