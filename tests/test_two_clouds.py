@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from judged_runs import NOT_SHOWN, SHOWN, judged
 from judged_runs import course as course_of
-from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, to_frame
+from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, measured_runs, to_frame
 from test_terminal import lines_of, printed
 
 import repdyn
 from repdyn import plots
-from repdyn.diagnosis import stacks_of_run
+from repdyn.diagnosis import comparison_statements, stacks_of_run
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of, logged_values
 from repdyn.publish.results import log_pictures
@@ -401,3 +401,31 @@ def test_the_table_of_runs_has_both_dimensions(tmp_path):
     (summary,) = index.summaries.values()
     assert summary["two_nn_on_distinct_inputs"] == 10
     assert summary["two_nn"] == pytest.approx(10, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("distinct", "kind", "subset", "dimension"),
+    [
+        pytest.param((16, 24), "difference", "all", (8, 12), id="both"),
+        pytest.param((24, 16), "clouds differ", "all", (8, 12), id="opposite"),
+        pytest.param((16, 16), "clouds differ", "all", (8, 12), id="only all"),
+        pytest.param((16, 24), "clouds differ", "distinct_inputs", (8, 8), id="only distinct"),
+    ],
+)
+def test_runs_differ_in_the_dimension_if_both_clouds_do(distinct, kind, subset, dimension):
+    """A difference of all vectors is told as that of the layers."""
+    rows = [
+        row
+        for name, low, high in zip("ab", dimension, distinct, strict=True)
+        for row in make_rows(
+            run=name,
+            steps=(0, 8),
+            dimension=lambda *_, low=low: low,
+            distinct=lambda *_, high=high: high,
+        )
+    ]
+    told = comparison_statements(measured_runs(to_frame(rows)), [])
+    (statement,) = [each for each in told if each.metric == "two_nn"]
+    assert (statement.severity, statement.kind, statement.subset) == ("note", kind, subset)
+    assert statement.steps == (0, 8)
+    assert ("alone" in statement.sentence) == (kind == "clouds differ")

@@ -3,11 +3,13 @@ much, in which layers and since when."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from repdyn.diagnosis.insight import Insight, report_link
 from repdyn.diagnosis.metrics import MIN_CHANGE
+from repdyn.diagnosis.neighbours import CLOUDS_DIFFER, distinct_of
 from repdyn.diagnosis.run import chosen_series, ranked
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Effect, change_size
@@ -27,8 +29,9 @@ def comparison_statements(
     Compared are the means over layers, at the last step that all have or else at the end of each,
     of the two runs with the highest and the lowest one. They differ if the interval of the ratio of
     two independent values leaves out 1, and the ratio exceeds 1 by
-    :data:`repdyn.diagnosis.metrics.MIN_CHANGE`. Runs that do not compare, or are one run on two
-    probes, have no statement.
+    :data:`repdyn.diagnosis.metrics.MIN_CHANGE`. A difference of a dimension that all runs have on
+    distinct inputs too is one if both clouds have it, and is otherwise said to be of one of them.
+    Runs that do not compare, or are one run on two probes, have no statement.
 
     Args:
         described: the runs.
@@ -42,7 +45,12 @@ def comparison_statements(
         return settings
     of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
     for key in (key for key in of_runs[0] if all(key in others for others in of_runs)):
-        compared = _compared(runs, [series[key] for series in of_runs])
+        members = [series[key] for series in of_runs]
+        compared = _compared(runs, members)
+        both = [distinct_of(series, run.series) for run, series in zip(runs, members, strict=True)]
+        on_distinct = [series for series in both if series is not None]
+        if len(on_distinct) == len(runs):
+            compared = _on_both_clouds(compared, _compared(runs, on_distinct))
         if isinstance(compared, Insight):
             found.append(compared)
         elif compared:
@@ -58,6 +66,34 @@ def comparison_statements(
         sentence = f"{what}: {', '.join(agreeing)}."
         found.append(Insight("note", "agreement", sentence))
     return ranked(found)
+
+
+def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insight | bool:
+    """Join what :func:`_compared` says of the dimension of all vectors and of distinct inputs."""
+    if isinstance(on_all, Insight) and isinstance(on_distinct, Insight):
+        evidence = {f"distinct_{name}": value for name, value in on_distinct.evidence.items()}
+        evidence = {**on_all.evidence, **evidence}
+        higher, lower = (str(on_distinct.evidence[name]) for name in ("higher", "lower"))
+        highest, lowest = (
+            number_text(float(on_distinct.evidence[name])) for name in ("highest", "lowest")
+        )
+        if (higher, lower) == (on_all.evidence["higher"], on_all.evidence["lower"]):
+            sentence = f"{on_all.sentence[:-1]}; so it is on distinct inputs ({highest}, {lowest})."
+            return replace(on_all, sentence=sentence, evidence=evidence)
+        on_distinct_it = f"it is higher in {higher} ({highest}) than in {lower} ({lowest})"
+        sentence = f"On all vectors alone: {on_all.sentence[:-1]}; on distinct inputs"
+        sentence = f"{sentence} {on_distinct_it}."
+        return replace(on_all, kind=CLOUDS_DIFFER, sentence=sentence, evidence=evidence)
+    for known, of, other in (
+        (on_all, "all vectors", "distinct inputs"),
+        (on_distinct, "distinct inputs", "all vectors"),
+    ):
+        if isinstance(known, Insight):
+            sentence = (
+                f"On {of} alone: {known.sentence[:-1]}; on {other} no such difference is shown."
+            )
+            return replace(known, kind=CLOUDS_DIFFER, sentence=sentence)
+    return on_all and on_distinct
 
 
 _STORED = {
@@ -173,6 +209,8 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         "lowest": lowest,
         "log_ratio": effect.log_ratio,
         "half_width": effect.half_width,
+        "higher": runs[high].label,
+        "lower": runs[low].label,
     }
     size = 1 - math.exp(-effect.log_ratio)
     return Insight(
