@@ -136,9 +136,53 @@ def test_scores_of_lm_evaluation_harness(tmp_path):
     content |= {"config": {"model_args": f"pretrained={PYTHIA},revision=step8"}}
     (tmp_path / "a.json").write_text(json.dumps(content))
     assert read_scores(tmp_path).to_numpy().tolist() == [
-        [8, "sciq", "acc", 0.5],
-        [1000, "sciq", "acc", 0.5],
+        ["", 1000, "sciq", "acc", 0.5],
+        [PYTHIA, 8, "sciq", "acc", 0.5],
     ]
     (tmp_path / "scores.csv").write_text("step,task,value\n1,a,1\n")
     with pytest.raises(ValueError, match="got no metric"):
         read_scores(tmp_path / "scores.csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder", "expected"),
+    [
+        ("pretrained=lab/a,revision=step-5K,dtype=float32", "", ("lab/a", 5000)),
+        ({"pretrained": "lab/a", "revision": "iter_0010000"}, "", ("lab/a", 10000)),
+        ("pretrained=runs/a/checkpoint-500", "", ("runs/a/checkpoint-500", 500)),
+        ("pretrained=lab/step-a,revision=5k", "", ("lab/step-a", 5000)),
+        ("pretrained=lab/a,revision=1M", "step7", ("lab/a", 1_000_000)),
+        ("pretrained=lab/a", "global_step1000", ("lab/a", 1000)),
+        ("pretrained=lab/a-7b,revision=main", "step2", ("lab/a-7b", 2)),
+    ],
+)
+def test_the_step_of_scores_is_read_as_that_of_a_checkpoint(tmp_path, arguments, folder, expected):
+    """step-5K was step 5."""
+    content = {"results": {"sciq": {"acc": 0.5}}, "config": {"model_args": arguments}}
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "results_2026-10-10T12.json").write_text(json.dumps(content))
+    scores = read_scores(tmp_path)
+    assert tuple(scores.loc[0, ["model", "step"]]) == expected
+
+
+def test_scores_of_another_model_stay_out_of_a_correlation(tmp_path, capsys):
+    """Those of one model were correlated with the geometry of every run."""
+    rows = [row for name in "ab" for row in make_published(f"lab/{name}", steps=STEPS)]
+    store = fill(tmp_path / "store", rows)
+    values = np.random.default_rng(0).normal(size=len(STEPS))
+    scores = pd.DataFrame({"step": STEPS, "task": "sciq", "metric": "acc", "value": values})
+    path = tmp_path / "scores.csv"
+    arguments = (store.path, "--with", path, "-o", tmp_path / "out")
+
+    scores.assign(model="org/other").to_csv(path, index=False)
+    assert compare(capsys, *arguments)[0] != 0
+    assert not (tmp_path / "out").exists()
+
+    scores.assign(model="b", step=[f"step-{step}" for step in STEPS]).to_csv(path, index=False)
+    assert compare(capsys, *arguments)[0] == 0
+    assert set(pd.read_csv(tmp_path / "out" / "correlations.csv")["run"]) == {"b"}
+
+    scores.to_csv(path, index=False)
+    assert compare(capsys, *arguments)[0] == 2
+    assert compare(capsys, *arguments, "--run", "lab/a")[0] == 0
+    assert set(pd.read_csv(tmp_path / "out" / "correlations.csv")["run"]) == {"lab/a"}

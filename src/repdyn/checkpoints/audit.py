@@ -18,8 +18,9 @@ from repdyn.checkpoints.hub import (
     total_bytes,
 )
 from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
-from repdyn.checkpoints.targets import DEFAULT_PATTERN, Selection, Target
+from repdyn.checkpoints.targets import Selection, Target
 from repdyn.utils.printing import gigabytes, shorten_list
+from repdyn.utils.steps import DEFAULT_PATTERN
 
 Severity: TypeAlias = Literal["fault", "remark"]
 """A fault makes checkpoints worthless, or values at their steps wrong; a remark need not mean

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from fractions import Fraction
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
@@ -17,31 +16,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 
 from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.records import read_yaml, validated
+from repdyn.utils.steps import whole_number
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
 _PATTERNS = ("revisions", "commits")
 _SOURCES = (*_PATTERNS, "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?", re.ASCII)
-_ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 _GROUPS = ("step", "tokens", "stage")
 
 Description = TypeVar("Description")
-
-
-def whole_number(text: str, what: str) -> int:
-    """Parse a whole number that may have a unit: k, M, B or T.
-
-    >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
-    (240000, 1500000000000, 7)
-    """
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
-    value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
-    if value is None or value.denominator != 1:
-        raise ValueError(
-            f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}"
-        )
-    return int(value)
 
 
 @cache

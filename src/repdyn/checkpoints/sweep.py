@@ -28,7 +28,6 @@ from repdyn.checkpoints.suites import (
     require_distinct_steps,
 )
 from repdyn.checkpoints.targets import (
-    DEFAULT_PATTERN,
     FOREIGN,
     Selection,
     Target,
@@ -49,6 +48,7 @@ from repdyn.utils.arguments import Dtype
 from repdyn.utils.mistyped import did_you_mean, options_of
 from repdyn.utils.printing import print_above_bars, without_reports
 from repdyn.utils.redaction import redacted
+from repdyn.utils.steps import DEFAULT_PATTERN
 
 if TYPE_CHECKING:
     import pandas as pd

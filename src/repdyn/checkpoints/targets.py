@@ -23,30 +23,18 @@ from repdyn.checkpoints.suites import (
     PublishedModel,
     compile_pattern,
     require_distinct_steps,
-    whole_number,
 )
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint, Row
 from repdyn.utils.mistyped import closest
 from repdyn.utils.printing import MAX_LISTED, shorten_list
+from repdyn.utils.steps import DEFAULT_PATTERN, step_of, whole_number
 
 if TYPE_CHECKING:
     from torch import nn
 
     from repdyn.measurement.measure import MeasurementOptions
     from repdyn.probe import Probe
-
-# A number, with or without a unit, that no letter or digit follows: "240k", not the 1 of "v1.0".
-_END = r"(?![A-Za-z0-9]|\.\d)"
-_NUMBER = rf"[0-9]+(?:\.[0-9]+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
-
-DEFAULT_PATTERN = (
-    rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
-    r"(?:(?P<stage>stage\d.*?)[-_](?=step))?"
-    rf"(?:.*(?:step|checkpoint|ckpt|iter|iteration)s?[-_=]?|(?={_NUMBER}$))(?P<step>{_NUMBER}).*"
-)
-"""Default pattern: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number;
-tokens and stage if present. Any other number may be the size or version of the model."""
 
 _FORMS = (
     '"all", "log", "every:10", or names or steps separated by commas such as '
@@ -63,7 +51,6 @@ names the other one.
 
 LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
-_STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?\.ckpt")
 _LONGEST_METADATA = 1 << 28
 _FILES = (LIGHTNING, GGUF)
@@ -478,7 +465,7 @@ def find_checkpoints(
     # no links to others of them
     models = sorted({path.resolve(): path for path in links_first}.values())
     lightning, quantised = ([path for path in inside if path.suffix == suffix] for suffix in _FILES)
-    without_model = [path for path in inside if _STEP.fullmatch(path.name) and not is_model(path)]
+    without_model = [path for path in inside if path.is_dir() and _is_named_by_step(path)]
     own = [folder] if is_model(folder) or folder.suffix in _FILES else []
     found = (
         with_steps(models)
@@ -519,6 +506,11 @@ def find_checkpoints(
         for _, at in sorted(by_step.items())
     ]
     return Selection(run, tuple(targets), unmatched=tuple(dict.fromkeys(unused)))
+
+
+def _is_named_by_step(folder: Path) -> bool:
+    """Return whether a folder is named as a checkpoint and has no model, not saved to its end."""
+    return step_of(folder.name) is not None and not is_model(folder)
 
 
 def _finished(paths: Iterable[Path]) -> list[Target]:

@@ -31,7 +31,7 @@ from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.tables.frames import CLOUDS, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, is_measured
-from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations
+from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.tables.seeds import with_seeds
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
@@ -39,7 +39,7 @@ from repdyn.terminal.runs import print_closing, print_comparison, print_line, pr
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole, print_frame
 from repdyn.utils.files import escaped, safe_file_name, write_atomically
-from repdyn.utils.printing import Lossy
+from repdyn.utils.printing import Lossy, shorten_list
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -370,7 +370,14 @@ def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Pa
     """Print the largest correlations of each run's metrics with scores, and write all of them;
     return why there are none, or ""."""
     scored = read_scores(scores)
-    tables = [score_correlations(run, scored, lags) for run in runs]
+    is_only = len({run.name for run in runs}) == 1
+    own = [scores_of(run, scored, is_only=is_only) for run in runs]
+    if not sum(map(len, own)):
+        return (
+            f"the scores in {scores} are of {shorten_list(sorted({*scored['model']}))}, and no run "
+            f"is: {shorten_list([run.label for run in runs])}; name the run in their column model"
+        )
+    tables = [score_correlations(run, of_run, lags) for run, of_run in zip(runs, own, strict=True)]
     if not sum(map(len, tables)):
         return f"no run has a metric at {FEWEST} steps of the scores in {scores}"
     for table in tables:
