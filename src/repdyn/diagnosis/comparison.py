@@ -84,15 +84,13 @@ def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insi
         sentence = f"On all vectors alone: {on_all.sentence[:-1]}; on distinct inputs"
         sentence = f"{sentence} {on_distinct_it}."
         return replace(on_all, kind=CLOUDS_DIFFER, sentence=sentence, evidence=evidence)
-    for known, of, other in (
+    for difference, of, other in (
         (on_all, "all vectors", "distinct inputs"),
         (on_distinct, "distinct inputs", "all vectors"),
     ):
-        if isinstance(known, Insight):
-            sentence = (
-                f"On {of} alone: {known.sentence[:-1]}; on {other} no such difference is shown."
-            )
-            return replace(known, kind=CLOUDS_DIFFER, sentence=sentence)
+        if isinstance(difference, Insight):
+            sentence = f"On {of} alone: {difference.sentence[:-1]}; on {other} none is shown."
+            return replace(difference, kind=CLOUDS_DIFFER, sentence=sentence)
     return on_all and on_distinct
 
 

@@ -462,7 +462,8 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric over depth at the last step, between faint lines of a few others."""
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
     colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
-    last, other = series.steps[-1], charts.cloud_beside(series, run.series)
+    last = series.steps[-1]
+    other = charts.cloud_beside(series, run.series)
     look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
     own = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
     beside = []

@@ -96,7 +96,8 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
 
 def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
-    means, other = series.layer_mean, cloud_beside(series, run.series)
+    means = series.layer_mean
+    other = cloud_beside(series, run.series)
     # the published metrics below it, on the same subset where they were measured
     keys = [
         (name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED
