@@ -18,7 +18,7 @@ from scipy.stats import t as student_t
 from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.frame import to_pandas
-from repdyn.store.schema import COLUMNS, Row, to_table
+from repdyn.store.schema import COLUMNS, Row, code_of_text, to_table
 from repdyn.tables.runs import in_comparison_order, is_measured, run_labels, split
 
 
@@ -100,6 +100,8 @@ def make_row(**given: Any) -> Row:
         "transformers_version": "5.23.0",
     }
     fields |= given
+    if fields["reason"] is not None:
+        fields.setdefault("reason_code", code_of_text(fields["reason"]))
     n_independent = fields["n_batches"] if fields["design"] in {"independent", "shuffled"} else 1
     return Row(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
 

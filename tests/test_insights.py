@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from scipy.stats import spearmanr
+from small import HandWritten
 from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
 
-from repdyn.diagnosis import RunInsights, stacks_of_run
-from repdyn.store.schema import PROBE_LOSS
+from repdyn import Metric, Tracker
+from repdyn.diagnosis import RunInsights, described_runs, stacks_of_run
+from repdyn.store.schema import PROBE_LOSS, ReasonCode, code_of_text
 
 STEPS = tuple(range(0, 240, 10))
 
@@ -94,6 +97,13 @@ def test_repeated_checkpoints():
     )
 
 
+def replaced(row, **changes):
+    """Return a row with other values, and with the code of its reason."""
+    reason = changes.get("reason")
+    code = None if reason is None else code_of_text(reason)
+    return replace(row, **changes, reason_code=code)
+
+
 def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
     """Describe five layers with values of their own, but for what ``change`` returns of a step,
     layer and metric.
@@ -104,7 +114,7 @@ def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
             step=step, layer=layer, depth=layer / 4, module=f"h.{layer - 1}", metric=metric
         )
         value = 0.3 + layer / 30 + step / 7e3 + (metric == "two_nn")
-        rows.append(replace(row, **({"value": value} | change(step, layer, metric))))
+        rows.append(replaced(row, **({"value": value} | change(step, layer, metric))))
     return described(rows)
 
 
@@ -209,7 +219,7 @@ def test_a_loss_that_is_not_finite(value, word):
 def test_missing_values(since, reason, status):
     """What has few distinct vectors from the first step on says nothing of the training."""
     rows = [
-        replace(row, value=math.nan, low=None, high=None, reason=reason)
+        replaced(row, value=math.nan, low=None, high=None, reason=reason)
         if row.step >= since and row.layer == 3
         else row
         for row in layers_at(curve(flat))
@@ -669,3 +679,32 @@ def test_a_compression_valley():
     assert found.sentence == (
         "Entropy of a sequence has a valley: 0.1 in layer 3, between 0.9 in layer 1 and 0.6 in layer 5."
     )
+
+
+def test_a_metric_of_ones_own_that_returns_nan_does_not_make_the_run_failed(tmp_path, small_probe):
+    """The word NaN in its reason did."""
+    own = Metric("mine", lambda cloud: torch.tensor(math.nan))
+    options = {"store": tmp_path / "store", "report": False}
+    with Tracker(HandWritten(), small_probe, 1, ["anisotropy", own], **options) as tracker:
+        tracker.step()
+    (run,) = described_runs([tracker.store]).runs
+    rows = run.frame.loc[run.frame["metric"] == "mine"]
+    assert set(rows["reason_code"]) == {ReasonCode.NO_REASON}
+    assert run.status[0] != "failed"
+    assert run.alerts == []
+
+
+def test_a_state_that_is_not_finite_makes_the_run_failed_whatever_its_reason_says():
+    rows = [
+        make_row(
+            step=step,
+            layer=layer,
+            value=math.nan,
+            reason="unwell",
+            reason_code=ReasonCode.NOT_FINITE,
+        )
+        for step, layer in itertools.product((0, 1), (1, 2))
+    ]
+    assert described(rows).status == "failed"
+    others = [replace(row, reason="NaN and inf", reason_code=ReasonCode.UNDEFINED) for row in rows]
+    assert described(others).status != "failed"

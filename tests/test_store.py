@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pyarrow as pa
@@ -17,15 +18,17 @@ from stored_rows import KEY, row
 from synthetic_runs import fill, make_published, make_row, make_rows
 
 from repdyn import Probe, open_store
+from repdyn.kernels.cloud import UndefinedCode
 from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, find_store, find_stores
 from repdyn.store import store as store_module
-from repdyn.store.files import is_whole
+from repdyn.store.files import is_whole, read_rows
 from repdyn.store.schema import (
     COLUMNS,
     DESCRIPTIONS,
     SCHEMA,
     Checkpoint,
+    ReasonCode,
     Row,
     failure_rows,
     scalar_row,
@@ -477,3 +480,33 @@ def test_the_states_before_a_resumed_run_are_those_of_its_parent(tmp_path):
     assert parent.load_previous(20, None, 1, like)[0] == 12
     with pytest.raises(UndefinedError):
         StateCache(tmp_path / "b", run="b", probe="p").load_previous(16, None, 1, like)
+
+
+def test_reasons_of_a_store_written_before_get_their_codes(tmp_path):
+    texts = {
+        "batch 0: the points contain NaN": ReasonCode.NOT_FINITE,
+        "batch 0: 1 distinct of 2048 points, at least 3 needed": ReasonCode.FEW_DISTINCT,
+        "batch 1: the 96 points differ by less than rounding": ReasonCode.ROUNDING,
+        "the kernel returned NaN without a reason": ReasonCode.NO_REASON,
+        "ValueError: the points contain NaN": ReasonCode.ERROR,
+        "the model gives no attention weights": ReasonCode.UNDEFINED,
+    }
+    rows = [
+        make_row(layer=layer, value=math.nan, reason=reason)
+        for layer, reason in enumerate([*texts, None])
+    ]
+    store = fill(tmp_path, rows)
+    assert store.to_pandas()["reason_code"].tolist()[:-1] == [*texts.values()]
+    (path,) = store.path.rglob("*.parquet")
+    table = pq.read_table(path)
+    old = tmp_path / "old" / path.relative_to(tmp_path)
+    old.parent.mkdir(parents=True)
+    pq.write_table(table.drop_columns(["reason_code"]), old)
+    read = open_store(tmp_path / "old").to_pandas()
+    assert read["reason_code"].tolist()[:-1] == [*texts.values()]
+    assert pd.isna(read["reason_code"].iloc[-1])
+    assert read_rows(old)[0].reason_code == ReasonCode.NOT_FINITE
+
+
+def test_every_code_of_a_kernel_is_one_of_a_row():
+    assert set(get_args(UndefinedCode)) <= set(ReasonCode)

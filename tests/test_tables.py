@@ -20,6 +20,7 @@ from repdyn.store import Store
 from repdyn.store.schema import (
     LOSS,
     PROBE_LOSS,
+    code_of_text,
 )
 from repdyn.tables.frames import (
     by_stack,
@@ -271,6 +272,10 @@ def test_what_lacks_values_is_told_with_its_reason(frame_of):
     harmless = (
         "fewer than half of the vectors are distinct: 3 of 9 (harmless: tokens repeat in layer 0)"
     )
+    has_reason = frame["reason"].notna()
+    frame.loc[has_reason, "reason_code"] = [
+        code_of_text(why) for why in frame["reason"][has_reason]
+    ]
     assert missing_values(measurements(frame)) == [
         ([("norm", "no_sink")], 3, 6, f"2 cells: infinite; 1 cell: {harmless}"),
         (

@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from repdyn.metrics.metric import base_name
-from repdyn.store.schema import shown_reason
+from repdyn.store.schema import ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 
@@ -32,7 +32,18 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """Name that stands for :data:`RULES`."""
 ALERT_COLUMNS = (
-    *("metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"),
+    *(
+        "metric",
+        "subset",
+        "stack",
+        "layer",
+        "step",
+        "value",
+        "std",
+        "reason",
+        "reason_code",
+        "compared_to",
+    ),
     *("head", "run", "probe"),
 )
 """Columns of a store that rules are evaluated on."""
@@ -47,7 +58,7 @@ UNUSUAL = 2.0
 be said to fall or rise."""
 _REMEMBERED = 200  # measurements that a live evaluation remembers
 _KEY = ["metric", "subset", "stack"]
-_CELL = ["step", "layer", "value", "std", "reason", "compares"]
+_CELL = ["step", "layer", "value", "std", "reason", "reason_code", "compares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +131,12 @@ def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
     ]  # the others are many
     layer = rows["layer"].fillna(-1).astype(int)
     reason = rows["reason"].astype(object).fillna("")
-    reason = reason.mask(rows["value"].isna() & (reason == ""), "NaN")
+    # a scalar of a trainer that is no number has none
+    is_bare = rows["value"].isna() & (reason == "")
+    code = rows["reason_code"].astype(object).fillna("").mask(is_bare, ReasonCode.NOT_FINITE)
+    reason = reason.mask(is_bare, "NaN")
     compares = rows["compared_to"].notna()
-    rows = rows.assign(layer=layer, reason=reason, compares=compares)
+    rows = rows.assign(layer=layer, reason=reason, reason_code=code, compares=compares)
     groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
     named = (
         ((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups
@@ -148,7 +162,13 @@ class Course:
         self.values = np.full(shape, np.nan)
         self.stds = np.full(shape, np.nan)
         self.reasons = np.full(shape, "", object)
-        for grid, name in ((self.values, "value"), (self.stds, "std"), (self.reasons, "reason")):
+        self.codes = np.full(shape, "", object)
+        for grid, name in (
+            (self.values, "value"),
+            (self.stds, "std"),
+            (self.reasons, "reason"),
+            (self.codes, "reason_code"),
+        ):
             grid[step, layer] = cells[name].to_numpy(grid.dtype)
         self.compares = np.zeros(len(self.steps), bool)
         """(n_steps,) whether any value compares the checkpoint with an earlier one."""
@@ -220,9 +240,7 @@ class Course:
             # inf
             missing = np.isnan(self.values)
             appears = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
-            appears[0] = missing[0] & [
-                not {"NaN", "inf"}.isdisjoint(why.split()) for why in self.reasons[0]
-            ]
+            appears[0] = missing[0] & (self.codes[0] == ReasonCode.NOT_FINITE)
             # metrics that compare checkpoints have no value if the earlier checkpoint is not
             # available
             appears[np.logical_or.accumulate(self.compares)] = False

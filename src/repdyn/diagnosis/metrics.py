@@ -3,7 +3,6 @@ fit; and its profile over depth at the last step, layers unlike their neighbours
 whole sequences."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -11,10 +10,10 @@ import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations
 from repdyn.metrics.metric import base_name
+from repdyn.store.schema import ReasonCode
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
 from repdyn.tables.frames import (
-    FEW_DISTINCT,
     LOSS_TITLES,
     counted_reasons,
     drop_first_comparison,
@@ -361,14 +360,16 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     """
     steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
     last = int(steps.max())
-    at_end = rows.loc[(steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", "reason"]]
+    at_end = rows.loc[
+        (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", "reason", "reason_code"]
+    ]
     at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:
         return
     earlier = rows.loc[(steps < last) & ~is_missing, _CELL].drop_duplicates()
     had_value = missing.merge(earlier, "left", indicator=True)["_merge"].eq("both").to_numpy()
-    is_few = missing["reason"].str.contains(FEW_DISTINCT, na=False).to_numpy(bool)
+    is_few = missing["reason_code"].eq(ReasonCode.FEW_DISTINCT).fillna(False).to_numpy(bool)
     as_ever = is_few & ~had_value & (last > steps.min())
     share = len(missing) / len(at_end)
     reason = counted_reasons(missing)
@@ -380,7 +381,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
         f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} "
         f"({layer_names(layers)}){before}: {reason}."
     )
-    not_finite = re.search(r"\b(NaN|inf)\b", reason)
+    not_finite = bool(missing["reason_code"].eq(ReasonCode.NOT_FINITE).any())
     severity = (
         "failed"
         if not_finite

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from inspect import signature
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,12 +21,20 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class UndefinedError(ArithmeticError):
-    """The quantity does not exist for this cloud; ``reason`` says why, in words fit for a table."""
+UndefinedCode = Literal["not_finite", "few_distinct", "rounding", "undefined"]
+"""Kinds of reasons: NaN or inf in the states, fewer distinct vectors than are needed, vectors that
+differ by rounding alone, and all others."""
 
-    def __init__(self, reason: str) -> None:
+
+class UndefinedError(ArithmeticError):
+    """The quantity does not exist for this cloud; ``reason`` says why, in words fit for a table,
+    and ``code`` of what kind that is.
+    """
+
+    def __init__(self, reason: str, code: UndefinedCode = "undefined") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.code: UndefinedCode = code
 
 
 class Kernel(Protocol[P]):
@@ -335,15 +343,19 @@ class Cloud:
         if Cloud.require_defined in self.results:
             return
         if self.n_vectors and not math.isfinite(self.scale):
-            raise UndefinedError(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
+            bad = "NaN" if self.x.isnan().any() else "inf"
+            raise UndefinedError(f"the points contain {bad}", "not_finite")
         # where these differ, all do; a device waits once
         first = Cloud(self.x[:_SAMPLE_ROWS].cpu())
         if first.n_unique < 3 and self.n_unique < 3:
             raise UndefinedError(
-                f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed"
+                f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed",
+                "few_distinct",
             )
         if first.is_one_point and self.is_one_point:
-            raise UndefinedError(f"the {self.n_vectors} points differ by less than rounding")
+            raise UndefinedError(
+                f"the {self.n_vectors} points differ by less than rounding", "rounding"
+            )
         self.results[Cloud.require_defined] = None
 
     @property

@@ -52,7 +52,9 @@ def require_numbers(cloud: Cloud) -> None:
     if cloud.n_vectors == 0:
         raise UndefinedError("0 points, at least 1 needed")
     if not math.isfinite(cloud.scale):
-        raise UndefinedError(f"the points contain {'NaN' if cloud.x.isnan().any() else 'inf'}")
+        raise UndefinedError(
+            f"the points contain {'NaN' if cloud.x.isnan().any() else 'inf'}", "not_finite"
+        )
 
 
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:

@@ -528,7 +528,9 @@ def _norms(x: Tensor) -> Tensor:
         / scale
     )
     if not norms.isfinite().all():
-        raise UndefinedError(f"the points contain {'NaN' if x.isnan().any() else 'inf'}")
+        raise UndefinedError(
+            f"the points contain {'NaN' if x.isnan().any() else 'inf'}", "not_finite"
+        )
     return norms
 
 

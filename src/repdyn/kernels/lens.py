@@ -41,7 +41,7 @@ def predict_targets(states: Tensor, targets: Tensor, head: Head) -> Predictions:
         )
     predictions = Predictions(*_by_tiles(partial(_predict, head=head), n_logits, states, targets))
     if not bool(predictions.loss.isfinite().all()):
-        raise UndefinedError("a logit is not finite")
+        raise UndefinedError("a logit is not finite", "not_finite")
     return predictions
 
 

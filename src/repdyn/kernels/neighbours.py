@@ -60,7 +60,8 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
     if k > cloud.n_candidates and groups is not None:
         raise UndefinedError(
             f"{cloud.n_candidates} of {cloud.n_unique} distinct points lie outside the largest of "
-            f"the groups, at least {k} needed"
+            f"the groups, at least {k} needed",
+            "few_distinct",
         )
     if rows is not None:
         return neighbours_of(rows, points, k, groups=groups)
@@ -95,7 +96,8 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
         if len(rows) < 3:
             raise UndefinedError(
                 f"{len(rows)} of {cloud.n_vectors} points differ by more than the precision of "
-                f"{cloud.x.dtype}, at least 3 needed"
+                f"{cloud.x.dtype}, at least 3 needed",
+                "few_distinct",
             )
         if len(rows) < len(stays):
             remaining = _part(cloud, stays)
@@ -104,7 +106,8 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     if remaining.n_unique < fewest:
         raise UndefinedError(
             f"{remaining.n_unique} distinct of {remaining.n_vectors} points, "
-            f"at least {fewest} needed"
+            f"at least {fewest} needed",
+            "few_distinct",
         )
     return remaining, rows
 

@@ -46,7 +46,7 @@ class Sequences:
         largest = padded.abs().amax((1, 2))
         largest_of_sequences = largest.tolist()
         if not all(map(math.isfinite, largest_of_sequences)):
-            raise UndefinedError("the vectors contain NaN or inf")
+            raise UndefinedError("the vectors contain NaN or inf", "not_finite")
         if not all(largest_of_sequences):
             raise UndefinedError(
                 f"{largest_of_sequences.count(0)} of {len(largest_of_sequences)} sequences have "
@@ -66,7 +66,8 @@ class Sequences:
         if n_equal := sum(cloud.is_one_point for cloud in self.clouds):
             raise UndefinedError(
                 f"in {n_equal} of {len(self.lengths)} sequences the vectors differ by less than "
-                "rounding"
+                "rounding",
+                "rounding",
             )
 
     @cached_property
@@ -295,7 +296,7 @@ def largest_activation(sequences: Sequences) -> Tensor:
     parts = sequences.x.detach().split(sequences.lengths)
     largest = torch.stack([part.abs().amax() for part in parts]).double()
     if not largest.isfinite().all():
-        raise UndefinedError("the vectors contain NaN or inf")
+        raise UndefinedError("the vectors contain NaN or inf", "not_finite")
     # divided first: the sum of numbers at the end of the range is infinite
     return largest.div(len(parts)).sum()
 
@@ -390,4 +391,4 @@ def require_attention(weights: Tensor) -> None:
             f"{weights.dtype}; give one sequence at a time"
         )
     if not weights.isfinite().all():
-        raise UndefinedError("the attention weights contain NaN or inf")
+        raise UndefinedError("the attention weights contain NaN or inf", "not_finite")

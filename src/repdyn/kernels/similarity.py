@@ -514,7 +514,8 @@ def linearity(
     if cloud.n_unique < dim + 2:
         raise UndefinedError(
             f"{cloud.n_unique} distinct of {cloud.n_vectors} points in {dim} dimensions, at least "
-            f"{dim + 2} needed"
+            f"{dim + 2} needed",
+            "few_distinct",
         )
     if of == "step" and following.n_unique == 1:
         return torch.ones((), dtype=torch.float64, device=cloud.x.device)

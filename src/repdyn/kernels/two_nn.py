@@ -232,7 +232,8 @@ def _heights(n: int, discard: float, device: torch.device) -> Tensor:
     n_kept = n_kept_of(n, discard)
     if n_kept < 2:
         raise UndefinedError(
-            f"discard = {discard} keeps {n_kept} of {n} distinct points, at least 2 needed"
+            f"discard = {discard} keeps {n_kept} of {n} distinct points, at least 2 needed",
+            "few_distinct",
         )
     return -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=device) / n)
 

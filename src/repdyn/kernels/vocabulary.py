@@ -414,8 +414,11 @@ def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:
             f"{x.shape[1]}"
         )
     if not math.isfinite(x.abs().amax()):
-        raise UndefinedError(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
+        raise UndefinedError(
+            f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}", "not_finite"
+        )
     if not vocabulary.is_finite:
         raise UndefinedError(
-            f"the input embeddings contain {'NaN' if vocabulary.norms.isnan().any() else 'inf'}"
+            f"the input embeddings contain {'NaN' if vocabulary.norms.isnan().any() else 'inf'}",
+            "not_finite",
         )

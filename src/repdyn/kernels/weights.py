@@ -25,7 +25,7 @@ def weight_norm(x: Tensor) -> Tensor:
     # summed in float64 without a copy of that type
     norm = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
     if not bool(norm.isfinite()):
-        raise UndefinedError("not all weights or gradients are finite")
+        raise UndefinedError("not all weights or gradients are finite", "not_finite")
     return norm
 
 

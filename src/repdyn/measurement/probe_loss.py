@@ -112,13 +112,15 @@ class ProbeLoss:
         try:
             values, n_tokens = self._values(last, states)
         except RECORDED[on_error] as error:
+            reason = reason_of(error)
             return [
                 scalar_row(
                     checkpoint,
                     PROBE_LOSS,
                     math.nan,
                     probe=self._probe.hash,
-                    reason=reason_of(error),
+                    reason=reason.text,
+                    reason_code=reason.code,
                 )
             ]
         independent = self._probe.has_disjoint_batches("all")

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,14 @@ from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
 from repdyn.probe.design import view_of
-from repdyn.store.schema import Checkpoint, Row, provenance, storable, too_few_distinct
+from repdyn.store.schema import (
+    Checkpoint,
+    ReasonCode,
+    Row,
+    provenance,
+    storable,
+    too_few_distinct,
+)
 from repdyn.utils.intervals import interval_within
 
 MIN_WINDOWS = 10
@@ -34,12 +41,21 @@ RECORDED: dict[OnError, type[Exception]] = {"raise": UndefinedError, "record": E
 """The errors whose text is recorded as the reason of NaN; all others are raised."""
 
 
-def reason_of(error: Exception, batch: int | None = None) -> str:
+@dataclass(frozen=True)
+class Reason:
+    """Why there is no value."""
+
+    text: str
+    code: ReasonCode
+
+
+def reason_of(error: Exception, batch: int | None = None) -> Reason:
     """Return why there is no value, or none for a batch."""
     if not isinstance(error, UndefinedError):
-        return storable(f"{type(error).__name__}: {error}")
+        return Reason(storable(f"{type(error).__name__}: {error}"), ReasonCode.ERROR)
     # it may quote the error of another package too
-    return storable(str(error) if batch is None else f"batch {batch}: {error}")
+    text = storable(str(error) if batch is None else f"batch {batch}: {error}")
+    return Reason(text, ReasonCode(error.code))
 
 
 def part_of(
@@ -107,9 +123,11 @@ def _rows_of_metric(
             float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches]
         )
         shares |= view.neighbour_fractions(subset)
-    reason = reason or too_few_distinct(
+    too_few = too_few_distinct(
         metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
     )
+    if reason is None and too_few is not None:
+        reason = Reason(too_few, ReasonCode.FEW_DISTINCT)
     # (n_batches, n_heads); a single column unless the metric has values of heads
     by_head = np.array(values if reason is None else [math.nan] * n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
@@ -148,7 +166,8 @@ def _rows_of_metric(
         settings=metric.settings_json,
         compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
         **summary,
-        reason=reason,
+        reason=None if reason is None else reason.text,
+        reason_code=None if reason is None else reason.code,
         seconds=seconds,
         **provenance(),
     )
@@ -224,7 +243,7 @@ def _values(
     subset: str,
     recorded: type[Exception],
     progress: Callable[[float], None],
-) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
+) -> tuple[Sequence[tuple], list[np.ndarray | float], Reason | None]:
     """Return the kernel's inputs and value for each batch, and the reason if the value is
     undefined.
     """
@@ -251,12 +270,13 @@ def _values(
             except recorded as error:
                 return batches, values, reason_of(error)
     if undefined is None and any(np.isnan(value).any() for value in values):
-        return batches, values, "the kernel returned NaN without a reason"
+        without = Reason("the kernel returned NaN without a reason", ReasonCode.NO_REASON)
+        return batches, values, without
     return batches, values, None if values and metric.per_head else undefined
 
 
 def _sizes(
-    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None
+    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: Reason | None
 ) -> tuple[int, int]:
     """Return vectors and distinct vectors of the smallest batch; of attention weights, positions
     are counted.

@@ -325,7 +325,7 @@ class LayerView:
         n_vectors = min(map(len, self.sample(subset)))
         reason = too_few(subset, n_vectors, self.probe.batch_vectors)
         if reason is not None:
-            raise UndefinedError(reason)
+            raise UndefinedError(reason, "few_distinct")
 
     def _require_single_tokens(self, subset: str) -> None:
         if not view_of(subset).of_single_tokens:
@@ -350,7 +350,7 @@ def _read(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
     taken = slice(None, None, math.ceil(len(x) / _LENS_VECTORS))
     reading = read_predictions(x[taken], last[taken], head)
     if not bool(reading.kl.isfinite().all()):
-        raise UndefinedError("a logit of the layer or of the last one is not finite")
+        raise UndefinedError("a logit of the layer or of the last one is not finite", "not_finite")
     return reading
 
 

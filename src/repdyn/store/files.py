@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from repdyn.store.schema import COLUMNS, DESCRIPTIONS, METRICS_KEY, SCHEMA, Row
+from repdyn.store.schema import COLUMNS, DESCRIPTIONS, METRICS_KEY, SCHEMA, Row, code_of_text
 from repdyn.utils.files import AT_ITS_ENDS, cache_directory, escaped, shortened, write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -277,6 +277,16 @@ def _combined(table: pa.Table, shared: dict[object, pa.Array]) -> pa.Table:
     return pa.Table.from_arrays([combined(column) for column in table.columns], schema=table.schema)
 
 
+def _with_codes(table: pa.Table) -> pa.Table:
+    """Return rows with the codes of their reasons, which files written before lack."""
+    names = table.column_names
+    if not {"reason", "reason_code"} <= {*names} or table["reason_code"].null_count < len(table):
+        return table
+    codes = {text: code_of_text(text) for text in table["reason"].unique().to_pylist() if text}
+    column = pa.array([codes.get(text) for text in table["reason"].to_pylist()], pa.string())
+    return table.set_column(names.index("reason_code"), "reason_code", column)
+
+
 def _read(path: Path, wanted: pa.Schema) -> pa.Table:
     """Return the rows of a file; ValueError says what is wrong with it."""
     texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
@@ -308,7 +318,8 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
                 table[name] if name in names else pa.nulls(len(table)) for name in wanted.names
             ]
             plain_schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
-            table = pa.Table.from_arrays(plain, wanted.names).cast(plain_schema).cast(wanted)
+            table = pa.Table.from_arrays(plain, wanted.names).cast(plain_schema)
+            table = _with_codes(table).cast(wanted)
         if len(table) == 0:
             raise ValueError("it has no rows; move it away")
         if empty := [name for name in wanted.names if name in _REQUIRED and table[name].null_count]:

@@ -30,7 +30,7 @@ BY_LAYER = ("run", "kind", "step", "stack", "layer", "metric", "subset", "head")
 """Orders of rows. By layer, the values of layers come first in a run, then those of heads, then
 scalars and failures: the rows that views are drawn from need not be copied."""
 _CHECKPOINT = ["run", "step", "probe"]
-_JUDGED = ["measured_at", "same_as", "mixed_with", "value", "reason"]
+_JUDGED = ["measured_at", "same_as", "mixed_with", "value", "reason", "reason_code"]
 """Columns that tell which rows count."""
 # Nullable integers and booleans keep their type; NaN remains a value in float columns.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}

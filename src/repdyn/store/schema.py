@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -42,6 +43,50 @@ PROBE_ACCURACY = "probe/accuracy"
 PROBE_CALIBRATION_ERROR = "probe/calibration_error"
 """The expected calibration error of these predictions, in [0, 1]."""
 PROBE_SCALARS = (PROBE_LOSS, PROBE_BITS_PER_BYTE, PROBE_ACCURACY, PROBE_CALIBRATION_ERROR)
+
+
+class ReasonCode(StrEnum):
+    """Kinds of reasons why a value is NaN, by which views decide; the text is for people."""
+
+    NOT_FINITE = "not_finite"
+    """States, weights or gradients hold NaN or infinity."""
+    FEW_DISTINCT = "few_distinct"
+    """Too few distinct vectors, or too many nearly the same."""
+    ROUNDING = "rounding"
+    """Vectors differ by rounding alone."""
+    UNDEFINED = "undefined"
+    """The quantity does not exist for another reason."""
+    NO_REASON = "no_reason"
+    """The kernel returned NaN, which says nothing of the model."""
+    ERROR = "error"
+    """The kernel raised an error, or the checkpoint could not be measured."""
+
+
+_CODES_OF_TEXTS = (
+    # an error quotes anything
+    (r"[A-Za-z_.]*(Error|Exception|Interrupt)\b|the model cannot be measured", ReasonCode.ERROR),
+    (r"the kernel returned NaN without a reason", ReasonCode.NO_REASON),
+    (r".*\b(NaN|inf)\b|.*not (all .*)?finite", ReasonCode.NOT_FINITE),
+    (r".*(differ by less than rounding|equal up to rounding)", ReasonCode.ROUNDING),
+    (r".*(distinct|vectors are equal|nearly the same)", ReasonCode.FEW_DISTINCT),
+)
+
+
+def code_of_text(reason: str) -> ReasonCode:
+    """Return the code of a reason in a store that was written before reasons had codes: the one
+    place where such a text is interpreted.
+
+    >>> code_of_text("batch 0: the points contain NaN").name
+    'NOT_FINITE'
+    >>> code_of_text("batch 0: 1 distinct of 2048 points, at least 3 needed").name
+    'FEW_DISTINCT'
+    >>> code_of_text("ValueError: NaN").name, code_of_text("no attention weights").name
+    ('ERROR', 'UNDEFINED')
+    """
+    for pattern, code in _CODES_OF_TEXTS:
+        if re.match(pattern, reason, re.DOTALL):
+            return code
+    return ReasonCode.UNDEFINED
 
 
 DESCRIPTIONS: dict[str, dict[str, str]] = {}
@@ -187,6 +232,8 @@ class Row(Checkpoint):
     the batch where it is highest; None for a metric without a neighbour search."""
     reason: str | None = None
     """Why ``value`` is NaN; None otherwise. See :func:`storable` for texts of errors."""
+    reason_code: str | None = None
+    """Of what kind the reason is, a :class:`ReasonCode`; None without a reason."""
     same_as: str | None = None
     """Name of the checkpoint of the same history that has the same weights, in a row that marks a
     copy, which has no value; None in all others."""
@@ -293,13 +340,27 @@ def provenance() -> dict[str, Any]:
 
 
 def scalar_row(
-    checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None
+    checkpoint: Checkpoint,
+    name: str,
+    value: float,
+    *,
+    probe: str,
+    reason: str | None = None,
+    reason_code: ReasonCode | None = None,
 ) -> Row:
     """Return the row of a scalar of the run, such as its training loss, at a checkpoint or that of
     another row.
     """
     known = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
-    return Row(**known, metric=name, value=value, reason=reason, probe=probe, **provenance())
+    return Row(
+        **known,
+        metric=name,
+        value=value,
+        reason=reason,
+        reason_code=reason_code,
+        probe=probe,
+        **provenance(),
+    )
 
 
 def failure_rows(
@@ -312,7 +373,14 @@ def failure_rows(
     """
     reason = storable(reason)
     rows = [
-        scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason)
+        scalar_row(
+            checkpoint,
+            name,
+            math.nan,
+            probe=probe,
+            reason=reason,
+            reason_code=ReasonCode.ERROR,
+        )
         for name in sorted(set(metrics))
     ]
     return [replace(row, **marks) for row in rows]

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.metrics import metric_info
+from repdyn.store.schema import ReasonCode
 from repdyn.tables.frames import SUBSETS
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
@@ -61,7 +62,7 @@ def since_by_layer(
     own = rows["metric"].isin(
         [name for name, info in known.items() if not info.captures and info.position == "layers"]
     )
-    columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason"]
+    columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason_code"]
     steps: list[int] = np.unique(rows["step"].to_numpy(int))[::-1].tolist()
     for step in steps:
         # all others of a long run are copied in vain where none is chosen at the end
@@ -112,7 +113,7 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
 
     def collapsed(at_step: pd.DataFrame) -> Iterable[int]:
         own = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
-        rounded = own["reason"].astype(str).str.endswith("points differ by less than rounding")
+        rounded = own["reason_code"].eq(ReasonCode.ROUNDING).fillna(False).astype(bool)
         return own.loc[rounded | (own["n_unique"] == 1), "layer"].unique().tolist()
 
     return since_by_layer(rows, collapsed)

@@ -17,6 +17,7 @@ from repdyn.store.schema import (
     PROBE_LOSS,
     PROBE_SCALARS,
     VALIDATION_LOSS,
+    ReasonCode,
     shown_reason,
 )
 from repdyn.utils.intervals import interval_within
@@ -332,16 +333,12 @@ class Missing(NamedTuple):
     reasons: str
 
 
-FEW_DISTINCT = "distinct|vectors are equal|nearly the same"
-"""What reasons say of a cloud with few distinct vectors."""
-
-
 def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first
     step.
     """
     expected = drop_first_comparison(
-        rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason"]]
+        rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason", "reason_code"]]
     )
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
@@ -359,12 +356,14 @@ def counted_reasons(missing: pd.DataFrame) -> str:
 
     >>> few = "batch 0: 2 distinct of 9 points, at least 3 needed"
     >>> cells = pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]})
+    >>> cells["reason_code"] = ["few_distinct"] * 3 + [None]
     >>> print(counted_reasons(cells))  # doctest: +NORMALIZE_WHITESPACE
     3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0);
     1 cell: no reason given
     """
     reasons = reasons_in_words(missing)
-    repeats = (missing["layer"] == 0) & reasons.str.contains(FEW_DISTINCT)
+    is_few = missing["reason_code"].eq(ReasonCode.FEW_DISTINCT).fillna(False).astype(bool)
+    repeats = (missing["layer"] == 0) & is_few
     reasons += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
     kinds = sorted(by_kind(reasons), key=len, reverse=True)
     texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for of_kind in kinds]
