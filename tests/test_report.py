@@ -396,8 +396,8 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     of_group = [trace for trace in traces if trace.get("legendgroup") == "m (3 seeds)"]
     thin = of_group[:3]
     np.testing.assert_allclose(mean["customdata"], [3.0] * points)
-    np.testing.assert_allclose(mean["meta"]["low"], [3.0 - HALF] * points)
-    np.testing.assert_allclose(mean["meta"]["high"], [3.0 + HALF] * points)
+    for end, expected in (("low", 3.0 - HALF), ("high", 3.0 + HALF)):
+        np.testing.assert_allclose(mean["meta"][end], np.full(points, expected))
     assert [trace["y"].tolist() for trace in thin] == [
         [value] * points for value in (1.0, 2.0, 6.0)
     ]

@@ -256,7 +256,8 @@ def cells_trace(cells: charts.Cells) -> PlotlyDict:
     """Return the cells of a heatmap that have a value."""
     shown = coloured(cells.values, cells.colours)
     is_log, band = shown is not cells.values, cells.band
-    customdata, interval = (cells.values if is_log else None), ""
+    customdata = cells.values if is_log else None
+    interval = ""
     if not is_log and band is not None and bool(np.isfinite(band[0]).any()):
         customdata = np.stack(band, axis=-1)
         interval = " (95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
@@ -304,7 +305,8 @@ def band_outline(
     x, end = np.asarray(x, float), [np.nan]
     known = np.ma.masked_invalid(low + high)
     low, high = (charts.placed(edge, floor) for edge in (low, high))
-    across, up = [np.empty(0)], [np.empty(0)]
+    across = [np.empty(0)]
+    up = [np.empty(0)]
     for run in np.ma.clump_unmasked(known):
         across += [x[run], x[run][::-1], end]
         up += [high[run], low[run][::-1], end]
