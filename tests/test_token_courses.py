@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,7 +40,7 @@ def test_near_duplicates_are_counted_within_a_hundredth_of_the_radius():
 def test_the_table_of_signs_is_that_of_the_rows(monkeypatch, tmp_path, capsys):
     committed = pd.read_csv(token_courses.SIGNS)
     monkeypatch.setattr(token_courses, "SIGNS", tmp_path / "signs.csv")
-    token_courses.judge(None)
+    token_courses.judge(Namespace())
     capsys.readouterr()
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "signs.csv"), committed)
 
