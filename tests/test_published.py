@@ -185,4 +185,4 @@ def test_scores_of_another_model_stay_out_of_a_correlation(tmp_path, capsys):
     scores.to_csv(path, index=False)
     assert compare(capsys, *arguments)[0] == 2
     assert compare(capsys, *arguments, "--run", "lab/a")[0] == 0
-    assert set(pd.read_csv(tmp_path / "out" / "correlations.csv")["run"]) == {"lab/a"}
+    assert set(pd.read_csv(tmp_path / "out" / "correlations.csv")["run"]) == {"a"}

@@ -33,6 +33,7 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.run import Downloads
 from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.sweep import prepare
 from repdyn.checkpoints.targets import (
     Target,
     Task,
@@ -530,3 +531,47 @@ def test_folders_whose_tokenizers_differ_are_not_measured_on_one_probe(save_mode
         tmp_path / "checkpoints", revisions="step1", store=tmp_path / "apart", **settings
     )
     assert len(apart.measured) == 1
+
+
+def test_the_folder_of_a_store_does_not_hide_the_repository(
+    hub, family, probe, tmp_path, monkeypatch
+):
+    """The same command failed the second time: the store has a folder of the repository's name."""
+    for step, folder in family.items():
+        hub.publish("small", f"step{step}", folder)
+    monkeypatch.chdir(tmp_path)
+    first, second = (repdyn.sweep("small", store=".", probe=probe, **QUIET) for _ in range(2))
+    assert (tmp_path / "small").is_dir()
+    assert len(first.measured) == len(family)
+    assert (second.measured, second.failures) == ((), ())
+
+
+def test_a_folder_with_the_name_of_a_published_model_is_said_to_be_measured(
+    save_model, tmp_path, monkeypatch
+):
+    save_model("EleutherAI/pythia-70m", "gpt_neox")
+    monkeypatch.chdir(tmp_path)
+    notes = prepare(replace(SETTINGS, source="EleutherAI/pythia-70m", device="cpu")).notes
+    assert any("not the hub repository" in note for note in notes)
+    notes = prepare(replace(SETTINGS, source=tmp_path / "EleutherAI/pythia-70m")).notes
+    assert not any("not the hub repository" in note for note in notes)
+
+
+def test_a_folder_and_the_hub_are_measured_in_the_same_precision(
+    hub, save_model, probe, tmp_path, capsys
+):
+    """Weights in bfloat16 kept it in a folder, and were converted where they came from the hub."""
+    folder = save_model("step8", "llama")
+    AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    hub.publish("lab/half", "step8", folder)
+    settings = {"probe": probe, "loss": False, "device": "cpu", "metrics": ["two_nn"]}
+    swept = {
+        source: repdyn.sweep(source, name=name, store=tmp_path / name, **settings)
+        for source, name in ((folder, "local"), ("lab/half", "published"))
+    }
+    rows = [each.to_pandas().query("layer.notna()") for each in swept.values()]
+    assert [set(table.dtype) for table in rows] == [{"float32"}, {"float32"}]
+    np.testing.assert_array_equal(rows[0].value, rows[1].value)
+    assert capsys.readouterr().err.count("in float32") == 2
+    stored = repdyn.sweep(folder, dtype="auto", store=tmp_path / "stored", **settings)
+    assert set(stored.to_pandas().query("layer.notna()").dtype) == {"bfloat16"}

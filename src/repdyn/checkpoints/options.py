@@ -75,6 +75,18 @@ def n_bytes(text: str) -> int:
         raise ValueError(f"expected a size such as 20GB or 500MB, got {text!r}") from error
 
 
+def is_here(source: str | Path) -> bool:
+    """Return whether a source is a local folder or file.
+
+    The folder that a store has for the rows of a repository has its name, and holds no checkpoint:
+    the repository is meant.
+    """
+    from repdyn.store.files import has_row_files
+
+    path = Path(source)
+    return path.exists() and not (isinstance(source, str) and has_row_files(path))
+
+
 def shard_of(text: str) -> tuple[int, int]:
     """Parse the part of a sweep, such as 1/8."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
@@ -100,7 +112,8 @@ class Loading:
     device: Annotated[str, _MODELS] = "cpu"
     """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
     dtype: Annotated[Dtype | None, _MODELS] = None
-    """Precision of the weights (default: float32 for published models, their own for local ones).
+    """Precision of the weights (default: a live run's, else float32, also where they are stored in
+    half precision).
     """
     device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
     """Distribute a large model over devices and disk."""
@@ -189,7 +202,7 @@ class SweepOptions(SharedOptions):
     def is_local(self) -> bool:
         """Return whether the source is a local folder or file, or loads its models itself."""
         if isinstance(self.source, str | Path):
-            return Path(self.source).exists()
+            return is_here(self.source)
         return self.source is not None
 
     @property

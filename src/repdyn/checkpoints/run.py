@@ -203,7 +203,9 @@ def measure_checkpoint(
     if state_cache is not None:
         state_cache.delete_before(target.step)
     parts = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
-    return f"{parts} ({seconds['kernels'] / sum(seconds.values()):.0%} of it in the kernels)"
+    share = seconds["kernels"] / sum(seconds.values())
+    precisions = ", ".join(sorted({str(row.dtype) for row in profile.rows}))
+    return f"{parts} ({share:.0%} of it in the kernels), in {precisions}"
 
 
 def store_failure(

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
-from repdyn.checkpoints.options import Loads, SweepOptions, available_device
+from repdyn.checkpoints.options import Loads, SweepOptions, available_device, is_here
 from repdyn.checkpoints.suites import (
     PublishedCheckpoint,
     PublishedModel,
@@ -175,6 +175,7 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
             raise error from None
         notes.append(f"{error}; this plan is of what the hub's cache has")
     notes += [note for selection in selections for note in selection.notes()]
+    notes += _notes_on_names(options)
     # the files of local checkpoints are not compared
     for history in [] if options.is_local else list_histories(selections, hub):
         findings = audit(history)
@@ -196,16 +197,16 @@ def completed(options: SweepOptions) -> SweepOptions:
         source = Path(options.source).absolute()
         folder = (source.parent if source.name in _FOLDERS_OF_RUNS else source) / "repdyn"
         options = _like(options, open_store(folder)) if folder.is_dir() else options
-    metrics, is_local = options.metrics or DEFAULT_METRICS, options.is_local
+    metrics = options.metrics or DEFAULT_METRICS
     # the probe of a run or file may have other classes
-    has_own_probe = options.probe is not None or is_local
+    has_own_probe = options.probe is not None or options.is_local
     resolve(metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(options.classes)))
-    # Live runs are measured in the precision of their weights. Published weights are often stored
-    # in half precision to reduce their size; rounding the states as well would affect the estimated
-    # dimension.
-    return replace(
-        options, metrics=metrics, dtype=options.dtype or ("auto" if is_local else "float32")
-    )
+    # One rule for a folder and the hub, so that a checkpoint has the same values from both. Weights
+    # are often stored in half precision to reduce their size; rounding the states as well would
+    # affect the estimated dimension. A model that a function returns is measured as it is.
+    is_path = options.source is None or isinstance(options.source, str | Path)
+    default = "float32" if is_path else "auto"
+    return replace(options, metrics=metrics, dtype=options.dtype or default)
 
 
 def _like(options: SweepOptions, store: Store) -> SweepOptions:
@@ -241,7 +242,8 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
     return replace(
         options,
         attention=options.attention or common("attention"),
-        dtype=dtype if dtype in get_args(Dtype) else None,
+        # where the live run had several, or one that is no option, its checkpoints have their own
+        dtype=dtype if dtype in get_args(Dtype) else "auto",
         probe=probe,
         metrics=options.metrics or tuple(dict.fromkeys(metrics)),
     )
@@ -298,19 +300,30 @@ def _is_local(source: object) -> bool:
     """Return whether a source is here rather than on the hub; raise ValueError if it can be
     neither.
     """
-    if not isinstance(source, str | Path) or Path(source).exists():
+    if not isinstance(source, str | Path) or is_here(source):
         return True
     first, _, rest = str(source).partition("/")
     if (
         isinstance(source, Path)
         or not _REPOSITORY.fullmatch(source)
-        or (rest and Path(first).is_dir())
+        or (rest and Path(first).is_dir() and not Path(source).is_dir())
     ):
         raise ValueError(
             f"expected an existing folder or a hub repository, got {str(source)!r}: there is no "
             "such folder"
         )
     return False
+
+
+def _notes_on_names(options: SweepOptions) -> list[str]:
+    """Say that a folder is measured where its path is also the name of a published model."""
+    source = options.source
+    if not (isinstance(source, str) and options.is_local and models_of(source)):
+        return []
+    return [
+        f"the folder {Path(source).absolute()} is measured, not the hub repository {source}; for "
+        "that, run the command in another folder"
+    ]
 
 
 def _of_models(
