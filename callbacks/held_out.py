@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from repdyn.probe import Probe
-from repdyn.store import Store, open_store
+from repdyn.store import Store, store_at
 from repdyn.tracking.run import Origin
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import print_above_bars
@@ -96,7 +96,7 @@ def probe_of_run(origin: Origin | None, store: Store | None) -> Probe | None:
     # the store may be out of reach, which is said where the run begins
     with suppress(OSError, ValueError, KeyError, TypeError):
         if origin.store is not None:
-            stores.append(open_store(origin.store, refresh=False))
+            stores.append(store_at(origin.store, refresh=False))
         for folder in stores:
             run = folder.find_run(origin.run_id)
             content = None if run is None else run.configuration.get("probe")

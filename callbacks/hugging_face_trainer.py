@@ -1,6 +1,8 @@
 """The tracker for the Hugging Face Trainer."""
 
+import atexit
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
-from repdyn.store import Store, open_store
+from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -39,7 +41,8 @@ class HuggingFaceTracker(TrainerCallback):
     (``include_num_input_tokens_seen``). The last values are among the metrics of each evaluation,
     as ``eval_anisotropy/mean`` and so on, for ``metric_for_best_model`` and
     ``EarlyStoppingCallback``. The Trainer does not notify callbacks of errors and Ctrl-C;
-    measurements are stored nevertheless, and ``repdyn figures`` draws them.
+    measurements are stored nevertheless, and the process names the commands that show them when it
+    ends.
 
     Args:
         probe: the probe to measure on. By default it is taken from ``eval_dataset``, or from
@@ -90,6 +93,7 @@ class HuggingFaceTracker(TrainerCallback):
 
     def _reset(self) -> None:
         self._tracked: TrackedRun | None = None
+        self._at_exit: Any = None
         self._args: Any = None
         self._logged: tuple[int, float] | None = None
         self._measured_at: int | None = None
@@ -99,7 +103,15 @@ class HuggingFaceTracker(TrainerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
-        return {**self.__dict__, "_tracked": None}
+        return {**self.__dict__, "_tracked": None, "_at_exit": None}
+
+    def __repr__(self) -> str:
+        """Return what is measured, and where its rows go once a training has begun."""
+        place = f", store {self.store.location!r}" if self.store is not None else ""
+        return (
+            f"{type(self).__name__}({', '.join(map(str, self.options.metrics))}; "
+            f"{self._schedule.schedule!r}{place})"
+        )
 
     @property
     def store(self) -> Store | None:
@@ -124,7 +136,7 @@ class HuggingFaceTracker(TrainerCallback):
         # path
         given = args.run_name if args.run_name != args.output_dir else None
         run = ".".join(filter(None, (self.options.run or given or folder.name, trial, self._name)))
-        store = open_store(self._requested_store or folder / "repdyn", refresh=False)
+        store = store_at(self._requested_store or folder / "repdyn", refresh=False)
         origin = self._origin(state)
         probe = self._probe or self._taken_probe(state, others, origin, store)
         # W&B's run may open after this callback
@@ -147,7 +159,11 @@ class HuggingFaceTracker(TrainerCallback):
             settings=args.to_sanitized_dict(),
             monitors=[args.metric_for_best_model],
         )
-        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
+        self._tracked = tracked
+        self._schedule.has_time = tracked.cost.allows
+        # the Trainer tells no callback of an error or of Ctrl-C
+        self._at_exit = partial(_name_commands, weakref.ref(tracked))
+        atexit.register(self._at_exit)
         if self._schedule.is_due(state.global_step, "start"):
             self._measure(state, control, others)
 
@@ -255,6 +271,7 @@ class HuggingFaceTracker(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self._tracked is not None:
+            atexit.unregister(self._at_exit)
             self._tracked.finish()
             self._is_finished = True
 
@@ -301,6 +318,12 @@ class HuggingFaceTracker(TrainerCallback):
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
+
+
+def _name_commands(tracked: weakref.ref[TrackedRun]) -> None:
+    """Say at the end of the process where the rows of a training are that was broken off."""
+    if (run := tracked()) is not None:
+        run.name_commands()
 
 
 def _validation_loss(values: Mapping[str, float]) -> str | None:

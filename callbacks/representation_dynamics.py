@@ -22,7 +22,7 @@ from repdyn.capture.blocks import LayerPatterns, is_a
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe
-from repdyn.store import Store, open_store
+from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.notices import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -124,6 +124,14 @@ class RepresentationDynamics(ScheduledCallback):
         self._loss: Tensor | None = None
         self._restored: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        """Return what is measured, and where its rows go once a training has begun."""
+        place = f", store {self.store.location!r}" if self.store is not None else ""
+        return (
+            f"{type(self).__name__}({', '.join(map(str, self.options.metrics))}; "
+            f"{self._schedule.schedule!r}{place})"
+        )
+
     @property
     def store(self) -> Store | None:
         """The store of the current run; None before training starts and under ``fast_dev_run``."""
@@ -197,7 +205,7 @@ class RepresentationDynamics(ScheduledCallback):
             store = store or origin.found_in(Path(folder) for folder in folders if folder)
             origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
-        opened = open_store(store or folder / "repdyn", refresh=False)
+        opened = store_at(store or folder / "repdyn", refresh=False)
         tracked = TrackedRun(
             self.options,
             self.probe or self._taken_probe(trainer, pl_module, origin, opened),

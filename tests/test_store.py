@@ -20,9 +20,10 @@ from synthetic_runs import fill, make_published, make_row, make_rows
 from repdyn import Probe, open_store
 from repdyn.kernels.cloud import UndefinedCode
 from repdyn.metrics import metric_info
-from repdyn.store import MeasurementKey, find_store, find_stores
+from repdyn.store import MeasurementKey, Store, find_store, find_stores
 from repdyn.store import store as store_module
 from repdyn.store.files import is_whole, read_rows
+from repdyn.store.frame import READ_FIRST
 from repdyn.store.schema import (
     COLUMNS,
     DESCRIPTIONS,
@@ -53,12 +54,9 @@ def test_rows_are_read_as_written(tmp_path):
     )
     store.write(KEY, [row(weights_kind="averaged", way="shadow"), undefined, loss])
     frame = store.to_pandas()
-    assert (
-        list(frame.columns)
-        == list(COLUMNS)
-        == SCHEMA.names
-        == [field.name for field in dataclasses.fields(Row)]
-    )
+    assert list(frame.columns) == list(READ_FIRST)
+    assert list(COLUMNS) == SCHEMA.names == [field.name for field in dataclasses.fields(Row)]
+    assert sorted(READ_FIRST) == sorted(COLUMNS)
     by_metric = frame.set_index(["metric", "layer"])
     first = by_metric.loc[("two_nn", 1)]
     given = row(weights_kind="averaged", way="shadow")
@@ -244,7 +242,7 @@ def test_nullable_columns_that_a_file_lacks_are_null(tmp_path):
     path = store.write(KEY, [row(revision="step8")])
     pq.write_table(pq.ParquetFile(path).read().drop(["revision", "parameters", "run_id"]), path)
     frame = store.to_pandas()
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(READ_FIRST)
     assert frame[["revision", "parameters", "run_id"]].isna().all().all()
     assert store.read(KEY)[0].value == 7.25
 
@@ -433,7 +431,7 @@ def test_no_store(tmp_path):
             find_store(path)
     store = fill(tmp_path / "store" / "repdyn", make_published("lab/a", steps=(0,)))
     with pytest.raises(ValueError, match=f"did you mean {store.path}"):
-        open_store(store.path.parent).to_pandas()  # the folder of a run
+        Store(store.path.parent).to_pandas()  # the folder of a run
     with pytest.raises(ValueError, match="did you mean 'store'"):
         find_store(tmp_path / "stor")
     with pytest.raises(ValueError, match=f"did you mean {store.path}"):

@@ -17,7 +17,7 @@ from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.run import Downloads, Outcome, measure_tasks, store_failure
 from repdyn.checkpoints.targets import Target, Task
 from repdyn.probe import Probe
-from repdyn.store import Store, open_store
+from repdyn.store import Store, store_at
 from repdyn.utils.files import is_url
 
 MAX_RETRIES = 3
@@ -80,7 +80,7 @@ def _measure_in_worker(
     target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str
 ) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
-    task, store = Task(target, probe), open_store(place, refresh=False)
+    task, store = Task(target, probe), store_at(place, refresh=False)
     (outcome,) = measure_tasks(
         [task], store, options, Downloads(Hub(endpoint, options.timeout), options)
     )

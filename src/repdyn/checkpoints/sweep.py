@@ -42,7 +42,7 @@ from repdyn.checkpoints.targets import (
 from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
 from repdyn.metrics.metric import base_name
 from repdyn.probe.design import SUBSETS, class_names
-from repdyn.store import Store, find_store, open_store
+from repdyn.store import Store, find_store, store_at
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
 from repdyn.utils.mistyped import did_you_mean, options_of
@@ -182,7 +182,7 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
         foreign |= foreign_targets(history, findings)
         notes += fault_lines(history, findings)
     chosen = select_shard(selections, *options.shard) if options.shard else selections
-    return Prepared(options, hub, open_store(options.place()), chosen, foreign, problems, notes)
+    return Prepared(options, hub, store_at(options.place()), chosen, foreign, problems, notes)
 
 
 def completed(options: SweepOptions) -> SweepOptions:
@@ -196,7 +196,7 @@ def completed(options: SweepOptions) -> SweepOptions:
     elif isinstance(options.source, str | Path):
         source = Path(options.source).absolute()
         folder = (source.parent if source.name in _FOLDERS_OF_RUNS else source) / "repdyn"
-        options = _like(options, open_store(folder)) if folder.is_dir() else options
+        options = _like(options, store_at(folder)) if folder.is_dir() else options
     metrics = options.metrics or DEFAULT_METRICS
     # the probe of a run or file may have other classes
     has_own_probe = options.probe is not None or options.is_local

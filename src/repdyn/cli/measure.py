@@ -266,7 +266,7 @@ def reproduce(
     )
     from repdyn.recipes.page import write_results
     from repdyn.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
-    from repdyn.store import find_store, open_store
+    from repdyn.store import find_store, store_at
 
     if list_recipes:
         return _list_recipes(list(shipped_recipes().values()), json)
@@ -319,7 +319,7 @@ def reproduce(
                 f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only"
             )
             return status
-    judged = find_store(place) if evaluate_only and recipe.metrics else open_store(place)
+    judged = find_store(place) if evaluate_only and recipe.metrics else store_at(place)
     runs = judged.runs() if runs == [] else runs
     outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
     in_doubt = doubts(

@@ -452,6 +452,11 @@ def demo(*, output: Output = None, no_browser: bool = False) -> None:
     )
     print("a decoder of 6 layers, measured 51 times in 4,000 steps of training on Wikipedia text")
     print(f"report: {path}")
-    print("next: python train.py, in a copy of the repository, for a run of your own")
+    print("next: attach it to a training of your own, whose validation data are measured:")
+    print("  Lightning:     Trainer(callbacks=[repdyn.callbacks.RepresentationDynamics()])")
+    print("  transformers:  Trainer(..., callbacks=[repdyn.callbacks.HuggingFaceTracker()])")
+    print(
+        "  your own loop: with repdyn.Tracker(model, repdyn.Probe.from_dataset(data)) as tracker:"
+    )
     if not no_browser:
         webbrowser.open(path.resolve().as_uri())

@@ -1,8 +1,8 @@
 """The store: a folder of Parquet files with one row per measured value, the source of every view.
 
 store        ``Store``: what is measured, written by run and read by history
-find         ``open_store``; ``find_store``, ``find_stores``, ``stores_of``: those in folders of
-             runs or below
+find         ``open_store``; ``store_at``, to write; ``find_store``, ``find_stores``,
+             ``stores_of``: those in folders of runs or below
 files        ``MeasurementKey``: the names of files with rows, which are written atomically
 runs         ``Run``: one start of a training; the paths through runs that views show
 schema       ``Row``: one value with everything needed to interpret it
@@ -14,7 +14,7 @@ state_cache  ``StateCache``: hidden states of the previous checkpoint on disk, f
 """
 
 from repdyn.store.files import MeasurementKey, read_rows
-from repdyn.store.find import StoreLike, find_store, find_stores, open_store, stores_of
+from repdyn.store.find import StoreLike, find_store, find_stores, open_store, store_at, stores_of
 from repdyn.store.runs import Run
 from repdyn.store.store import Store
 
@@ -27,5 +27,6 @@ __all__ = [
     "find_stores",
     "open_store",
     "read_rows",
+    "store_at",
     "stores_of",
 ]

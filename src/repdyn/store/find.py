@@ -17,7 +17,8 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     """Return the store at a path; its folder is created with the first measurement.
 
     Args:
-        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or
+        path: a folder, or one with a single store at most four levels below it, such as that of a
+            run; or a URL of fsspec such as ``s3://bucket/prefix`` or
             ``hf://datasets/ORG/NAME``. A remote store is read from a copy in the cache folder.
         refresh: whether to download at once what is new in a remote store.
 
@@ -27,6 +28,18 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
 
     >>> open_store("runs/none").runs()
     []
+    """
+    store = store_at(path, refresh=refresh)
+    if not is_url(path) and not _has_measurements(store.path):
+        below = find_stores(store.path)
+        if len(below) == 1:
+            return below[0]
+    return store
+
+
+def store_at(path: str | Path, *, refresh: bool = True) -> Store:
+    """Return the store at this path and no other, to write to; arguments and errors as for
+    :func:`open_store`.
     """
     if not is_url(path):
         path = Path(path).expanduser()
@@ -127,11 +140,11 @@ def find_stores(path: str | Path) -> list[Store]:
     Empty if there is none with measurements.
     """
     if is_url(path):
-        store = open_store(path)
+        store = store_at(path)
         return [store] if _has_measurements(store.path) else []
     path = Path(path)
     found = next(([store] for store in (path, path / RUN_STORE) if _has_measurements(store)), None)
-    return [open_store(store) for store in found or sorted(_stores_below(path, _MAX_DEPTH))]
+    return [Store(store) for store in found or sorted(_stores_below(path, _MAX_DEPTH))]
 
 
 def _has_measurements(folder: Path) -> bool:

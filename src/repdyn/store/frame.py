@@ -25,6 +25,9 @@ IDENTITY = [
     "probe",
 ]
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
+_FIRST = ("run", "step", "layer", "metric", "subset", "value", "low", "high", "reason")
+READ_FIRST = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
+"""The columns in the order in which a person reads them: pandas hides those in the middle."""
 BY_METRIC = ("run", "step", "stack", "metric", "subset", "layer", "head")
 BY_LAYER = ("run", "kind", "step", "stack", "layer", "metric", "subset", "head")
 """Orders of rows. By layer, the values of layers come first in a run, then those of heads, then

@@ -273,7 +273,7 @@ class Store:
         categorical: bool = False,
     ) -> pd.DataFrame:
         """Return all rows, or those of one history, with a column per field of
-        :class:`repdyn.store.schema.Row`.
+        :class:`repdyn.store.schema.Row`: what is read first comes first.
 
         Of two measurements of the same thing the newer counts; a failure that a later measurement
         replaced is left out. Rows are sorted by run, step, stack, metric, subset, layer and head.
@@ -296,12 +296,13 @@ class Store:
         from repdyn.store.frame import (
             BY_LAYER,
             BY_METRIC,
+            READ_FIRST,
             as_frame,
             columns_to_read,
             with_strings,
         )
 
-        names = list(COLUMNS if columns is None else columns)
+        names = list(COLUMNS if categorical else READ_FIRST) if columns is None else list(columns)
         needed = columns_to_read(names)
         paths = (
             self.paths()

@@ -22,7 +22,7 @@ from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
 from repdyn.probe import Probe
 from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
 from repdyn.report import PAGE
-from repdyn.store import MeasurementKey, Store, open_store
+from repdyn.store import MeasurementKey, Store, store_at
 from repdyn.store.schema import Row
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.printing import print_above_bars, warn
@@ -111,7 +111,7 @@ class Writer:
         """Write the rows that the temporary folder lacks, if there is space for them."""
         with suppress(OSError):
             if self._spare is None:
-                self._spare = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+                self._spare = store_at(tempfile.mkdtemp(prefix="repdyn-rescued-"))
             for key, rows in self.rows.items():
                 if self._spared.get(key) is not rows:
                     self._spare.write(key, rows, self._probe)

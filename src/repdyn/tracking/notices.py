@@ -235,6 +235,7 @@ def watching_signals() -> Iterator[list[int]]:
 FORECAST_STEPS = (
     5  # timed training steps until a forecast: their median is not misled by one or two slow ones
 )
+NOTABLE_SHARE = 0.05  # of the training's time, from which on a bound is suggested
 KEPT_STEPS = 101  # training steps of which the time is kept
 SILENT_SECONDS = 2.0  # until the first line on what a measurement is doing
 PROGRESS_SECONDS = 30.0  # between two later lines
@@ -349,7 +350,10 @@ class Cost:
         )
         if horizon := self.n_steps or self.schedule.every:
             measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
-            text += f"; as scheduled, about {measuring / (measuring + horizon):.0%} of the training"
+            share = measuring / (measuring + horizon)
+            text += f"; as scheduled, about {share:.0%} of the training"
+            if share > NOTABLE_SHARE and self.budget is None:
+                text += "; max_overhead=0.05 bounds that"
         print_above_bars(text)
 
     def report(self) -> None:

@@ -18,7 +18,7 @@ from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.publish.loggers import target_of
-from repdyn.store import Store, open_store
+from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, Scalar, TrackedRun, weights_of
@@ -139,7 +139,7 @@ class Tracker:
         )
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
-        self.store: Store = open_store(absolute_place(store), refresh=False)
+        self.store: Store = store_at(absolute_place(store), refresh=False)
         """The store that the rows are written to."""
         self._name = settings.run or self.store.path.resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
@@ -158,6 +158,14 @@ class Tracker:
         torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
         """
         return self._tracked is not None and self._tracked.should_stop
+
+    def __repr__(self) -> str:
+        """Return what is measured, where its rows go and how far it is, in a line."""
+        state = "started" if self._is_started else "not started"
+        return (
+            f"Tracker({self._name!r}: {type(self._model).__name__}, {self._schedule.schedule!r}, "
+            f"store {self.store.location!r}, step {self.now}, {state})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy takes over, as one of the object that holds the tracker: the
