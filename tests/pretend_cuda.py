@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
 _devices = [CUDA]  # the last one is claimed
@@ -75,12 +76,15 @@ class PretendCuda(TorchFunctionMode):
 
     Attributes:
         syncs: how often the host has waited for the device, by the operation that made it wait.
+        launches: how often the host has launched something on the device, by operation; views
+            launch nothing.
     """
 
     def __init__(self, kind: str = "cuda") -> None:
         super().__init__()
         self._device = torch.device(kind, 0)
         self.syncs: Counter[str] = Counter()
+        self.launches: Counter[str] = Counter()
         self._patches = mock.patch.multiple(
             torch.cuda,
             get_device_capability=lambda *_: _CAPABILITY,
@@ -123,7 +127,8 @@ class PretendCuda(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if to_cuda and kwargs.get("generator") is not None:
             raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-        result = func(*args, **kwargs)
+        with _Launches(self.launches) if on_cuda or to_cuda else nullcontext():
+            result = func(*args, **kwargs)
         return _on_cuda(result) if to_cuda else result
 
     def _move(self, func: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -148,6 +153,19 @@ class PretendCuda(TorchFunctionMode):
         if _is_cuda(tensor) != to_cuda and moved is tensor:
             moved = moved.clone()
         return _on_cuda(moved) if to_cuda else moved
+
+
+class _Launches(TorchDispatchMode):
+    """Counts the operations inside that compute something."""
+
+    def __init__(self, launches: Counter[str]) -> None:
+        super().__init__()
+        self._launches = launches
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self._launches[str(func)] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -178,9 +196,13 @@ def _on_cuda(value: Any) -> Any:
                 "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
             )
         return value if isinstance(value, CudaTensor) else value.as_subclass(CudaTensor)
-    return (
-        tree_map_only(Tensor, _on_cuda, value) if isinstance(value, tuple | list | dict) else value
-    )
+    if isinstance(value, dict):
+        return {key: _on_cuda(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(map(_on_cuda, value))
+    if isinstance(value, tuple) and hasattr(value, "n_sequence_fields"):  # as topk returns
+        return type(value)(map(_on_cuda, value))
+    return type(value)(map(_on_cuda, value)) if type(value) in {list, tuple} else value
 
 
 def _with_cpu(value: Any) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from repdyn.kernels.cloud import Cloud, as_cloud, error_of_sum, nan_if_undefined, row_chunks, sample
+from repdyn.kernels.few_launches import LARGEST
 from repdyn.kernels.spectrum import gram_matrix, spectrum_of
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
@@ -172,6 +173,8 @@ def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
     """
     if min(cloud.x.shape) <= _SMALL_SIDE:
         return None
+    if cloud.is_on_accelerator and cloud.x.numel() <= LARGEST:
+        return _from_matrix(cloud)
     scatter = _Scatter.of(cloud)
     direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
     if not converged:
@@ -180,6 +183,37 @@ def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
             lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix))
         )
     return _verified_share(scatter, direction) if converged else None
+
+
+def _from_matrix(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
+    """Return what :func:`_iterated` does, from one product on the device and an iteration on the
+    host: a device would be waited for at each of its steps.
+    """
+    exact = cloud.frame.transform(cloud.x)
+    exact = exact.mT if exact.shape[0] >= exact.shape[1] else exact
+    matrix = (exact @ exact.mT).cpu()
+    start = _random_direction(len(matrix))
+    for _ in range(_HEAD_START):
+        start = normalize(matrix @ start, dim=0)
+    start = normalize(start + _RANDOM_SHARE * _random_direction(len(matrix)), dim=0)
+    most_steps = min(_MAX_STEPS, 2 * len(matrix))
+    direction, converged = _leading_direction(lambda v: matrix @ v, start, most_steps)
+    if not converged:
+        return None
+    for _ in range(_REFINEMENTS):
+        image = matrix @ direction
+        along = image @ direction
+        if torch.linalg.vector_norm(image - along * direction) <= _MAX_RESIDUAL * along:
+            share = along / matrix.trace()
+            return share.to(exact.device), direction.to(exact.device)
+        direction = normalize(image, dim=0)
+    return None
+
+
+def _random_direction(length: int) -> Tensor:
+    """Return a vector of length 1 in general position, float64, always the same on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    return normalize(torch.randn(length, dtype=torch.float64, generator=generator), dim=0)
 
 
 def _leading_direction(
@@ -248,10 +282,7 @@ def _start(scatter: _Scatter) -> Tensor:
 
     It is in general position: the iteration cannot find a direction that the start lacks.
     """
-    random = torch.randn(
-        len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    random = normalize(random, dim=0).to(scatter.mean.device)
+    random = _random_direction(len(scatter.mean)).to(scatter.mean.device)
     start, some = random, sample(scatter.points) - scatter.mean
     for _ in range(_HEAD_START):
         start = normalize((some @ start) @ some, dim=0)

@@ -153,8 +153,10 @@ RESOLUTION = {
 """How much of their length two vectors must differ by for the difference to be more than rounding.
 """
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-# elements converted at a time: few enough to stay in the cache
+# elements converted at a time: few enough to stay in the cache of a CPU; an accelerator works on as
+# many as 256 MB hold in float64, since each operation has to be launched
 _CHUNK = 1 << 17
+_DEVICE_CHUNK = 1 << 25
 # rows of a sample
 _SAMPLE_ROWS = 128
 
@@ -251,9 +253,7 @@ class Cloud:
         """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0
         equals 0.0.
         """
-        # adding zero turns -0.0 into 0.0
-        bits = (self.x + 0.0).contiguous().view(_INTEGER_OF_SIZE[self.x.itemsize])
-        bits = bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
+        bits = _bits(self.x)
         every = torch.arange(len(bits), device=bits.device)
         # by hashes, which take a tenth of the time of torch.unique(dim=0)
         hashes, order = torch.sort(_row_hashes(bits), stable=True)
@@ -342,6 +342,8 @@ class Cloud:
         describe the rounding."""
         if Cloud.require_defined in self.results:
             return
+        if self.is_on_accelerator and self.n_vectors >= 3:
+            self._survey()
         if self.n_vectors and not math.isfinite(self.scale):
             bad = "NaN" if self.x.isnan().any() else "inf"
             raise UndefinedError(f"the points contain {bad}", "not_finite")
@@ -357,6 +359,26 @@ class Cloud:
                 f"the {self.n_vectors} points differ by less than rounding", "rounding"
             )
         self.results[Cloud.require_defined] = None
+
+    @property
+    def is_on_accelerator(self) -> bool:
+        """Whether the host launches operations on the device of the points, and waits for it."""
+        return self.x.device.type != "cpu"
+
+    def _survey(self) -> None:
+        """Find out at once what the host has to know of the points, so that it waits once: their
+        scale, and if no point repeats, that all are distinct and how large a group is.
+        """
+        low, high = torch.aminmax(self.x)
+        hashes = _row_hashes(_bits(self.x)).sort().values
+        largest = self.x.new_ones(()) if self.groups is None else _largest_size(self.groups)
+        told = [torch.maximum(-low, high), (hashes[1:] == hashes[:-1]).any(), largest]
+        magnitude, repeats, largest = torch.stack([each.double() for each in told]).tolist()
+        self.scale = _scale_of(magnitude, self.x.dtype)
+        if not repeats:
+            every = torch.arange(self.n_vectors, device=self.x.device)
+            self.distinct = Distinct(self.x, self.groups, every, every)
+            self.n_candidates = self.n_vectors - int(largest)
 
     @property
     def is_one_point(self) -> bool:
@@ -493,16 +515,35 @@ def unit_scale(x: Tensor) -> float:
     as the factor itself is representable in the precision of ``x``; NaN if the magnitude is not
     finite."""
     low, high = torch.aminmax(x)
-    magnitude = torch.maximum(-low, high).item()
-    largest = 1000 if x.dtype == torch.float64 else 120
+    return _scale_of(torch.maximum(-low, high).item(), x.dtype)
+
+
+def _scale_of(magnitude: float, dtype: torch.dtype) -> float:
+    """Return :func:`unit_scale` of points whose largest magnitude is given."""
     if not math.isfinite(magnitude):
         return math.nan
+    largest = 1000 if dtype == torch.float64 else 120
     return math.ldexp(1.0, min(max(-math.frexp(magnitude)[1], -largest), largest))
 
 
 def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
     """Return successive blocks of rows, each small enough to convert to float64."""
-    return x.split(max(1, _CHUNK // x.shape[1]))
+    at_a_time = _CHUNK if x.device.type == "cpu" else _DEVICE_CHUNK
+    return x.split(max(1, at_a_time // x.shape[1]))
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Return rows as integers, equal where the rows are."""
+    # adding zero turns -0.0 into 0.0
+    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])
+    return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
+
+
+def _largest_size(groups: Tensor) -> Tensor:
+    """Return the size of the largest group, a 0-d tensor."""
+    ascending = groups.sort().values
+    last = torch.searchsorted(ascending, ascending, right=True)
+    return (last - torch.arange(len(groups), device=groups.device)).max()
 
 
 def _row_hashes(bits: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from repdyn.kernels import few_launches
 from repdyn.kernels.candidates import find_candidates
 from repdyn.kernels.cloud import (
     RESOLUTION,
@@ -27,12 +28,11 @@ _TILE = 512
 # No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below
 # this are accepted, so nothing is nearer than (1 - 5e-11) r_k.
 _TIE = 1e-10
-# below this, squares of distances lose digits
-_MIN_DISTANCE = 1e-145
+_MIN_DISTANCE = few_launches.SMALLEST_DISTANCE
 # coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an
 # accelerator busy
 _CPU_CHUNK = 1 << 15
-_DEVICE_CHUNK = 1 << 22
+_DEVICE_CHUNK = 1 << 25
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
@@ -68,6 +68,8 @@ def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighb
     n_shared = min(cloud.n_neighbours, cloud.n_candidates)
     if k > n_shared:
         return nearest_neighbours(points, k, groups=groups)
+    if cloud.is_on_accelerator:
+        cloud.once(_survey_neighbours)
     if cloud_neighbours not in cloud.results:
         cloud.results[cloud_neighbours] = nearest_neighbours(points, n_shared, groups=groups)
     distances, indices = cloud.results[cloud_neighbours]
@@ -87,6 +89,8 @@ def resolved(cloud: Cloud, fewest: int = 3) -> tuple[Cloud, Tensor]:
     linkage.
     """
     cloud.require_defined()
+    if cloud.is_on_accelerator:
+        cloud.once(_survey_neighbours)
     remaining, rows = cloud.results.get(resolved, (None, cloud.distinct.first))
     remaining = remaining or cloud
     if resolved not in cloud.results:
@@ -199,15 +203,10 @@ def nearest_by_origin(cloud: Cloud) -> tuple[Tensor, Tensor]:
     """Return the distance of each distinct point to the nearest one outside its group, and to the
     nearest one of its
     group: (n_unique,) float64, infinite where there is none."""
-    inside = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
-    outside = inside.clone()
+    outside = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     if cloud.n_candidates > 0:
         outside = cloud_neighbours(cloud, 1).distances[:, 0]
-    for first, second, distances in cloud.once(_pairs_in_groups):
-        inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(
-            0, second, distances, "amin"
-        )
-    return outside, inside
+    return _by_origin(outside, cloud.once(_pairs_in_groups))
 
 
 def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -240,22 +239,82 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
     return [*pairs, (first, second, pair_distances(points, first, second))]
 
 
+def _survey_neighbours(cloud: Cloud) -> None:
+    """Search, on an accelerator, what all estimators of neighbours need, so that the host waits
+    once: leave the neighbours, the pairs in groups and the radius in the cloud, and whether points
+    are near duplicates.
+
+    Points whose neighbours are not proven are searched as on a CPU. Nothing is left where the
+    search is too large or a group has many points.
+    """
+    if cloud_neighbours in cloud.results:  # of a part, which has those of the whole
+        return
+    points, groups, *_ = cloud.distinct
+    k = min(cloud.n_neighbours, cloud.n_candidates)
+    largest = cloud.n_unique - cloud.n_candidates
+    is_too_large = points.numel() > few_launches.LARGEST or largest > _MAX_PAIRWISE
+    if is_too_large or not 1 <= k <= _MOST_BY_CANDIDATES:
+        return
+    searched = few_launches.SearchedPoints(points, groups, cloud.scale)
+    distances, indices, proven = searched.nearest(k, tie=_TIE)
+    pairs = []
+    if groups is not None and largest > 1:
+        pairs.append(searched.pairs_in_groups(largest))
+    by_origin = _by_origin(distances[:, 0], pairs)
+    distance = _median_distance(searched.rounded)
+    del searched
+    limit = RESOLUTION[cloud.x.dtype] * distance / cloud.scale
+    is_close = (torch.minimum(*by_origin) < limit).any()
+    told = [(~proven).sum(), is_close, distance]
+    n_open, has_close, distance = torch.stack([each.double() for each in told]).tolist()
+    if n_open:
+        rows = (~proven).nonzero().flatten()
+        distances[rows], indices[rows] = neighbours_of(rows, points, k, groups=groups)
+        by_origin = _by_origin(distances[:, 0], pairs)
+    results = cloud.results
+    results[cloud_neighbours] = Neighbours(distances, indices)
+    results[_pairs_in_groups] = pairs
+    results[nearest_by_origin] = by_origin
+    results[radius] = distance / cloud.scale
+    # a distance that is not proven is only ever too large
+    if not (has_close or n_open):
+        results[resolved] = None, cloud.distinct.first
+
+
+def _by_origin(
+    outside: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return distances to the nearest point outside the group, and those to the nearest one inside,
+    infinite where there is none, from the pairs in groups.
+    """
+    inside = torch.full_like(outside, torch.inf)
+    for first, second, distances in pairs:
+        inside.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(
+            0, second, distances, "amin"
+        )
+    return outside, inside
+
+
 def radius(cloud: Cloud) -> float:
     """Return the median distance of the distinct points from their centre: from the mean of all of
     them, then three times from the mean of the nearer half."""
     points = (
         cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
     )
+    return _median_distance(points).item() / cloud.scale
+
+
+def _median_distance(points: Tensor) -> Tensor:
+    """Return the median distance of points from their centre, as :func:`radius` finds it."""
     centre = points.mean(0)
     distances = points.new_empty(0)
     for iteration in range(_N_ITERATIONS + 1):
         if iteration:
             nearer = (distances <= distances.median()).to(points.dtype)
             centre = (nearer @ points) / nearer.sum()
-        distances = torch.cat(
-            [torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)]
-        )
-    return distances.median().item() / cloud.scale
+        lengths = [torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)]
+        distances = lengths[0] if len(lengths) == 1 else torch.cat(lengths)
+    return distances.median()
 
 
 def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:

@@ -198,14 +198,18 @@ def two_nn(
     if duplicates == "count":
         return _regression_with_duplicates(*cloud.once(_ratios_with_duplicates), discard)
     part, _ = resolved(cloud)
-    return _fitted(part.once(_sorted_log_ratios)[0], discard, estimator)
+    return _fitted(part.once(_sorted_log_ratios)[0], discard, estimator).to(cloud.x.device)
 
 
 def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
-    """Return the log-ratios of the distinct points, ascending, and which point each belongs to."""
+    """Return the log-ratios of the distinct points, ascending, on the CPU, and which point each
+    belongs to.
+    """
     cloud.require_defined()
     first, second = cloud_neighbours(cloud, 2).distances.unbind(1)
     log_ratios, order = (second / first).log().sort()
+    # the fits are small: a device would be waited for at each of them
+    log_ratios = log_ratios.cpu()
     require_in_range(log_ratios)
     return log_ratios, order
 

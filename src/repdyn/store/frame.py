@@ -114,7 +114,7 @@ def _array(column: pa.ChunkedArray) -> Any:
     if not pa.types.is_dictionary(column.type):
         return whole.to_numpy(zero_copy_only=False)
     codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    places = np.unique(codes[codes >= 0])
+    places = np.setdiff1d(codes, [-1])
     texts = pd.Index(whole.dictionary.take(pa.array(places)).to_pylist(), dtype=str)
     order = texts.argsort()
     # the last one is that of no text, whose code is -1

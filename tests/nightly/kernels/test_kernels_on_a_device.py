@@ -114,8 +114,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "alignment_falls": (kernels.alignment_falls, three, (7, 7)),
     "alignment_gradient": (kernels.alignment_gradient, three, (7, 7)),
     "alpha_req": (lambda x: kernels.alpha_req(x, last=24), one, (5, 5)),
-    "anisotropy": (kernels.anisotropy, one, (4, 4)),
-    "anisotropy_by_iteration": (kernels.anisotropy, wide, (25, 25)),
+    "anisotropy": (kernels.anisotropy, one, (3, 3)),
+    "anisotropy_by_iteration": (kernels.anisotropy, wide, (3, 3)),
     "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics, (4, 4)),
     "attention_topic_mean": (kernels.attention_topic_mean, weights_with_topics, (4, 4)),
     "attention_evenness": (kernels.attention_evenness, weights, (3, 3)),
@@ -133,19 +133,19 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "lidar": (kernels.lidar, grouped, (12, 12)),
     "linear_cka": (kernels.linear_cka, two, (8, 8)),
     "linearity": (kernels.linearity, two, (13, 13)),
-    "local_dimension": (of_cloud(kernels.local_dimension), grouped, (28, 32)),
+    "local_dimension": (of_cloud(kernels.local_dimension), grouped, (8, 8)),
     "massive_activation_share": (kernels.massive_activation_share, one, (3, 3)),
     "mean_cosine": (kernels.mean_cosine, one, (3, 3)),
     "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped, (36, 44)),
-    "near_duplicate_share": (of_cloud(kernels.near_duplicate_share), grouped, (22, 26)),
+    "near_duplicate_share": (of_cloud(kernels.near_duplicate_share), grouped, (4, 4)),
     "norm": (kernels.norm, one, (1, 1)),
     "outlier_kurtosis": (kernels.outlier_kurtosis, one, (3, 3)),
     "participation_ratio": (kernels.participation_ratio, one, (4, 4)),
-    "ph_dimension": (of_cloud(kernels.ph_dimension), grouped, (25, 29)),
+    "ph_dimension": (of_cloud(kernels.ph_dimension), grouped, (5, 5)),
     "procrustes_distance": (kernels.procrustes_distance, two, (6, 6)),
     "prompt_entropy": (of_sequences(kernels.prompt_entropy), one, (3, 3)),
     "effective_rank_of_variance": (kernels.effective_rank_of_variance, one, (4, 4)),
-    "same_group_share": (of_cloud(kernels.same_group_share), grouped, (20, 24)),
+    "same_group_share": (of_cloud(kernels.same_group_share), grouped, (3, 3)),
     "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
     "sink_rate": (kernels.sink_rate, weights, (1, 1)),
@@ -159,7 +159,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "topic_gap": (kernels.topic_gap, topics, (15, 15)),
     "topic_gap_dot": (kernels.topic_gap_dot, topics, (16, 16)),
     "topic_mean": (kernels.topic_mean, topics, (15, 15)),
-    "two_nn": (of_cloud(kernels.two_nn), grouped, (24, 28)),
+    "two_nn": (of_cloud(kernels.two_nn), grouped, (4, 4)),
     "update_ratio": (lambda a, b: kernels.update_ratio(a.flatten(), b.flatten()), two, (3, 3)),
     "weight_norm": (kernels.weight_norm, one, (1, 1)),
     "weight_stable_rank": (kernels.weight_stable_rank, one, (4, 4)),
@@ -167,7 +167,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "two_nn_with_duplicates": (
         lambda x, groups: kernels.two_nn(Cloud(x, groups=groups), duplicates="count"),
         grouped,
-        (20, 24),
+        (7, 7),
     ),
 }
 """By name: the kernel, its inputs, and how often the host waits for the device on 300 points and on
@@ -226,6 +226,8 @@ def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
     expected = torch.as_tensor(kernel(*arguments))
     assert expected.isfinite().all()
     found, _ = on_device(name, arguments, context)
+    # the CPU iterates to a residual of the direction, of whose square the value is off
+    tolerance = max(tolerance, 1e-8) if name == "anisotropy_by_iteration" else tolerance
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-12)
 
 
