@@ -99,7 +99,8 @@ def booleans_as_factors(tree: ast.AST) -> Iterator[Place]:
 def booleans_as_indices(tree: ast.AST) -> Iterator[Place]:
     """A comparison inside of brackets: of a tuple's choice, or a mask that wants a name."""
     for node in nodes_of(tree):
-        if isinstance(node, ast.Subscript) and is_truth(node.slice):
+        is_named = isinstance(getattr(node, "slice", None), ast.Name)
+        if isinstance(node, ast.Subscript) and not is_named and is_truth(node.slice):
             yield node.lineno, ast.unparse(node)
 
 
@@ -281,7 +282,7 @@ def test_no_room_has_more_than_it_had(kind, listed_places):
 EXAMPLES = {
     "packed_assignment": ("a, b = f(x), g(y)", "a, b = 1, 2\nc, d = f(x)"),
     "boolean_as_factor": ('"s" * (n > 1)', 'n * m\n"=" * 3'),
-    "boolean_as_index": ("PAIR[not rises]", "x[row, -1]"),
+    "boolean_as_index": ("PAIR[not rises]", "x[row, -1]\nx[is_padding]"),
     "positional_record": ("Run(a, b, c, d)", "Run(a, b, c, d=d)\nrun(a, b, c, d)"),
     "called_conditional": ("(f if a else g)(x)", "f(x) if a else g(x)"),
     "lambda_for_effect": ("lambda x: calls.append(x)", "lambda x: x.size"),

@@ -228,7 +228,8 @@ class Course:
         import pandas as pd  # which no import of a tracker waits for
 
         changes = pd.Series(self.changes)
-        recent = changes.loc[changes > 0].rolling(HISTORY, min_periods=least).agg(statistic)
+        is_change = changes > 0
+        recent = changes.loc[is_change].rolling(HISTORY, min_periods=least).agg(statistic)
         return recent.reindex(changes.index).ffill().shift().to_numpy(float)
 
     def holds(self, when: str, bound: float) -> np.ndarray:
@@ -489,9 +490,9 @@ class AlertEvaluator:
             first = int(cells["step"].to_numpy(int).min())
             if (cell := self._cells.get(key)) is not None:
                 step = cell["step"].to_numpy(int)
-                cells = pd.concat(
-                    [cell.loc[np.isin(step, np.unique(step[step < first])[-_REMEMBERED:])], cells]
-                )
+                is_earlier = step < first
+                remembered = np.unique(step[is_earlier])[-_REMEMBERED:]
+                cells = pd.concat([cell.loc[np.isin(step, remembered)], cells])
             self._cells[key] = cells
             course = Course(key, cells)
             n_earlier = int(np.searchsorted(course.steps, first))
@@ -527,8 +528,9 @@ def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
         layer = int(np.nanargmax(course.difference[row]))
         # what goes wrong in one layer changes those after it, the more the further
         first = int(np.argmax(course.relative[row] >= MIN_JUMP))
-        before_it = f"first in layer {course.layers[first]}, " * (first < layer)
-        most = f"{before_it}most in layer {course.layers[layer]}, "
+        most = f"most in layer {course.layers[layer]}, "
+        if first < layer:
+            most = f"first in layer {course.layers[first]}, {most}"
     before = int(course.before[row, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
     value = float(course.values[row, layer])

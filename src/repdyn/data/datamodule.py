@@ -169,7 +169,9 @@ class TextDataModule(WindowsDataModule):
         """Return the words of the probe's tokens."""
         lexicon = Lexicon()
         words_of_splits = []
-        no_words = [(NO_WORD,) * len(special) for special in (self._before, self._after)]
+        no_words = [
+            tuple(NO_WORD for _ in special_tokens) for special_tokens in (self._before, self._after)
+        ]
         for _, piece in self._probe_splits():
             if self.tokenizer_name == BYTES:
                 words = words_of_bytes(piece, lexicon)

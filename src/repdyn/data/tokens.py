@@ -110,7 +110,7 @@ def special_tokens(
     needed = (("mask_token",) if objective == "masked" else ()) + around
     if missing := [token for token in needed if getattr(tokenizer, token) is None]:
         raise ValueError(
-            f'objective "{objective}"{" with bos" * bos} needs a tokenizer with '
+            f'objective "{objective}"{" with bos" if bos else ""} needs a tokenizer with '
             f"{', '.join(needed)}; {name} lacks "
             f'{", ".join(missing)}: take another one, objective "causal" or bos=False'
         )

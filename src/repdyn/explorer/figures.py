@@ -39,7 +39,8 @@ def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figur
             [tokens_of.table.assign(checkpoint=_text(name)) for name, tokens_of in tokens],
             ignore_index=True,
         )
-        places = table["layer"] - 0.5 * (table["state"] == "attention")
+        # the state after a block's attention stands half way before the block's end
+        places = table["layer"].where(table["state"] != "attention", table["layer"] - 0.5)
         table = table.assign(
             place=places, value=table[quantity] + is_rank, token=table["token"].map(_text)
         )

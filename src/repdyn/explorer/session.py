@@ -75,7 +75,7 @@ def sentence_lens(loaded: LoadedModel, ids: Sequence[int]) -> SentenceLens:
     states = [layer.states for layer in reading.layer_states(loaded, [ids])]
     for start in range(0, len(masked), _MASKED_AT_ONCE):
         places = list(masked[start : start + _MASKED_AT_ONCE])
-        copies = torch.tensor([ids] * len(places))
+        copies = torch.tensor([ids for _ in places])
         # a single token stands for the mask, which the annotations of transformers do not say
         copies[range(len(places)), places] = cast(int, loaded.tokenizer.mask_token_id)
         rows = torch.arange(len(places)) * len(ids) + torch.tensor(places)

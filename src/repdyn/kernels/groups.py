@@ -171,7 +171,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     ).repeat_interleave(sizes)
     grams = []
     for turn, n_of_view in ((0, (sizes + 1) // 2), (1, sizes // 2)):
-        view = _reduced(points[of_class % 2 == turn], "mean", n_of_view)
+        is_in_view = of_class % 2 == turn
+        view = _reduced(points[is_in_view], "mean", n_of_view)
         view -= view.mean(0)
         lengths = torch.linalg.vector_norm(view, dim=1, keepdim=True)
         _require_different(view, n_of_view, cloud)

@@ -222,7 +222,8 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
     largest = int(sizes.max())
     if largest > _MAX_PAIRWISE:
         for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
-            members = order[group_index == group]
+            is_member = group_index == group
+            members = order[is_member]
             distances, indices = nearest_neighbours(points[members], 1)
             pairs.append((members, members[indices[:, 0]], distances[:, 0]))
     # all pairs at once, since a device is waited for at every nonzero

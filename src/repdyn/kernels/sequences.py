@@ -378,7 +378,9 @@ def attention_evenness(weights: Tensor) -> Tensor:
     if not chosen.shape[1]:
         raise UndefinedError(f"none of the {weights.shape[1]} positions sees two")
     entropies = torch.special.entr(chosen / chosen.sum(2, keepdim=True)).sum(2)
-    return (entropies / seen[seen > 1].double().log()).mean(1).clamp(0, 1)
+    # a position that sees itself alone has no choice, and log(1) = 0 to divide by
+    sees_several = seen > 1
+    return (entropies / seen[sees_several].double().log()).mean(1).clamp(0, 1)
 
 
 def require_attention(weights: Tensor) -> None:

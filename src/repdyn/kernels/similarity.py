@@ -78,7 +78,8 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
     else:
         x, y = a.centred, b.centred
-    hsic_x, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
+    products = _by_features if few else _by_similarities
+    hsic_x, common, other = products(x, y, debiased)
     for prefix, similarity, points in (("", hsic_x, x), (COMPARED_WITH, other, y)):
         if (
             similarity

@@ -110,8 +110,11 @@ def _std_error(
     # random groups, so that no order of the windows, such as that of a text, makes groups alike
     generator = torch.Generator().manual_seed(0)
     group = (torch.randperm(len(names), generator=generator) % n_groups)[number]
-    kept = (log_ratios[group != left_out] for left_out in range(n_groups))
-    without = torch.stack([_fitted(of_others, discard, estimator) for of_others in kept])
+    fits = []
+    for left_out in range(n_groups):
+        is_kept = group != left_out
+        fits.append(_fitted(log_ratios[is_kept], discard, estimator))
+    without = torch.stack(fits)
     return (SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()).to(
         cloud.x.device
     )

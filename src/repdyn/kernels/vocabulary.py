@@ -228,7 +228,8 @@ def _n_exactly_above(limits: Tensor, unit: Tensor, rows: Tensor, rows_asked: Ten
         return ((unit @ rows.T > limits.unsqueeze(1)) & rows_asked).sum(1)
     pairs = zip(vectors.split(len(rows)), columns.split(len(rows)), strict=True)
     exact = torch.cat([torch.linalg.vecdot(unit[some], rows[others]) for some, others in pairs])
-    return vectors[exact > limits[vectors]].bincount(minlength=len(unit))
+    is_above = exact > limits[vectors]
+    return vectors[is_above].bincount(minlength=len(unit))
 
 
 @mean_over_vectors

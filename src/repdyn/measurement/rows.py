@@ -129,7 +129,9 @@ def _rows_of_metric(
     if reason is None and too_few is not None:
         reason = Reason(too_few, ReasonCode.FEW_DISTINCT)
     # (n_batches, n_heads); a single column unless the metric has values of heads
-    by_head = np.array(values if reason is None else [math.nan] * n_batches, ndmin=2)
+    if reason is not None:
+        values = [math.nan for _ in range(n_batches)]
+    by_head = np.array(values, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
     independent = metric.per_head or metric.whole_sequences
     independent = independent or (

@@ -142,7 +142,7 @@ class LayerView:
             windows = (
                 self.windows(subset)
                 if self.probe.design.exclude_own_window
-                else [None] * len(batches)
+                else [None for _ in batches]
             )
             for tokens, groups in zip(batches, windows, strict=True):
                 at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)

@@ -106,7 +106,7 @@ def build_model(
             (pad_token_id or 0) + 1 if family == "roberta" else 0
         )
     if global_attention and family.startswith("modernbert"):
-        sizes["layer_types"] = ["full_attention"] * n_layers
+        sizes["layer_types"] = ["full_attention" for _ in range(n_layers)]
     if family == "llama":
         sizes["num_key_value_heads"] = n_heads
     config = AutoConfig.for_model(family, **sizes)

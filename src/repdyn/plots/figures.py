@@ -91,9 +91,8 @@ def profile(
             f"expected a step at which {metric} was measured, got {step}; the closest are "
             f"{', '.join(map(str, around))}"
         )
-    plot = plots.profile_plot(
-        run, replace(series, rows=series.rows.loc[series.rows["step"] == step])
-    )
+    is_at_step = series.rows["step"] == step
+    plot = plots.profile_plot(run, replace(series, rows=series.rows.loc[is_at_step]))
     # the legend would name one step, the heading does; but it tells two clouds apart
     plot["layout"]["showlegend"] = cloud_beside(series, run.series) is not None
     for trace in plot["data"]:

@@ -81,7 +81,8 @@ def export_run(
                     {**configuration.get("training", {}), **named_config(origin)}
                 )
         for step in steps:
-            stored = values.loc[values["step"] == step]
+            is_at_step = values["step"] == step
+            stored = values.loc[is_at_step]
             with attempt():
                 present = stored.notna() | (stored.columns == "value")
                 rows: list[Any] = [*stored.astype(object).where(present, None).itertuples()]

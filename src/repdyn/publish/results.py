@@ -56,7 +56,9 @@ def rows_and_stacks(
     its model.
     """
     frame = store.to_pandas(run, columns=SHOWN_COLUMNS, categorical=True)
-    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    if probe is not None:
+        is_of_probe = frame["probe"] == probe
+        frame = frame.loc[is_of_probe]
     return frame, stacks_of_run(frame, stored_rules(store.alerts_path(run)))
 
 

@@ -190,7 +190,8 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
             "texts out"
         )
     whole = [list(sequence) for sequence in sequences]
-    whole += [whole[-1]] * max(0, MIN_BATCH_VECTORS - sum(lengths))
+    # a probe has at least so many vectors, so the last sequence is repeated
+    whole += [whole[-1] for _ in range(MIN_BATCH_VECTORS - sum(lengths))]
     n_tokens = sum(map(len, whole))
     design = Design(
         "sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False

@@ -76,7 +76,8 @@ class Measured:
         at it.
         """
         cells = self.cells(name)
-        chosen = (min if step == "first" else max)(cells["step"].tolist())
+        steps = cells["step"].tolist()
+        chosen = min(steps) if step == "first" else max(steps)
         last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
         blocks = findings.profile(cells, 3, chosen)
         return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
@@ -94,7 +95,8 @@ class Measured:
             extreme = cells.loc[values.idxmin() if layers == "lowest" else values.idxmax()]
             return dict(zip(extreme["step"].tolist(), effects.estimates(extreme), strict=True))
         if layers == "last":
-            cells = cells.loc[cells["layer"] == cells["layer"].max()]
+            is_last = cells["layer"] == cells["layer"].max()
+            cells = cells.loc[is_last]
         return {snapshot.step: snapshot.mean for snapshot in findings.snapshots_of(cells)[0]}
 
     def cells(self, name: str) -> pd.DataFrame:
@@ -102,7 +104,8 @@ class Measured:
         rows = of_metric(self.rows, *split(name))
         if rows.empty:
             raise NotMeasuredError(f"{name} was not measured")
-        return rows.loc[rows["layer"] >= 1]
+        is_block = rows["layer"] >= 1
+        return rows.loc[is_block]
 
 
 def split(name: str) -> tuple[str, str]:
@@ -401,9 +404,8 @@ class Cell(Criterion):
     @property
     def bound(self) -> str:
         low, high = self.bounds
-        return " and ".join(
-            [f"at least {low:g}"] * math.isfinite(low) + [f"at most {high:g}"] * math.isfinite(high)
-        )
+        ends = {f"at least {low:g}": low, f"at most {high:g}": high}
+        return " and ".join(text for text, end in ends.items() if math.isfinite(end))
 
     @property
     def text(self) -> str:
@@ -435,7 +437,8 @@ class Cell(Criterion):
                 np.asarray(pd.to_numeric(table[column], errors="coerce"), float), table.index
             )
             from_last = column == "layer" and value < 0
-            table = table.loc[numbers == (numbers.max() + 1 + value if from_last else value)]
+            is_meant = numbers == (numbers.max() + 1 + value if from_last else value)
+            table = table.loc[is_meant]
         if len(table) != 1:
             raise CannotBeJudgedError(
                 f"{self.table}.csv has {len(table) or 'no'} rows with {self._at}"

@@ -63,7 +63,8 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
             differences.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
         return tuple(differences)
     least = cloud.vectors_per_dimension * of_layers["dim"]
-    if len(few := of_layers.loc[of_layers["n_vectors"] < least]):
+    is_too_small = of_layers["n_vectors"] < least
+    if len(few := of_layers.loc[is_too_small]):
         n, dim = few[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
         differences.append(
             f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"

@@ -35,6 +35,7 @@ from repdyn.tables.style import (
 from repdyn.tables.texts import brief_sampling, sampling
 from repdyn.utils.files import write_atomically
 from repdyn.utils.intervals import interval_within
+from repdyn.utils.printing import plural
 
 _COLUMNS = 2
 _PANEL = (5.2, 3.6)
@@ -314,7 +315,7 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     for run in measured:
         steps = sorted(set(run.rows["step"].tolist()))
         span = " to ".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
-        at = f"{len(steps)} step{'s' * (len(steps) > 1)} ({span})"
+        at = f"{len(steps)} {plural(len(steps), 'step')} ({span})"
         text = (
             f"text {run.probe.name}"
             if run.probe

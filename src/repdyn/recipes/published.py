@@ -185,7 +185,8 @@ def compare_published(runs: Sequence[MeasuredRun]) -> list[Comparison]:
     tables = []
     for run in runs:
         model = _model_of(run)
-        of_model = published.loc[published["model"] == model]
+        is_of_model = published["model"] == model
+        of_model = published.loc[is_of_model]
         if of_model.empty:
             continue
         measured = run.rows.assign(
@@ -236,13 +237,15 @@ def _compare(
             quantity.n_vectors,
             last,
         )
-        rows = measured.loc[measured["revision"] == revision]
+        is_at_revision = measured["revision"] == revision
+        rows = measured.loc[is_at_revision]
         reason = f"checkpoint {revision} was not measured"
         for (column, what), value in zip(_ASKED.items(), quantity_asked, strict=True):
             if rows.empty or value is None:
                 continue
             there = sorted(map(str, rows[column].unique()))
-            rows = rows.loc[rows[column] == value]
+            is_as_published = rows[column] == value
+            rows = rows.loc[is_as_published]
             reason = (
                 f"the {what} differ at {revision}: {', '.join(there)} measured, {value} published"
             )
@@ -251,17 +254,16 @@ def _compare(
             continue
         theirs = theirs.loc[theirs["layer"] < last, ["source", "layer", "value", "note"]]
         theirs = theirs.assign(value=theirs["value"] + quantity.add)
-        rows = rows.assign(quantity=metric, label=f"{revision}{f', k = {k}' * bool(k)}")
+        rows = rows.assign(quantity=metric, label=f"{revision}, k = {k}" if k else revision)
         tables.append(rows.merge(theirs, how="left", on="layer", suffixes=("", "_published")))
     tables.sort(key=lambda rows: int(rows["step"].iloc[0]))
     sentences = (
         [f"{title} is drawn at {len(tables)} checkpoints: {quantity.differs}."] if tables else []
     )
     if reasons:
-        others = f" ({len(reasons)} such checkpoints)" * (len(reasons) > 1)
-        sentences.append(
-            f"{title} is not drawn{' elsewhere' * bool(tables)}: {reasons[0]}{others}."
-        )
+        elsewhere = " elsewhere" if tables else ""
+        others = f" ({len(reasons)} such checkpoints)" if len(reasons) > 1 else ""
+        sentences.append(f"{title} is not drawn{elsewhere}: {reasons[0]}{others}.")
     return tables, sentences
 
 
@@ -287,7 +289,8 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
         )
     names = {*map(_model_of, runs)}
     # one last token of each window
-    n_vectors = str(_N_TOKENS * (INDEPENDENT.vectors_per_window or 1))
+    per_window = INDEPENDENT.vectors_per_window or 1
+    n_vectors = str(_N_TOKENS * per_window)
     chosen = published.loc[
         published["model"].isin([*names & {*published["model"]}] or ["pythia-160m"])
     ]
@@ -307,11 +310,11 @@ def how_to_measure(runs: Sequence[MeasuredRun]) -> list[str]:
         }
         name = f"{owner[model.partition('-')[0]]}/{model}"
         words = ["repdyn", "sweep", name]
-        words += ["--revisions", ",".join(steps)] * (steps != ["main"]) + [
-            "--metrics",
-            *map(shlex.quote, metrics),
-        ]
-        words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors] * is_last
+        if steps != ["main"]:
+            words += ["--revisions", ",".join(steps)]
+        words += ["--metrics", *map(shlex.quote, metrics)]
+        if is_last:
+            words += ["--max-vectors", n_vectors, "--batch-vectors", n_vectors]
         lines.append(f"a folder of the files of {model} is recognised by --name {name}")
         lines.append(f"to measure {model} as {source}: {' '.join(words)} --text FILE")
     return lines

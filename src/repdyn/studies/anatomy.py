@@ -182,7 +182,9 @@ class AnatomyStudy(Study):
             kind = [
                 look
                 for embeddings in together
-                for look in (looks if embeddings is words else ["position"] * len(embeddings.rows))
+                for look in (
+                    looks if embeddings is words else ["position" for _ in embeddings.rows]
+                )
             ]
             labels = pd.DataFrame(
                 {

@@ -40,6 +40,7 @@ from repdyn.tables.frames import loss_of_run, scalar
 from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS
 from repdyn.text.corpus import DEFAULT_TEXT
 from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
+from repdyn.utils.printing import plural
 
 RELATIVE_DEPTH = "relative depth (layer / last layer)"
 _BARS = "#9ecae1"
@@ -263,7 +264,7 @@ def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
     }
     at = {name: np.flatnonzero(chosen).tolist() for name, chosen in higher.items() if chosen.any()}
     sides = [
-        f"{name} higher at layer{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
+        f"{name} higher at {plural(len(of), 'layer')} {', '.join(map(str, of))}"
         for name, of in at.items()
     ]
     test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
@@ -511,7 +512,9 @@ def _errors(table: pd.DataFrame, column: str) -> np.ndarray:
 def _number(axes: Axes, numbers: ArrayLike, x: ArrayLike, y: ArrayLike) -> None:
     """Write a number beside each point, unless that of another point is there."""
     places = np.column_stack([np.asarray(x, float), np.asarray(y, float)])
-    room = np.ptp(places, axis=0) * (0.04, 0.05)
+    # of the width and the height of what is drawn
+    fractions = np.array([0.04, 0.05])
+    room = np.ptp(places, axis=0) * fractions
     taken: list[np.ndarray] = []
     for number, point in zip(np.asarray(numbers), places, strict=True):
         if not any((np.abs(point - other) < room).all() for other in taken):

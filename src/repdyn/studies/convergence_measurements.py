@@ -236,7 +236,11 @@ def bound_over_alignment(alignment: ArrayLike) -> np.ndarray:
     """
     steps = np.diff(alignment)
     before = np.asarray(alignment, float)[:-1]
-    return np.array([steps[before >= value].min() for value in before])
+    lowest = []
+    for value in before:
+        is_as_high = before >= value
+        lowest.append(steps[is_as_high].min())
+    return np.array(lowest)
 
 
 def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) -> pd.DataFrame:

@@ -187,7 +187,8 @@ def change_rows(
     fewer than two kinds."""
     moved = changes.loc[~_is_unmoved(before, after)]
     # a kind needs changes of two different sentences
-    chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
+    has_several = moved.groupby("kind")["before"].transform("nunique") > 1
+    chosen = moved.loc[has_several]
     if chosen["kind"].nunique() < 2:
         return []
     labels = chosen["kind"].tolist(), chosen["before"].tolist()
@@ -209,7 +210,8 @@ def kind_matrix(
     random = np.random.RandomState(seed)
     means = {}
     for kind in dict.fromkeys(kinds):
-        differences = (after - before)[np.asarray(kinds) == kind]
+        is_of_kind = np.asarray(kinds) == kind
+        differences = (after - before)[is_of_kind]
         n = len(differences)
         drawn = np.stack(
             [np.bincount(draw, minlength=n) for draw in random.randint(n, size=(N_DRAWS, n))]
@@ -252,7 +254,10 @@ def nonsense_rows(x: np.ndarray, kinds: np.ndarray) -> Iterator[Row]:
 def collection_values(x: np.ndarray, labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
     """Return lengths, distances, dot products and cosines of all pairs of texts, or of 1,000,000
     pairs, within each collection, and of all pairs between two."""
-    parts = {name: torch.from_numpy(x[labels == name]) for name in dict.fromkeys(labels)}
+    parts = {}
+    for name in dict.fromkeys(labels):
+        is_member = labels == name
+        parts[name] = torch.from_numpy(x[is_member])
     values = {
         name: {"length": norms(x), **pair_values(x, sample_pairs(len(x)))}
         for name, x in parts.items()

@@ -55,7 +55,7 @@ class SentenceStudy(Study):
         )
         self.groups = measured.fill_slots(read_groups(groups, "group", "sentence"))
         self.changes = read_groups(changes, "kind", "before", "after")
-        sources = [options.text] + [options.other] * bool(options.other)
+        sources = [options.text, options.other] if options.other else [options.text]
         self.collections = dict(
             measured.read_collection(source, options.texts) for source in sources
         )
@@ -97,7 +97,8 @@ class SentenceStudy(Study):
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.nonsense_rows(x, kinds)))
         self.tables["nonsense"] = table
         groups = self.groups["group"]
-        of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE] * len(groups)
+        # more groups than colours are drawn as one kind
+        of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE for _ in groups]
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *nonsense["kind"]]}
         show(
             "nearest sentence is of the same side, sense or nonsense, and of the same kind of "
@@ -372,7 +373,8 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     figure, axes = panels(title, caption, (6.4, 5.4))
     [origin] = components.transform(np.zeros((1, differences.shape[1])))
     for number, kind in enumerate(dict.fromkeys(kinds)):
-        places = components.transform(differences[np.asarray(kinds) == kind])
+        is_of_kind = np.asarray(kinds) == kind
+        places = components.transform(differences[is_of_kind])
         colour = f"C{number % 10}"
         axes.scatter(*places.T, color=colour, s=18, linewidths=0, alpha=0.7, label=kind)
         axes.annotate(

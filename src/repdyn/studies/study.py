@@ -205,7 +205,7 @@ def show(table: str | pd.DataFrame, *columns: str) -> None:
     what is missing.
     """
     if isinstance(table, pd.DataFrame):
-        chosen = table[[*columns] or table.columns]
+        chosen = table[[*columns]] if columns else table
         table = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
     PrintableConsole().print(table, markup=False, highlight=False, soft_wrap=True)
 

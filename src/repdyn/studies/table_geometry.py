@@ -437,9 +437,10 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
         folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
         correct = np.asarray(cross_val_predict(model, x, y, cv=folds)) == y
         low, high = binomtest(int(correct.sum()), len(y)).proportion_ci(method="wilson")
-        shares = {
-            part_of_speech: correct[y == part_of_speech].mean() for part_of_speech in rows_by_part
-        }
+        shares = {}
+        for part_of_speech in rows_by_part:
+            is_of_part = y == part_of_speech
+            shares[part_of_speech] = correct[is_of_part].mean()
         interval = {"accuracy": correct.mean(), "low": low, "high": high}
         accuracies.append({"probe": name, "words": len(y), **interval, **shares})
         model.fit(x, y)

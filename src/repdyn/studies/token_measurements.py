@@ -291,7 +291,8 @@ def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Return the cosine of each vector to its token's own row, or the distance in a vocabulary by
     distance, (n,).
     """
-    return (token_distances if vocabulary.by_distance else token_cosines)(x, ids, vocabulary)
+    measure = token_distances if vocabulary.by_distance else token_cosines
+    return measure(x, ids, vocabulary)
 
 
 def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:

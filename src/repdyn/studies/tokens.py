@@ -265,7 +265,8 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
     caption = "From the layer before. Band: 95% interval of a bootstrap over sequences."
     figure, grid, of_states = _by_state(title, caption, (11, 9), table, *labels.values())
     for column, of_state in zip(grid.T, of_states, strict=True):
-        of_layers = of_state.loc[of_state["layer"] != ANY]
+        is_of_layer = of_state["layer"] != ANY
+        of_layers = of_state.loc[is_of_layer]
         for axes, quantity in zip(column, labels, strict=True):
             for of_class in (*CLASSES, GAP)[: 2 if quantity.startswith("nearer") else 3]:
                 rows = select(of_layers, quantity=quantity, **{"class": of_class})

@@ -273,8 +273,9 @@ def measure_topics(
     of_heads = of_heads.reindex(columns=["layer", "head", *_OF_ATTENTION, "reason"]).astype(
         {"head": "Int64"}
     )
+    has_topic = labels[0] >= 0
     return TopicMeasurements(
-        ids=ids[labels[0] >= 0],
+        ids=ids[has_topic],
         length=length,
         embeddings=of_vectors,
         attention=of_heads,
@@ -290,8 +291,9 @@ def _of_table(
     """
     if isinstance(table, str):
         return pd.DataFrame({"layer": TABLE, "product": [*PRODUCTS], "reason": table}), None
+    has_topic = topics >= 0
     words_of_topics = (
-        pd.DataFrame({"word": ids[topics >= 0], "topic": topics[topics >= 0]})
+        pd.DataFrame({"word": ids[has_topic], "topic": topics[has_topic]})
         .value_counts()
         .reset_index()
     )

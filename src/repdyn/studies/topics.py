@@ -196,7 +196,8 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
     for number, (name, measurements) in enumerate(models.items()):
         look: dict[str, Any] = {"color": series_colour(number), "marker": "o", "markersize": 4}
         gaps = select(measurements.embeddings, product="cosine").dropna(subset="gap")
-        layers = gaps.loc[gaps["layer"] != TABLE]
+        is_of_layer = gaps["layer"] != TABLE
+        layers = gaps.loc[is_of_layer]
         table = select(gaps, layer=TABLE)
         x = layers["layer"].astype(int)
         control = layers["control"]

@@ -239,7 +239,9 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
                 raise ValueError(
                     f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}"
                 )
-            data += b"\n\n" * bool(data) + row[column].strip().encode()
+            if data:
+                data += b"\n\n"
+            data += row[column].strip().encode()
             if len(data) >= max_bytes:
                 break
     except DatasetNotFoundError as error:

@@ -52,7 +52,7 @@ class Ranks:
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return every rank's value, by rank."""
-        values = [value] * self.size
+        values = [value for _ in range(self.size)]
         if self._group is not None:
             dist.all_gather_object(values, value, group=self._group)
         return values

@@ -23,6 +23,15 @@ def shorten_list(names: Sequence[str]) -> str:
     return f"{', '.join(names[: MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
 
 
+def plural(n: int, noun: str, several: str = "") -> str:
+    """Return a noun as it stands after a number; ``several`` where it is not the noun with an s.
+
+    >>> plural(1, "layer"), plural(0, "layer"), plural(2, "batch", "batches")
+    ('layer', 'layers', 'batches')
+    """
+    return noun if n == 1 else several or f"{noun}s"
+
+
 def gigabytes(n_bytes: float) -> str:
     """Return a number of bytes in gigabytes.
 
