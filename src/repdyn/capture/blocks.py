@@ -35,6 +35,8 @@ class Block(NamedTuple):
     module: nn.Module
     stack: str | None = None
     """Name of the stack it belongs to, in a model that has several."""
+    slot: int | str | None = None
+    """Which part of what it returns was chosen, where it carries several streams."""
 
 
 Blocks: TypeAlias = list[Block]
@@ -321,7 +323,11 @@ def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) ->
     modules = {name: module for name, module in _named_modules(model).items() if name}
     prefix = getattr(hugging_face_model(model), "base_model_prefix", "")
     found: set[str] = set()
-    for pattern in pattern_list(patterns):
+    slot: int | str | None = None
+    for given in pattern_list(patterns):
+        pattern, _, part = given.partition(":")
+        if part:
+            slot = int(part) if part.isdecimal() else part
         # a checkpoint is loaded with its head or without, and the names of its modules begin
         # accordingly
         spellings = (pattern, f"{prefix}.{pattern}", pattern.removeprefix(f"{prefix}."))
@@ -334,7 +340,7 @@ def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) ->
                 f"matches none; lists of blocks in it: {list_candidates(model)}"
             )
         found |= matches
-    return [Block(name, module, stack) for name, module in modules.items() if name in found]
+    return [Block(name, module, stack, slot) for name, module in modules.items() if name in found]
 
 
 def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:

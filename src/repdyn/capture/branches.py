@@ -83,7 +83,8 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
         dims.update(rows.shape[1] for rows in rows_by_slot(taken).values())
 
     def keep(part: Block, parts: Mapping[Slot, Any], *, of_attention: bool | None = None) -> None:
-        _, module, stack = part
+        module = part.module
+        stack = part.stack
         # rows without an axis of sequences confirm a sum here, where there is one sequence, and are
         # no branch
         for slot, rows in rows_by_slot(parts, flat=not of_attention).items():
@@ -95,7 +96,8 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
                 tensors[stack, n_entered[stack]].append(tensor)
 
     def leave(part: Block, returned: Mapping[Slot, Any]) -> None:
-        _, module, stack = part
+        module = part.module
+        stack = part.stack
         seen, call = tensors[stack, n_entered[stack]], calls[module]
         received = [
             one.rows for one in seen if one.is_input and one.module is module and one.call == call

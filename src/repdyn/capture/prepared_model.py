@@ -7,7 +7,7 @@ import operator
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -45,13 +45,14 @@ from repdyn.capture.forward import (
     restoring,
 )
 from repdyn.capture.shadow import ShadowError, own_names
+from repdyn.capture.streams import SUM, Streams, chain_of, refusal_of_chain, refusal_of_several
 from repdyn.capture.token_states import (
     EmbeddingSearch,
     InputStates,
     Slot,
     TokenStates,
+    are_same_states,
     watched,
-    widened,
 )
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
@@ -127,6 +128,10 @@ class PreparedModel:
     slots: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
     """By stack, which part of what its blocks take and which of what they return the states are,
     where it is known.
+    """
+    sums: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
+    """By stack, the two parts of what its blocks return whose sum the states are: an output, and
+    the residual that the next block adds it to.
     """
     any_length: bool = False
     """Whether it runs on windows that are cut anywhere."""
@@ -314,7 +319,10 @@ class PreparedModel:
             )
 
         with model.evaluating() as run, watched(run.model.blocks, leave=keep_shapes):
-            run(batch)
+            streams = run.model._streams()
+            with streams.watching() if streams else nullcontext():
+                run(batch)
+        model = model._of_streams(streams)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
         return replace(model, positions_first=first, onlookers=run.onlookers)
 
@@ -323,8 +331,12 @@ class PreparedModel:
         the probe.
         """
         with self.evaluating() as run:
-            slots, failure = _links(run, batch, largest)
+            streams = run.model._streams()
+            with streams.watching() if streams else nullcontext():
+                slots, failure = _links(run, batch, largest)
         tried = replace(self, slots=slots, onlookers=run.onlookers)
+        if self.blocks_named or not failure:
+            tried = tried._of_streams(streams)
         reason = self.unfound or ("" if self.blocks_named else failure)
         if not reason:
             return tried
@@ -340,6 +352,52 @@ class PreparedModel:
                     model, blocks=[Block(name, _ReportedState()) for name in names], slots={}
                 )
         raise ValueError(reason) if self.unfound else RuntimeError(reason)
+
+    def _streams(self) -> Streams | None:
+        """Return what watches the blocks of one stack in a pass; None for models of a library,
+        whose layers are what their configuration counts, and for several stacks."""
+        is_chosen = any(block.slot is not None for block in self.blocks)
+        if len(self.stacks) > 1 or not (self.blocks and (self.whole is None or is_chosen)):
+            return None
+        named_apart = self.blocks if is_chosen else None
+        chain = chain_of(self.module, self.blocks) if self.blocks_named else self.blocks
+        blocks = chain or named_apart
+        return None if blocks is None else Streams(blocks, self.module)
+
+    def _of_streams(self, streams: Streams | None) -> PreparedModel:
+        """Return the model with the stream that a pass has shown; ValueError where that is not one,
+        and none was chosen."""
+        if streams is None:
+            if any(block.slot is not None for block in self.blocks):
+                raise ValueError(
+                    'expected a part of what blocks return, such as "blocks.*:1", in layers= of '
+                    f"one stack, got {len(self.stacks)} stacks; measure them one by one"
+                )
+            return self
+        stack = self.stacks[0]
+        chosen = self.blocks[0].slot
+        if chosen is not None:
+            if chosen not in streams.links:
+                raise ValueError(
+                    f"expected part {chosen} of what {self.blocks[0].name!r} returns to be states "
+                    f"that the next block takes, got {', '.join(map(str, streams.links)) or 'none'}"
+                )
+            return replace(self, slots={stack: (streams.links[chosen], chosen)})
+        # a stack that has a name was told apart on purpose
+        if stack is None and streams.broken is not None:
+            raise RuntimeError(refusal_of_chain(streams.broken, self.blocks))
+        if streams.summed is not None:
+            return replace(self, sums={stack: streams.summed})
+        if stack is None and len(streams.moving) > 1:
+            raise RuntimeError(refusal_of_several(streams.moving, self.blocks))
+        return self
+
+    def with_sum(self, block: Block, returned: Mapping[Slot, Any]) -> Mapping[Slot, Any]:
+        """Return what a block returned, with the sum that the states are, if they are one."""
+        if block.stack not in self.sums:
+            return returned
+        one, other = self.sums[block.stack]
+        return {SUM: returned[one] + returned[other], **returned}
 
     def _leaves_open(self) -> bool:
         """Return whether a forward could take the tokens in several ways: any keywords, or one of
@@ -411,10 +469,10 @@ def _links(
             (take, give)
             for give in returned
             for take in into
-            if _are_same(returned[give], into[take])
+            if are_same_states(returned[give], into[take])
         ]
         # what a block only passes on, such as positions, is not its states
-        pairs.sort(key=lambda pair: any(_are_same(one, returned[pair[1]]) for one in before))
+        pairs.sort(key=lambda pair: any(are_same_states(one, returned[pair[1]]) for one in before))
         if pairs:
             slots.setdefault(block.stack, pairs[0])
             return
@@ -438,23 +496,6 @@ def _links(
                 raise RuntimeError(failures[0]) from None
             raise
     return slots, failures[0] if failures else silent_blocks(model.module, model.blocks, called)
-
-
-def _are_same(states: Tensor, others: Tensor) -> bool:
-    """Return whether two tensors are the same states, up to device, precision and one
-    scale factor.
-    """
-    if states.shape != others.shape:
-        return False
-    states = states.to(others)
-    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
-        return True
-    finite = states.isfinite() & others.isfinite()
-    a, b = widened(states[finite]), widened(others[finite])
-    # RWKV halves its states every few blocks against overflow
-    scale = (a * b).sum() / a.square().sum()
-    rounding = 2 * torch.finfo(others.dtype).eps
-    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
 class ForwardError(ValueError):

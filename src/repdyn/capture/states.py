@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, silent_blocks
 from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.streams import SUM
 from repdyn.capture.token_states import Slot, exact_device, watched
 from repdyn.probe import ProbeBatch
 
@@ -336,7 +337,7 @@ class Recorder:
     def _leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
         calls = self._stacks[block.stack].calls
         calls.append(block.name)
-        self._keep(block, len(calls), returned)
+        self._keep(block, len(calls), self._model.with_sum(block, returned))
 
     def _keep(self, block: Block, layer: int, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
@@ -351,6 +352,7 @@ class Recorder:
             raise RuntimeError(self.token_states.explain_mismatch(block.name, parts))
         if not is_known:
             linked = self._model.slots.get(block.stack, (None, None))[layer > 0]
+            linked = SUM if SUM in found else linked
             stack.slots[layer] = linked if linked in found else next(iter(found))
         states = self._select(found[stack.slots[layer]])
         if not is_known:
@@ -364,7 +366,8 @@ class Recorder:
 
     def _keep_branch(self, part: Block, returned: Mapping[Slot, Any]) -> None:
         """Keep the sampled rows of the attention's output that a block is about to add."""
-        _, module, stack = part
+        module = part.module
+        stack = part.stack
         key = stack, self._stacks[stack].n_entered
         branch = self._branches.get(key)
         self._calls[key, module] += 1
