@@ -345,6 +345,8 @@ def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, small_probe, c
     said = [
         record.message for record in caplog.records if record.name == "repdyn.tracking.delivery"
     ]
+    assert all(text.startswith("repdyn: ") for text in said)
+    said = [text.removeprefix("repdyn: ") for text in said]
     assert [text.partition(":")[0] for text in said] == [
         "alert at step 0, any",
         "alert at step 2, high",

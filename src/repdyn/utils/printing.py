@@ -87,7 +87,7 @@ class Lossy:
 def warn(log: logging.Logger, text: str) -> None:
     """Log a warning, unless the streams that it would go to are closed or full."""
     with suppress(OSError, ValueError):
-        log.warning("%s", text)
+        log.warning("repdyn: %s", text)
 
 
 _WARNINGS = (

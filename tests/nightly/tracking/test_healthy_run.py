@@ -34,4 +34,4 @@ def test_a_healthy_run_prints_no_alert(tmp_path, small_probe, without_figures, c
             tracker.step(loss=loss)
     assert losses[-1] < 0.9 * losses[0]  # it learns
     assert open_store(tmp_path).steps("toy") == list(range(0, N_STEPS + 1, EVERY))
-    assert [line for line in caplog.messages if line.startswith("alert at")] == []
+    assert [line for line in caplog.messages if line.startswith("repdyn: alert at")] == []
