@@ -429,3 +429,22 @@ def test_runs_differ_in_the_dimension_if_both_clouds_do(distinct, kind, subset, 
     assert (statement.severity, statement.kind, statement.subset) == ("note", kind, subset)
     assert statement.steps == (0, 8)
     assert ("alone" in statement.sentence) == (kind == "clouds differ")
+
+
+def without_embeddings(step, depth):
+    return 4 + step / 40 if depth else float("nan")
+
+
+def test_means_of_both_clouds_are_over_the_same_layers(run):
+    """Layer 0, which all vectors often have no value of, raises the mean of distinct inputs alone."""
+    frame = run(dimension=without_embeddings, distinct=lambda step, depth: 10 if depth else 90)
+    (described,) = stacks_of_run(frame)
+    differing = next(each for each in described.insights.statements if each.kind == "clouds differ")
+    assert numbers(differing, "distinct_first", "distinct_last") == (10, 10)
+    target = Recording()
+    log_pictures(described, {}, target)
+    assert set(target.charts["two_nn_means"][BOTH_CLOUDS[1]]) == {10}
+    drawn: Any = all_figures(described)["mean_over_layers"].axes[0].lines[1]
+    assert set(drawn.get_ydata()) == {10}
+    course = course_plot(described, described.series["two_nn", "all"])["data"]
+    assert set(next(each for each in course if each["line"]["dash"] == "dash")["y"]) == {10}

@@ -16,7 +16,7 @@ from repdyn.metrics import metric_info
 from repdyn.tables.effects import MOVES
 from repdyn.tables.frames import CLOUDS, of_metric, reasons_in_words
 from repdyn.tables.runs import layer_names
-from repdyn.tables.series import MetricSeries
+from repdyn.tables.series import MetricSeries, on_shared_layers
 from repdyn.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 
 MOST = 0.5
@@ -51,7 +51,8 @@ def distinct_of(
 def of_both(
     kinds: Statements, on_all: MetricSeries, on_distinct: MetricSeries | None, rows: pd.DataFrame
 ) -> Iterator[Insight]:
-    """Yield the statements of ``kinds`` on a dimension, each for both of its curves.
+    """Yield the statements of ``kinds`` on a dimension, each for both of its curves, of the layers
+    in which both have a value.
 
     Those that both curves have stay, with the numbers of distinct inputs in the evidence under
     ``distinct_`` and their names. A course, a profile or a layer that only one curve has becomes a
@@ -65,6 +66,8 @@ def of_both(
         on_distinct: the same on distinct inputs; None where it was not measured.
         rows: measurements of the run, with the columns of :data:`NEAREST`.
     """
+    if on_distinct is not None and on_distinct.steps_with_values:
+        on_all, on_distinct = on_shared_layers(on_all, on_distinct)
     told = list(kinds(on_all))
     if on_distinct is None or not on_distinct.steps_with_values:
         why = "" if on_distinct is None else f"; distinct inputs have no value: {_why(on_distinct)}"

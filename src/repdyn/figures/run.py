@@ -24,7 +24,7 @@ from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.tables.runs import MeasuredRun
-from repdyn.tables.series import MetricSeries, intervals
+from repdyn.tables.series import MetricSeries, intervals, on_shared_layers
 from repdyn.tables.style import (
     has_own_figures,
     metric_title,
@@ -166,7 +166,11 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.
         one = series[trace.key]
         note, look = "", dict[str, Any](colour=colour, dash=dash)
         if trace.layer is None:
-            note = f"\n({one.layer_mean.coverage})" if one.layer_mean.is_partial else ""
+            n_layers = len(one.layers)
+            if (beside := charts.cloud_beside(one, series)) is not None:
+                one, _ = on_shared_layers(one, beside)
+            coverage = replace(one.layer_mean, n_layers=n_layers)
+            note = f"\n({coverage.coverage})" if coverage.is_partial else ""
             lines += charts.mean_lines(one, label=trace.label + note, **look)
         else:
             at = one.layers.index(trace.layer)

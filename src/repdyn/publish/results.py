@@ -33,6 +33,7 @@ from repdyn.tables.frames import CLOUDS, concatenated
 from repdyn.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.tables.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.tables.seeds import with_seeds
+from repdyn.tables.series import on_shared_layers
 from repdyn.tables.style import KINDS, has_own_figures
 from repdyn.tables.texts import copies_line, failure_line, sampling
 from repdyn.terminal.runs import print_closing, print_comparison, print_line, print_summary
@@ -324,7 +325,8 @@ def log_pictures(
 def _log_both_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
     """Log a chart of the means over layers on all vectors and on distinct inputs, at the steps at
     which both have one."""
-    means = [run.series[metric, subset].layer_mean.mean for subset in CLOUDS]
+    both = on_shared_layers(*(run.series[metric, subset] for subset in CLOUDS))
+    means = [series.layer_mean.mean for series in both]
     shared = pd.concat(means, axis="columns", join="inner", keys=BOTH_CLOUDS).sort_index()
     lines = {name: shared[name].tolist() for name in BOTH_CLOUDS}
     chart = "_".join(filter(None, [file_stem(metric), run.stack, "means"]))

@@ -22,7 +22,7 @@ from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import LOSS_TITLES, scalar_rows, select_steps
 from repdyn.tables.runs import Key, MeasuredRun
 from repdyn.tables.seeds import SeedGroup, with_seeds
-from repdyn.tables.series import MetricSeries
+from repdyn.tables.series import MetricSeries, on_shared_layers
 from repdyn.tables.style import (
     ALERT_COLOUR,
     DIVERGING,
@@ -578,8 +578,10 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
 
 
 def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
-    lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
     other = charts.cloud_beside(series, run.series)
+    if other is not None:
+        series, other = on_shared_layers(series, other)
+    lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
     alerts = [
         alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
     ]

@@ -1,7 +1,7 @@
 """The values of one metric by layer and step: what every chart is drawn from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -237,6 +237,19 @@ class MetricSeries:
         """Return the ends of the intervals over depth at a measured step, each (n_layers,)."""
         column = self.steps.index(step)
         return self.lows[:, column], self.highs[:, column]
+
+
+def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
+    """Return series of one metric on several subsets, in the layers in which each has a value at
+    some step: means over different layers would not compare. Without such a layer they stay."""
+    layers = [set(series.rows.dropna(subset=["value"])["layer"]) for series in members]
+    shared = set.intersection(*layers)
+    if not shared:
+        return list(members)
+    return [
+        replace(series, rows=series.rows.loc[series.rows["layer"].isin(sorted(shared))])
+        for series in members
+    ]
 
 
 def metric_series(
