@@ -14,6 +14,7 @@ import shutil
 import time
 from types import SimpleNamespace
 from unittest.mock import Mock
+from urllib.parse import urljoin
 
 import pandas as pd
 import pytest
@@ -177,7 +178,7 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_have(ind
     name, value, *flags = re.split("; |=", answer.headers["set-cookie"])
     assert re.fullmatch("repdyn_[0-9a-f]{8}", name)
     assert (value, flags) == (TOKEN, ["HttpOnly", "Path", "/", "SameSite", "lax"])
-    assert answer.headers["location"] == "http://localhost:8765/compare?run=a&run=b"
+    assert answer.headers["location"] == "compare?run=a&run=b"
     assert client.get("/").status_code == 200
 
 
@@ -204,19 +205,58 @@ def test_the_page_of_a_run_is_its_report_and_says_where_its_events_are(client, i
     key = key_of(index, "first")
     text = client.get(f"/run/{key}").text
     assert "<title>first</title>" in text
-    assert '<a href="/">All runs</a>' in text
+    assert '<a href="../">All runs</a>' in text
     assert policy_of(text).endswith("form-action 'none'; connect-src 'self'")
     tree = re.search('id="tree">([^<]*)<', text)[1]
     live = json.loads(gzip.decompress(base64.b64decode(tree)))["live"]
     version = index.summaries[key]["version"]
     assert live == {
-        "events": f"/events?run={key}",
-        "data": f"/data?run={key}",
+        "events": f"../events?run={key}",
+        "data": f"../data?run={key}&below=1",
         "versions": {key: version},
     }
-    data = client.get(live["data"]).json()
+    data = client.get(live["data"].removeprefix("..")).json()
     assert data["packed"]["tree"] == tree
     assert set(re.findall('id="part-([a-z_]*)"', text)) == set(data["parts"])
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["proxy removes it", "proxy keeps it"])
+def test_everything_stays_below_the_path_of_a_proxy(index, kept):
+    """Links from the root of the host led out of it: the table stayed empty on a JupyterHub."""
+    prefix = "/user/me/proxy/8765"
+    app = build_app(
+        Feed(index, interval=0.05),
+        host="0.0.0.0",
+        token=TOKEN,
+        root_path=prefix if kept else "",
+    )
+    inner = TestClient(app, base_url="http://hub.example.org", follow_redirects=False)
+
+    def browse(address):
+        """Follow redirects as a browser does, through the proxy, which passes on what is its."""
+        for _ in range(3):
+            assert address.startswith(f"{prefix}/"), address
+            answer = inner.get(address if kept else address.removeprefix(prefix))
+            if answer.status_code != 307:
+                return answer, address
+            # urljoin keeps the query of its base where that of the location is empty
+            address = urljoin(address.partition("?")[0], answer.headers["location"])
+        raise AssertionError("too many redirects")
+
+    answer, address = browse(f"{prefix}/?token={TOKEN}")
+    assert (answer.status_code, address) == (200, f"{prefix}/")
+    assert not re.findall(r"""["'`]/(?:events|data|run|compare)""", answer.text)
+    key = key_of(index, "first")
+    for page, below in ((f"run/{key}", "run"), (f"compare?run={key}", "compare")):
+        answer, address = browse(urljoin(address, f"{prefix}/{page}"))
+        assert answer.status_code == 200, below
+        tree = re.search('id="tree">([^<]*)<', answer.text)[1]
+        live = json.loads(gzip.decompress(base64.b64decode(tree)))["live"]
+        table = re.search('<a href="([^"]*)">All runs</a>', answer.text)[1]
+        assert urljoin(address, table) == f"{prefix}/"
+        assert urljoin(address, live["events"]) == f"{prefix}/events?run={key}"
+        again, _ = browse(urljoin(address, live["data"]))
+        assert again.json()["packed"]["tree"] == tree
 
 
 def events(feed, number, keys=None, between=lambda: None):
@@ -269,7 +309,7 @@ def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(
     assert [str(path) for path in paths] == [str(tmp_path), "other"]
     assert options == {
         **{"host": "127.0.0.1", "port": 8765, "interval": 2.0},
-        **{"token": None, "needs_token": True, "open_browser": False},
+        **{"token": None, "needs_token": True, "open_browser": False, "root_path": ""},
     }
     assert capsys.readouterr().err == ""
 
@@ -282,6 +322,7 @@ def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(
         (["a", "--token", "short"], "at least 8"),
         (["a", "--token", "a-token-of-mine", "--no-token"], "--no-token"),
         (["a", "--prot", "1"], "Did you mean --port?"),
+        (["a", "--root-path", "hub/me"], "--root-path"),
     ],
 )
 def test_a_mistaken_option_is_refused(capsys, arguments, message):

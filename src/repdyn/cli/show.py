@@ -161,6 +161,7 @@ def watch(
     port: Port = 8765,
     token: str | None = None,
     no_token: bool = False,
+    root_path: str = "",
     open: bool = False,
 ) -> int:
     """Watch runs in a browser, live: all of them in a table, and the report of each.
@@ -178,6 +179,9 @@ def watch(
         token: Text that requests need, of at least 8 letters, digits, - or _ (default: a new random
             one).
         no_token: Answer all requests of this computer.
+        root_path: Path below which a proxy serves the pages, as /user/me/proxy/8765 on a
+            JupyterHub; needed if the proxy keeps it in what it passes on. With --host 0.0.0.0,
+            since a proxy asks for its own name.
         open: Open a browser.
 
     Examples:
@@ -199,6 +203,7 @@ def watch(
         raise ValueError(
             "expected --token with at least 8 letters, digits, - or _, and without --no-token"
         )
+    from repdyn.utils.addresses import require_root_path
     from repdyn.watch.app import serve
 
     _warn_of_others(
@@ -212,6 +217,7 @@ def watch(
         token=token,
         needs_token=not no_token,
         open_browser=open,
+        root_path=require_root_path(root_path),
     )
     return 0
 
@@ -400,6 +406,7 @@ def explore(
     max_tokens: Annotated[int, at_least(2)] = 128,
     host: str = "127.0.0.1",
     port: Port = 7860,
+    root_path: str = "",
     open: bool = False,
 ) -> None:
     """Explore the tokens of a sentence in a browser.
@@ -414,6 +421,8 @@ def explore(
         max_tokens: Tokens of a sentence.
         host: Address it is served at.
         port: Port, or another one where it is taken; 0 for any.
+        root_path: Path below which a proxy serves the page, as /user/me/proxy/7860 on a JupyterHub;
+            with --host 0.0.0.0.
         open: Open a browser.
 
     Examples:
@@ -427,7 +436,17 @@ def explore(
 
     _warn_of_others(host, "use the explorer without a password")
     page = {"sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
-    serve(SimpleNamespace(models=models, host=host, port=port, open=open, **page, **vars(loading)))
+    serve(
+        SimpleNamespace(
+            models=models,
+            host=host,
+            port=port,
+            root_path=root_path,
+            open=open,
+            **page,
+            **vars(loading),
+        )
+    )
 
 
 def demo(*, output: Output = None, no_browser: bool = False) -> None:

@@ -22,7 +22,13 @@ from repdyn.explorer.session import Session
 from repdyn.explorer.tables import Cell, Colour
 from repdyn.reading import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
 from repdyn.studies.token_measurements import STATES, Measure, State
-from repdyn.utils.addresses import allowed_hosts, announcement, free_port
+from repdyn.utils.addresses import (
+    RootPath,
+    allowed_hosts,
+    announcement,
+    free_port,
+    require_root_path,
+)
 
 _HEADING = (
     "# Token explorer\nWhat each layer predicts at each token, which tokens each head attends to, "
@@ -244,15 +250,28 @@ def serve(options: Any) -> None:
     session = Session(loaded, nearest=options.nearest, max_tokens=options.max_tokens)
     blocks = build(session, options.sentence, options.second)
     try:
-        address = launch(blocks, host=options.host, port=options.port, open_browser=options.open)
+        address = launch(
+            blocks,
+            host=options.host,
+            port=options.port,
+            open_browser=options.open,
+            root_path=require_root_path(options.root_path),
+        )
         print(announcement("the explorer", options.host, address, options.port), flush=True)
         Event().wait()
     finally:
         blocks.close(verbose=False)
 
 
-def launch(blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
-    """Serve a page from a thread of its own, and return its address."""
+def launch(
+    blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = False, root_path: str = ""
+) -> str:
+    """Serve a page from a thread of its own, and return its address; behind a proxy, below the path
+    ``root_path``.
+    """
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
+    if root_path:
+        middleware.append(Middleware(RootPath, root_path=root_path))
     _, address, _ = blocks.launch(
         server_name=f"[{host}]" if ":" in host else host,
         server_port=free_port(host, port),
@@ -268,9 +287,8 @@ def launch(blocks: gr.Blocks, *, host: str, port: int, open_browser: bool = Fals
         run_history=False,
         enable_monitoring=False,
         max_file_size=1,
-        app_kwargs={
-            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
-        },
+        root_path=root_path or None,
+        app_kwargs={"middleware": middleware},
     )
     return address
 

@@ -5,6 +5,7 @@ them.
 import re
 import socket
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 
@@ -36,6 +37,38 @@ def free_port(host: str, port: int) -> int:
             tried.bind((host, candidate))
             return tried.getsockname()[1]
     raise OSError(f"expected an address of this machine for --host, got {host}")
+
+
+class RootPath:
+    """Middleware for an application behind a proxy that serves it below a path.
+
+    Some proxies remove the path before they pass a request on, others keep it: it is removed here
+    where it is left.
+    """
+
+    def __init__(self, app: Any, root_path: str) -> None:
+        self.app = app
+        self.root_path = root_path
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path == self.root_path or path.startswith(f"{self.root_path}/"):
+            scope = scope | {"path": path.removeprefix(self.root_path) or "/"}
+        await self.app(scope, receive, send)
+
+
+def require_root_path(root_path: str) -> str:
+    """Return the path below which a proxy serves a page, without a slash at its end.
+
+    >>> require_root_path("/user/me/proxy/8765/"), require_root_path("")
+    ('/user/me/proxy/8765', '')
+    """
+    if root_path and not re.fullmatch(r"(/[\w.~%@:+-]+)+/?", root_path, re.ASCII):
+        raise ValueError(
+            "expected --root-path as the path in the browser's address, such as "
+            f"/user/me/proxy/8765, got {root_path!r}"
+        )
+    return root_path.rstrip("/")
 
 
 def announcement(what: str, host: str, address: str, requested_port: int) -> str:

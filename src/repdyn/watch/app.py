@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from types import FrameType
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from repdyn.diagnosis import described_rows
 from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.write import page, page_data, page_sources, page_title
-from repdyn.utils.addresses import allowed_hosts, announcement, free_port
+from repdyn.utils.addresses import RootPath, allowed_hosts, announcement, free_port
 from repdyn.watch.index import Index
 
 TOKEN = "token"
@@ -63,7 +63,10 @@ class Guard:
     def _own_answer(self, request: HTTPConnection) -> Response | None:
         """Return the answer to a request that the application does not get, or None."""
         if self._is_token(request.query_params.get(TOKEN)):
-            answer = RedirectResponse(request.url.remove_query_params(TOKEN))
+            # relative, since a proxy may serve this below a path that is not known here
+            query = urlsplit(str(request.url.remove_query_params(TOKEN))).query
+            place = request.url.path.rpartition("/")[2]
+            answer = RedirectResponse(f"{place}?{query}")
             answer.set_cookie(self._cookie, self.token, httponly=True, samesite="lax")
             return answer
         if self._is_token(request.cookies.get(self._cookie)):
@@ -148,9 +151,12 @@ class Feed:
         changed.set()
 
 
-def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
+def build_app(feed: Feed, *, host: str, token: str | None, root_path: str = "") -> Starlette:
     """Return the application that is served at ``host``, which polls the feed while it runs; for
-    requests that have the token, or all."""
+    requests that have the token, or all.
+
+    ``root_path`` is that of a proxy that keeps it in its requests. All links are relative.
+    """
     index = feed.index
 
     @asynccontextmanager
@@ -170,10 +176,13 @@ def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
             if "key" in request.path_params
             else request.query_params.getlist("run")
         )
-        return _answer(index, keys, as_page=True)
+        root = "../" if "key" in request.path_params else ""
+        return _answer(index, keys, as_page=True, root=root)
 
     def data(request: Request) -> Response:
-        return _answer(index, request.query_params.getlist("run"), as_page=False)
+        root = "../" if request.query_params.get("below") else ""
+        keys = request.query_params.getlist("run")
+        return _answer(index, keys, as_page=False, root=root)
 
     async def events(request: Request) -> Response:
         keys = request.query_params.getlist("run") or None
@@ -189,6 +198,8 @@ def build_app(feed: Feed, *, host: str, token: str | None) -> Starlette:
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
     if token is not None:
         middleware.append(Middleware(Guard, token=token))
+    if root_path:
+        middleware.insert(0, Middleware(RootPath, root_path=root_path))
     return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
 
@@ -204,14 +215,20 @@ def table_page(paths: Sequence[str]) -> str:
     )
 
 
-def _answer(index: Index, keys: Sequence[str], *, as_page: bool) -> Response:
-    """Answer with the page of the runs with these keys, or with its data alone."""
+def _answer(index: Index, keys: Sequence[str], *, as_page: bool, root: str) -> Response:
+    """Answer with the page of the runs with these keys, or with its data alone; ``root`` leads from
+    the page to the table."""
     if not keys:
         return PlainTextResponse("expected runs, got none; check some in the table", 400)
     query = urlencode([("run", key) for key in keys])
     try:
         rows, versions = index.rows(keys)
-        live = {"events": f"/events?{query}", "data": f"/data?{query}", "versions": versions}
+        below = "&below=1" if root else ""
+        live = {
+            "events": f"{root}events?{query}",
+            "data": f"{root}data?{query}{below}",
+            "versions": versions,
+        }
         data, sources = (
             described_rows(rows),
             page_sources(list(dict.fromkeys(store for store, *_ in rows))),
@@ -219,7 +236,11 @@ def _answer(index: Index, keys: Sequence[str], *, as_page: bool) -> Response:
         if not as_page:
             return JSONResponse(page_data(data, live))
         text = page(
-            data, page_title(data), sources, live=live, links=tag("a", "All runs", href="/")
+            data,
+            page_title(data),
+            sources,
+            live=live,
+            links=tag("a", "All runs", href=root or "./"),
         )
         # a name may contain what cannot be encoded
         return HTMLResponse(text.encode(errors="backslashreplace"))
@@ -240,6 +261,7 @@ def serve(
     token: str | None = None,
     needs_token: bool = True,
     open_browser: bool = False,
+    root_path: str = "",
 ) -> None:
     """Serve the pages of the runs below some paths, print their address, and wait.
 
@@ -250,7 +272,7 @@ def serve(
     token = (token or secrets.token_urlsafe(24)) if needs_token else None
     index = Index(paths, interval)
     feed, n_stores = Feed(index, interval), index.find_stores()
-    app = build_app(feed, host=host, token=token)
+    app = build_app(feed, host=host, token=token, root_path=root_path)
     chosen = free_port(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/" + (
         f"?{urlencode({TOKEN: token})}" if token else ""
@@ -258,6 +280,9 @@ def serve(
 
     def started() -> None:
         print(announcement("the table of runs", host, address, port), flush=True)
+        if root_path:
+            there = f"{root_path}/?{urlencode({TOKEN: token})}" if token else f"{root_path}/"
+            print(f"behind the proxy it is at {there}", flush=True)
         if not n_stores:
             where = ", ".join(map(str, paths))
             print(f"no measurement in {where} yet; the page shows them as they appear", flush=True)

@@ -65,7 +65,7 @@ const stepCell = (run) => {
 };
 const nameCell = (run) => {
   const theme = state.theme === "auto" ? "" : `#theme=${state.theme}`;
-  const link = make("a", { href: `/run/${run.key}${theme}` }, run.label);
+  const link = make("a", { href: `run/${run.key}${theme}` }, run.label);
   const origin = make("span", { className: "origin" }, [run.model, run.store].filter(Boolean).join(", "));
   return make("th", { scope: "row" }, link, " ", origin, make("span", { className: "reason" }, run.reason));
 };
@@ -200,7 +200,7 @@ const connect = () => {
   setInterval(() => {
     for (const [key, row] of rows) row.querySelector("[data-name=Measured]").textContent = age(runs.get(key));
   }, 1000);
-  stream("/events", take, (text) => (byId("connection").textContent = text));
+  stream("events", take, (text) => (byId("connection").textContent = text));
 };
 connect();
 readState();
