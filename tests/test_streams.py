@@ -185,7 +185,9 @@ def test_blocks_that_carry_two_streams_are_refused_until_one_is_chosen(of):
     model = TwoStreams()
     with pytest.raises(RuntimeError, match="one stream") as refused:
         measure(model, probe_of(of), ["anisotropy"])
-    layers = ast.literal_eval(re.search(r"layers=(\[.*\])", str(refused.value))[1])  # type: ignore[index]
+    named = re.search(r"layers=(\[.*\])", str(refused.value))
+    assert named is not None
+    layers = ast.literal_eval(named[1])
     with torch.no_grad():
         expected = model.eval().streams(IDS)
     for part, chosen in ((1, layers), (0, "blocks.*:0")):

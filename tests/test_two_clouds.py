@@ -436,7 +436,7 @@ def without_embeddings(step, depth):
 
 
 def test_means_of_both_clouds_are_over_the_same_layers(run):
-    """Layer 0, which all vectors often have no value of, raises the mean of distinct inputs alone."""
+    """Layer 0, often without a value of all vectors, raises the mean of distinct inputs alone."""
     frame = run(dimension=without_embeddings, distinct=lambda step, depth: 10 if depth else 90)
     (described,) = stacks_of_run(frame)
     differing = next(each for each in described.insights.statements if each.kind == "clouds differ")

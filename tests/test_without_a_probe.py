@@ -246,7 +246,10 @@ def test_the_trainer_goes_on_with_the_probe_of_its_run(tmp_path):
     assert second.store.paths()[-1].steps() == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize("loader", [iter(batches(n=8)), DataLoader(["a text"])], ids=type)  # type: ignore[arg-type]
+without_ids: Any = [iter(batches(n=8)), DataLoader(["a text"])]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loader", without_ids, ids=type)
 def test_where_it_is_impossible_the_two_lines_work_as_printed(tmp_path, loader):
     job = Job()
     with pytest.raises(ValueError, match="write") as refused:

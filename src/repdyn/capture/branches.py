@@ -83,22 +83,20 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
         dims.update(rows.shape[1] for rows in rows_by_slot(taken).values())
 
     def keep(part: Block, parts: Mapping[Slot, Any], *, of_attention: bool | None = None) -> None:
-        module = part.module
-        stack = part.stack
         # rows without an axis of sequences confirm a sum here, where there is one sequence, and are
         # no branch
         for slot, rows in rows_by_slot(parts, flat=not of_attention).items():
             if rows.shape[1] in dims:
                 first, is_input = rows[:_TOKENS].clone(), of_attention is None
                 tensor = _ModuleTensor(
-                    first, module, slot, calls[module], is_input, bool(of_attention)
+                    first, part.module, slot, calls[part.module], is_input, bool(of_attention)
                 )
-                tensors[stack, n_entered[stack]].append(tensor)
+                tensors[part.stack, n_entered[part.stack]].append(tensor)
 
     def leave(part: Block, returned: Mapping[Slot, Any]) -> None:
         module = part.module
-        stack = part.stack
-        seen, call = tensors[stack, n_entered[stack]], calls[module]
+        call = calls[module]
+        seen = tensors[part.stack, n_entered[part.stack]]
         received = [
             one.rows for one in seen if one.is_input and one.module is module and one.call == call
         ]
@@ -164,7 +162,11 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
 
 def _as_branch(one: _ModuleTensor, entered: Tensor, scale: float) -> Branch:
     return Branch(
-        one.module, one.slot, one.call, torch.promote_types(one.rows.dtype, entered.dtype), scale
+        module=one.module,
+        slot=one.slot,
+        call=one.call,
+        dtype=torch.promote_types(one.rows.dtype, entered.dtype),
+        scale=scale,
     )
 
 

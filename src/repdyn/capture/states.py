@@ -311,19 +311,15 @@ class Recorder:
                     if autocast in {None, states.dtype}
                     else f"{autocast} autocast"
                 )
-                depth, after = (
-                    index / (len(stack.kept) - 1),
-                    self._after_attention.get((name, index)),
-                )
                 layer = LayerStates(
-                    index,
-                    depth,
-                    module,
-                    states,
-                    device,
-                    name,
-                    after,
-                    precision.removeprefix("torch."),
+                    index=index,
+                    depth=index / (len(stack.kept) - 1),
+                    module=module,
+                    states=states,
+                    device=device,
+                    stack=name,
+                    after_attention=self._after_attention.get((name, index)),
+                    precision=precision.removeprefix("torch."),
                 )
                 layers.append(layer)
         return States(layers, self._rows)

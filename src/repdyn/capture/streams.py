@@ -53,20 +53,20 @@ class Streams:
     @property
     def summed(self) -> tuple[Slot, Slot] | None:
         """The two parts whose sum a norm of each next block takes, or the last norm."""
-        found = set.intersection(*self._sums) if len(self._sums) > 1 else set()
-        return min(found, key=str, default=None)
+        if len(self._sums) < 2:
+            return None
+        return min(set.intersection(*self._sums), key=str, default=None)
 
     def _enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
         before = list(self._entered.values())
         self._entered = _states_in(taken)
         if not self._left_by:
             return
-        links = {
-            give: take
-            for give, states in self._left.items()
-            for take, other in self._entered.items()
-            if are_same_states(states, other)
-        }
+        links = {}
+        for give, states in self._left.items():
+            for take, other in self._entered.items():
+                if are_same_states(states, other):
+                    links[give] = take
         self.links |= {give: take for give, take in links.items() if give not in self.links}
         self.moving |= {
             give
@@ -87,12 +87,12 @@ class Streams:
     def _look(self, _module: nn.Module, taken: Mapping[Slot, Any]) -> None:
         if len(self._left) < 2:
             return
-        for one, other in permutations(self._left, 2):
-            is_new = str(one) < str(other) and (one, other) not in self._sums[-1]
-            if is_new and self._left[one].shape == self._left[other].shape:
-                total = widened(self._left[one]) + widened(self._left[other])
+        for first, second in permutations(self._left, 2):
+            is_new = str(first) < str(second) and (first, second) not in self._sums[-1]
+            if is_new and self._left[first].shape == self._left[second].shape:
+                total = widened(self._left[first]) + widened(self._left[second])
                 if any(_is_about(total, states) for states in _states_in(taken).values()):
-                    self._sums[-1].add((one, other))
+                    self._sums[-1].add((first, second))
 
 
 def chain_of(module: nn.Module, blocks: Blocks) -> Blocks | None:
@@ -104,14 +104,14 @@ def chain_of(module: nn.Module, blocks: Blocks) -> Blocks | None:
     if not isinstance(parent, nn.ModuleList | nn.Sequential):
         return None
     members = set(parent)
-    return [Block(name, each) for name, each in named.items() if each in members]
+    return [Block(name, member) for name, member in named.items() if member in members]
 
 
 def _states_in(parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
     return {
-        slot: part.detach()
-        for slot, part in parts.items()
-        if isinstance(part, Tensor) and part.is_floating_point() and part.ndim >= 3
+        slot: value.detach()
+        for slot, value in parts.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3
     }
 
 

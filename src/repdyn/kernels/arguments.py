@@ -44,8 +44,9 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Any:
     # a named tuple is a record
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return _of_list(value, dtype)
-    if hasattr(value, "__array__"):
-        return _of_array(value.__array__(), type(value).__name__)
+    to_array = getattr(value, "__array__", None)
+    if to_array is not None:
+        return _of_array(to_array(), type(value).__name__)
     return value
 
 

@@ -100,8 +100,8 @@ def scores_of(run: MeasuredRun, scores: pd.DataFrame, *, is_only: bool) -> pd.Da
     Raises:
         ValueError: scores of an unnamed model beside several runs.
     """
-    unnamed = scores["model"] == ""
-    if unnamed.any() and not is_only:
+    is_unnamed = scores["model"].to_numpy() == ""
+    if is_unnamed.any() and not is_only:
         raise ValueError(
             "expected scores of one run, or with the column model, got several runs and scores "
             "without the model's name; choose the run with --run NAME"
