@@ -93,7 +93,7 @@ def test_mean_over_layers_with_loss(run):
     dimension, anisotropy = panels(figure)[:2]
     np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
     np.testing.assert_allclose(
-        np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5]
+        np.asarray(dimension.lines[0].get_ydata(), float), [10.75, 18.75, 74.75]
     )
     assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens"
     assert dimension.get_ylabel() == "dimension"
@@ -233,7 +233,8 @@ def test_against_step_a_line_is_a_mean_over_layers(everything):
     frame = everything(metrics=("norm", "linearity"))
     norm, linearity = steps_overview(of(frame), "evolution").axes
     assert legend_of(norm) == ["all tokens", "no sinks"]
-    expected = frame.query("metric == 'norm' and subset == 'all'").groupby("step")["value"].mean()
+    of_blocks = frame.query("metric == 'norm' and subset == 'all' and layer > 0")
+    expected = of_blocks.groupby("step")["value"].mean()
     np.testing.assert_allclose(np.asarray(norm.lines[0].get_ydata(), float), expected)
     np.testing.assert_array_equal(norm.lines[0].get_xdata(), [0, 8, 64])
     assert title(linearity) == "Linearity from this layer to the next, all tokens"

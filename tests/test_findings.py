@@ -345,9 +345,9 @@ def test_values_are_means_over_seeds_whatever_the_noise_of_the_batches():
         series.margins[:, 0], [naive_margin(np.array([1, 2, 6]) * k) for k in (1, 2, 3)]
     )
     # over layers first, then over seeds: the interval of the means, not the mean of the intervals
-    np.testing.assert_allclose(series.layer_mean.mean, [6.0] * 4)
-    np.testing.assert_allclose(series.layer_mean.margin, [naive_margin([2, 4, 12])] * 4)
-    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (3, 3)
+    np.testing.assert_allclose(series.layer_mean.mean, [7.5] * 4)
+    np.testing.assert_allclose(series.layer_mean.margin, [naive_margin([2.5, 5, 15])] * 4)
+    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (2, 2)
     assert (group.label, group.steps, group.parameters) == ("m (3 seeds)", list(STEPS), 1_234_567)
 
 

@@ -255,7 +255,7 @@ def test_a_peak_is_described_with_both_ends():
     found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
     peak = only(found, "peak")
     assert peak.sentence == (
-        "On all vectors, intrinsic dimension (TwoNN), mean over 6 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
+        "On all vectors, intrinsic dimension (TwoNN), mean over 5 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link
@@ -547,7 +547,7 @@ def geometry_statements_of(frame):
 def test_the_geometry_of_another_step():
     (statement,) = geometry_statements_of(swept({50_000: 0.8, 58_000: 0.7}))
     assert statement.sentence == (
-        "Anisotropy, mean over layers, is 0.805 at step 50,000, out of line with 0.354 at step 49,000 and 0.356 at step "
+        "Anisotropy, mean over layers, is 0.81 at step 50,000, out of line with 0.359 at step 49,000 and 0.361 at step "
         "51,000: a spike of the training, or the weights of another step. The same holds at step 58,000."
     )
     assert (statement.metric, statement.steps) == ("anisotropy", (50_000, 58_000))

@@ -89,7 +89,7 @@ def test_tensorboard_scalars_and_figures(row, run, tmp_path):
         True,
         True,
     ]
-    assert [event.value for event in events.Scalars("anisotropy_no_sink/mean")] == [1.5, 5.5]
+    assert [event.value for event in events.Scalars("anisotropy_no_sink/mean")] == [2.5, 6.5]
     (image,) = events.Images("figures/map")
     assert (image.step, image.width, image.height) == (4, 720, 430)
 
@@ -142,7 +142,7 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     ours = [item for item in history if "anisotropy/mean" in item]
     assert [item["repdyn/step"] for item in ours] == [0, 4, 2]
     assert [item["anisotropy/layer_02"] for item in ours] == [2, 6, 4]
-    assert [item["anisotropy_no_sink/mean"] for item in ours] == [1.5, 5.5, 3.5]
+    assert [item["anisotropy_no_sink/mean"] for item in ours] == [2.5, 6.5, 4.5]
     assert [item["anisotropy/layer_01"] for item in ours] == ["NaN"] * 3
     assert [item["train/loss"] for item in history if "train/loss" in item] == [5.5, 4.5, 4.5, 4.5]
     (picture,) = [item for item in history if "figures/map.path" in item]
@@ -183,10 +183,10 @@ def test_every_logger_is_served(row, wandb_logger, tmp_path):
     board.finalize("success")
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
-    assert events.Scalars("anisotropy/mean")[0].value == 5.0
+    assert events.Scalars("anisotropy/mean")[0].value == 6.0
     assert "anisotropy/mean" in (tmp_path / "csv" / "metrics.csv").read_text()
     assert any(
-        record.get("history", {}).get("item", {}).get("anisotropy/mean") == 5
+        record.get("history", {}).get("item", {}).get("anisotropy/mean") == 6
         for record in read_back(tmp_path)
     )
 
@@ -244,7 +244,7 @@ def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
     board.finalize("success")
     events = EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
-    assert events.Scalars("anisotropy/mean")[0].value == 5.0
+    assert events.Scalars("anisotropy/mean")[0].value == 6.0
     assert events.Tags()["images"] == ["figures/a"]
 
 

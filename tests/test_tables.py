@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
+from repdyn.diagnosis.metrics import best_covered_mean
 from repdyn.figures.charts import end_lines, mean_lines, profile_lines
 from repdyn.measurement.rows import mean_and_spread
 from repdyn.metrics import FAMILIES, METRICS
+from repdyn.publish.loggers import logged_values
 from repdyn.store import Store
 from repdyn.store.schema import (
     LOSS,
@@ -114,16 +116,16 @@ def test_layer_mean_keeps_to_the_same_layers(run):
 
     frame = run(n_blocks=2, steps=(0, 4), noise=0.1, dimension=without_layer_1_at_step_4)
     means = metric_series(measurements(frame))["two_nn", "all"].layer_mean
-    assert means.mean.to_dict() == {0: 15.0, 4: 19.0}
-    # the standard deviations of the layers used are 1.5 and 1.9 on average, of 8 batches
+    assert means.mean.to_dict() == {0: 20.0, 4: 24.0}
+    # the standard deviations of the block that is used are 2.0 and 2.4, of 8 batches
     in_units = 2.3646243 * math.sqrt(2 / 8)
-    assert means.margin.to_dict() == pytest.approx({0: 1.5 * in_units, 4: 1.9 * in_units})
-    assert (means.n_used, means.n_layers) == (2, 3)
+    assert means.margin.to_dict() == pytest.approx({0: 2.0 * in_units, 4: 2.4 * in_units})
+    assert (means.n_used, means.n_layers) == (1, 2)
 
 
 def test_layer_mean_does_not_hide_an_unknown_interval(run):
     frame = run(n_blocks=1, steps=(0,))
-    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), ["low", "high"]] = NAN
+    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 1), ["low", "high"]] = NAN
     assert metric_series(measurements(frame))[
         "two_nn", "all"
     ].layer_mean.margin.isna().tolist() == [True]
@@ -553,4 +555,32 @@ def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
     assert rows.loc[rows["layer"] > 0, "value"].notna().all()
     means = metric_series(rows)["two_nn", "all"].layer_mean
     assert means.mean.tolist() == [11.5, 11.5]
-    assert (means.n_used, means.n_layers) == (2, 3)
+    assert (means.n_used, means.n_layers) == (2, 2)
+
+
+def test_embeddings_enter_no_mean_over_layers_whatever_the_view():
+    """TwoNN of 741 at layer 0 made the mean 131 where the blocks have 9.5."""
+
+    def value_of(metric, layer):
+        return 741.0 if metric == "two_nn" and layer == 0 else 9.0 + layer
+
+    cells = [("two_nn", layer) for layer in range(4)]
+    cells += [("linearity", layer) for layer in range(3)]
+    rows = [
+        make_row(
+            step=step, layer=layer, depth=layer / 3, metric=metric, value=value_of(metric, layer)
+        )
+        for step in (0, 8)
+        for metric, layer in cells
+    ]
+    series = metric_series(measurements(to_frame(rows)))
+    logged = logged_values([row for row in rows if row.step == 8])
+    # linearity tells at layer 0 of the first block
+    for metric, wanted in (("two_nn", 11.0), ("linearity", 10.0)):
+        curve = series[metric, "all"]
+        assert curve.layer_mean.mean.tolist() == [wanted, wanted]
+        assert curve.layer_mean.n_layers == 3
+        assert best_covered_mean(curve).mean.tolist() == [wanted, wanted]
+        assert logged[f"{metric}/mean"] == wanted
+    assert logged["two_nn/max"] == 12.0
+    assert logged["two_nn/layer_00"] == 741.0

@@ -152,7 +152,10 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
     cells = [
         (one.values[:, at], one.margins[:, at]) for one, at in zip(members, columns, strict=True)
     ]
-    known = [~np.isnan(values[:, -1]) for values, _ in cells]
+    known = [
+        ~np.isnan(values[:, -1]) & one.in_means
+        for one, (values, _) in zip(members, cells, strict=True)
+    ]
     if has_same_layers := len({one.layers for one in members}) == 1:
         known = [np.logical_and.reduce(known)] * len(known)
     if not all(layers.any() for layers in known):

@@ -139,7 +139,7 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
     The layers are those with the most values: as many as maximise layers times steps. The mean over
     all layers would be that of a single one where the others have no value at the beginning.
     """
-    known = ~np.isnan(series.values)
+    known = ~np.isnan(series.values) & series.in_means[:, None]
     order = np.argsort(-known.sum(axis=1), kind="stable")
     complete = np.logical_and.accumulate(known[order])
     sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
@@ -157,7 +157,7 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
         low=low,
         high=high,
         n_used=n_used if steps.any() else 0,
-        n_layers=len(order),
+        n_layers=int(series.in_means.sum()),
     )
 
 

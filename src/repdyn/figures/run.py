@@ -166,7 +166,7 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.
         one = series[trace.key]
         note, look = "", dict[str, Any](colour=colour, dash=dash)
         if trace.layer is None:
-            n_layers = len(one.layers)
+            n_layers = one.layer_mean.n_layers
             if (beside := charts.cloud_beside(one, series)) is not None:
                 one, _ = on_shared_layers(one, beside)
             coverage = replace(one.layer_mean, n_layers=n_layers)

@@ -185,6 +185,12 @@ class Metric:
             self.position == "between" and is_last
         )
 
+    def enters_means(self, layer: int) -> bool:
+        """Return whether the value of a layer enters means over layers: those are over the blocks,
+        and what lies between the embeddings and the first block tells of the block.
+        """
+        return layer > 0 or self.position == "between"
+
     def with_settings(self, **settings: Any) -> Metric:
         """Return the metric with other settings, as
         ``METRICS["two_nn"].with_settings(discard=0.8)``.

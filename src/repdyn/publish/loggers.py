@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
+from repdyn.metrics import metric_info
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
 from repdyn.tables.style import subset_title
 from repdyn.utils.attempts import attempts
@@ -76,12 +77,12 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part
     before the slash is a section in W&B and TensorBoard. In a model with several stacks the stack
     precedes the subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``.
-    ``anisotropy/mean``, ``anisotropy/min`` and ``anisotropy/max`` are taken over the layers of a
-    stack that have a value at this step, NaN if none has. Values of single attention heads are in a
-    section without them: ``attention_topic_gap_heads/layer_03_head_05``. The loss on the probe and
-    what belongs to it have their own names, ``probe/loss`` for example, unless they have no value;
-    loss, validation loss and learning rate of the training those of :data:`LOGGED_SCALARS`. Other
-    scalar rows are left out.
+    ``anisotropy/mean``, ``anisotropy/min`` and ``anisotropy/max`` are taken over the blocks of a
+    stack that have a value at this step, without the embeddings, NaN if none has. Values of single
+    attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``.
+    The loss on the probe and what belongs to it have their own names, ``probe/loss`` for example,
+    unless they have no value; loss, validation loss and learning rate of the training those of
+    :data:`LOGGED_SCALARS`. Other scalar rows are left out.
 
     Args:
         rows: of one run and one step, each of another layer, head, metric or subset.
@@ -105,6 +106,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     )
     values: dict[str, float] = {}
     sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    of_blocks: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.layer is None:
             if row.metric in (*PROBE_SCALARS, *LOGGED_SCALARS) and row.reason is None:
@@ -121,13 +123,15 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
             values[key] = row.value
         if row.head is None:
             sections[section][row.layer] = row.value
+            if metric_info(row.metric).enters_means(row.layer):
+                of_blocks[section].append(row.value)
     for section, layers in sections.items():
         ordered = sorted(layers)
         for layer in (
             (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ()
         ):
             values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
-        known = [value for value in layers.values() if not math.isnan(value)] or [math.nan]
+        known = [value for value in of_blocks[section] if not math.isnan(value)] or [math.nan]
         statistics = {"mean": sum(known) / len(known), "min": min(known), "max": max(known)}
         values |= {f"{section}/{name}": value for name, value in statistics.items()}
     return values

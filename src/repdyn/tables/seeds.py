@@ -85,7 +85,7 @@ class SeedSeries(MetricSeries):
             low=pd.Series(low, means.columns),
             high=pd.Series(high, means.columns),
             n_used=len(self._covered),
-            n_layers=len(self.layers),
+            n_layers=len(self._of_blocks),
         )
 
     @cached_property

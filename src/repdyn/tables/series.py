@@ -45,7 +45,7 @@ def intervals(rows: pd.DataFrame) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LayerMean:
-    """A metric averaged over layers, by step."""
+    """A metric averaged over layers, which are the blocks, by step."""
 
     mean: pd.Series
     """Index step, over the same layers at every step."""
@@ -56,7 +56,7 @@ class LayerMean:
     n_used: int
     """Number of layers averaged over: those with a value at every step that has any."""
     n_layers: int
-    """Number of layers measured."""
+    """Number of layers measured, without the embeddings."""
 
     @property
     def margin(self) -> pd.Series:
@@ -156,12 +156,13 @@ class MetricSeries:
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        """The mean over layers at every step with a value, always over the same layers.
+        """The mean over the blocks at every step with a value, always over the same ones.
 
-        A layer without a value at some of these steps is left out at all of them: a mean over
-        changing layers would change although no layer does. The ends of its interval are the means
-        of those of the layers, which bound it: all layers are measured on the same windows, so
-        their deviations may be correlated.
+        The embeddings never enter: they are no layer that is learnt in depth, and where tokens
+        repeat their dimension is another quantity. A layer without a value at some of these steps
+        is left out at all of them: a mean over changing layers would change although no layer does.
+        The ends of its interval are the means of those of the layers, which bound it: all layers
+        are measured on the same windows, so their deviations may be correlated.
         """
         values = self._covered
         low, high = (
@@ -173,13 +174,26 @@ class MetricSeries:
             low=low,
             high=high,
             n_used=len(values),
-            n_layers=len(self.layers),
+            n_layers=len(self._of_blocks),
         )
 
     @cached_property
+    def in_means(self) -> np.ndarray:
+        """Shape (n_layers,): whether a layer enters means, which are over the blocks."""
+        metric = metric_info(self.metric)
+        return np.array([metric.enters_means(layer) for layer in self.layers], bool)
+
+    @property
+    def _of_blocks(self) -> pd.DataFrame:
+        """The values that a mean over layers is of; that between the embeddings and the first block
+        tells of the block.
+        """
+        return self._values.loc[self.in_means]
+
+    @cached_property
     def _covered(self) -> pd.DataFrame:
-        """The values of the layers that have one at every step at which any has one."""
-        values = self._values.dropna(axis="columns", how="all")
+        """The values of the blocks that have one at every step at which any has one."""
+        values = self._of_blocks.dropna(axis="columns", how="all")
         # without any step every layer would count as complete
         return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
 

@@ -88,7 +88,7 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         steps = [item for item in history if "two_nn/mean" in item]
         assert [item["repdyn/step"] for item in steps] == [0, 1, 8]
         assert [item["repdyn/tokens"] for item in steps] == [0, 1000, 8000]
-        assert [item["two_nn/mean"] for item in steps] == [10.5, 11.75, 18.5]
+        assert [item["two_nn/mean"] for item in steps] == [10.75, 11.75, 18.75]
         assert [item["seconds/kernels"] for item in steps] == [1.4] * 3
         assert [
             item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item

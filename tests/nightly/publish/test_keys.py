@@ -44,8 +44,8 @@ def test_the_layers_with_a_curve(row, case):
     assert [layers(values, section) for section in sections] == expected
     for section in sections:
         assert [values[f"{section}/{statistic}"] for statistic in ("mean", "min", "max")] == [
-            3.0,
-            0.0,
+            3.5,
+            1.0,
             6.0,
         ]
 
@@ -94,19 +94,19 @@ def test_the_layout_of_a_later_step_has_the_keys_of_earlier_ones():
 
 
 def test_names_and_means(row, scalar_row):
-    without_subset = row(step=10, layer=0, metric="two_nn", subset=None, value=7.0)
+    without_subset = row(step=10, layer=2, metric="two_nn", subset=None, value=7.0)
     values = logged_values([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
     assert {name: value for name, value in values.items() if "layer_01" not in name} == {
         "anisotropy/layer_00": 10.0,
         "anisotropy/layer_02": 12.0,
         "anisotropy_no_sink/layer_00": 10.5,
         "anisotropy_no_sink/layer_02": 12.5,
-        "two_nn/layer_00": 7.0,
-        "anisotropy/mean": 11.0,
-        "anisotropy/min": 10.0,
+        "two_nn/layer_02": 7.0,
+        "anisotropy/mean": 12.0,
+        "anisotropy/min": 12.0,
         "anisotropy/max": 12.0,
-        "anisotropy_no_sink/mean": 11.5,
-        "anisotropy_no_sink/min": 10.5,
+        "anisotropy_no_sink/mean": 12.5,
+        "anisotropy_no_sink/min": 12.5,
         "anisotropy_no_sink/max": 12.5,
         **{f"two_nn/{statistic}": 7.0 for statistic in ("mean", "min", "max")},
         "repdyn/loss": 3.0,

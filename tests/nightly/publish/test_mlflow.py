@@ -46,13 +46,13 @@ def test_values_are_those_of_every_step(row, logger):
             for layer in range(3)
         ]
         values = logged_values(
-            [*rows, row(step=step, layer=0, metric="two_nn[discard=0.8]", value=9.0)]
+            [*rows, row(step=step, layer=2, metric="two_nn[discard=0.8]", value=9.0)]
         )
         target_of(logger).log_values(
             {f"teacher_{name}": value for name, value in values.items()}, step
         )
     assert history(logger, "teacher_anisotropy/layer_02") == [(0, 2.0), (4, 6.0)]
-    assert history(logger, "teacher_anisotropy/mean") == [(0, 1.0), (4, 5.0)]
+    assert history(logger, "teacher_anisotropy/mean") == [(0, 2.0), (4, 6.0)]
     assert [math.isnan(value) for _, value in history(logger, "teacher_anisotropy/layer_01")] == [
         True,
         True,

@@ -45,7 +45,7 @@ def test_means_stand_below_the_loss(tmp_path):
     figure = means(fill(tmp_path, make_rows(steps=STEPS)), "two_nn")
     assert [note.text for note in figure.layout.annotations] == [
         "training loss",
-        "Intrinsic dimension (TwoNN), all tokens, mean over 7 layers (dimension)",
+        "Intrinsic dimension (TwoNN), all tokens, mean over 6 layers",
     ]
     np.testing.assert_allclose(
         figure.data[-1].y,
