@@ -109,7 +109,7 @@ def test_further_points_and_labels_may_be_arrays_and_lists():
         (np.array([["a", "b"]]), TypeError, "expected numbers"),
         (CLOUD[0], ValueError, r"shape \(n_vectors, dim\)"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_points_is_refused_with_what_to_write(kernel, given, error, words):
     """AttributeError: 'str' object has no attribute 'x'."""
