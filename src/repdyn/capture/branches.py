@@ -160,12 +160,12 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
     return NOT_ADDED
 
 
-def _as_branch(one: _ModuleTensor, entered: Tensor, scale: float) -> Branch:
+def _as_branch(tensor: _ModuleTensor, entered: Tensor, scale: float) -> Branch:
     return Branch(
-        module=one.module,
-        slot=one.slot,
-        call=one.call,
-        dtype=torch.promote_types(one.rows.dtype, entered.dtype),
+        module=tensor.module,
+        slot=tensor.slot,
+        call=tensor.call,
+        dtype=torch.promote_types(tensor.rows.dtype, entered.dtype),
         scale=scale,
     )
 

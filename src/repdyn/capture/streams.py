@@ -32,7 +32,12 @@ class Streams:
     def __init__(self, blocks: Blocks, module: nn.Module) -> None:
         inside = {block.module for block in blocks}
         self._blocks = blocks
-        self._others = [each for each in module.modules() if each not in inside]
+        # TorchScript refuses hooks before a forward
+        self._others = [
+            other
+            for other in module.modules()
+            if other not in inside and not isinstance(other, torch.jit.ScriptModule)
+        ]
         self._entered: dict[Slot, Tensor] = {}
         self._left: dict[Slot, Tensor] = {}
         self._left_by = ""
