@@ -355,11 +355,11 @@ def published_entropy(z: np.ndarray, order: int) -> float:
 def test_prompt_entropy_is_the_published_one_of_short_and_of_long_sequences(length, order):
     """The Gram matrix of the tokens of a sequence longer than wide gave .779 where it is .657."""
     x = low_rank()[: 2 * length, :60]
-    found = kernels.prompt_entropy(Sequences(x, (length, len(x) - length)), order=order).item()
-    parts = [part.double().numpy() for part in x.split(length)]
-    expected = np.mean([published_entropy(part, order) for part in parts])
-    assert found == pytest.approx(expected, rel=1e-9)
-    assert 0 <= found <= 1
+    sequences = Sequences(x, (length, len(x) - length))
+    entropy = kernels.prompt_entropy(sequences, order=order).item()
+    published = [published_entropy(rows.double().numpy(), order) for rows in x.split(length)]
+    assert entropy == pytest.approx(np.mean(published), rel=1e-9)
+    assert 0 <= entropy <= 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -156,21 +156,21 @@ def test_the_interval_of_a_fraction_stays_inside(value, half):
     """The bands of anisotropy reached 1.12, and those of sink_rate -0.077."""
     values = np.array([value - half / 2, value + half / 2])
     spread = values.std(ddof=1)
-    found = mean_and_spread(values, True, (0.0, 1.0))
-    wanted = naive_interval(value, 12.7062047 * spread)
-    assert (found["low"], found["high"]) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-    assert 0 <= found["low"] <= value <= found["high"] <= 1
+    summary = mean_and_spread(values, True, (0.0, 1.0))
+    expected = naive_interval(value, 12.7062047 * spread)
+    assert (summary["low"], summary["high"]) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert 0 <= summary["low"] <= value <= summary["high"] <= 1
     low, high = interval_within(2 * value - 1, 2 * half, (-1.0, 1.0))
-    wanted = naive_interval(value, half)
-    assert (low, high) == pytest.approx([2 * end - 1 for end in wanted], abs=1e-9)
+    expected = naive_interval(value, half)
+    assert (low, high) == pytest.approx([2 * end - 1 for end in expected], abs=1e-9)
     of_length = mean_and_spread(values, True, (0.0, math.inf))
     assert of_length["high"] - value == pytest.approx(value - of_length["low"])
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_fraction_of_exactly_none_or_all_has_an_interval(value):
-    found = mean_and_spread(np.full(3, value), True, (0.0, 1.0))
-    assert (found["low"], found["value"], found["high"]) == (value, value, value)
+    summary = mean_and_spread(np.full(3, value), True, (0.0, 1.0))
+    assert (summary["low"], summary["value"], summary["high"]) == (value, value, value)
     assert [float(end) for end in interval_within(1.0 + 1e-9, 0.1, (0.0, 1.0))] == [
         pytest.approx(0.9),
         pytest.approx(1.1),
@@ -184,9 +184,9 @@ def test_bands_follow_the_stored_ends_and_none_leaves_the_range(run):
     frame.loc[~is_share, ["value", "low", "high"]] = 8.0, 7.0, 11.0
     series = metric_series(measurements(frame))
     for name, ends in (("anisotropy", (0.7, 0.97)), ("two_nn", (7.0, 11.0))):
-        one = series[name, "all"]
-        lines = [*profile_lines(one, {0: "red"}), *end_lines(one, colour="red")]
-        for line in [*lines, *mean_lines(one, colour="red")]:
+        curve = series[name, "all"]
+        lines = [*profile_lines(curve, {0: "red"}), *end_lines(curve, colour="red")]
+        for line in [*lines, *mean_lines(curve, colour="red")]:
             for drawn, end in zip(line.band, ends, strict=True):
                 np.testing.assert_allclose(drawn, end)
     # a store written before: symmetric
@@ -576,11 +576,11 @@ def test_embeddings_enter_no_mean_over_layers_whatever_the_view():
     series = metric_series(measurements(to_frame(rows)))
     logged = logged_values([row for row in rows if row.step == 8])
     # linearity tells at layer 0 of the first block
-    for metric, wanted in (("two_nn", 11.0), ("linearity", 10.0)):
+    for metric, of_blocks in (("two_nn", 11.0), ("linearity", 10.0)):
         curve = series[metric, "all"]
-        assert curve.layer_mean.mean.tolist() == [wanted, wanted]
+        assert curve.layer_mean.mean.tolist() == [of_blocks, of_blocks]
         assert curve.layer_mean.n_layers == 3
-        assert best_covered_mean(curve).mean.tolist() == [wanted, wanted]
-        assert logged[f"{metric}/mean"] == wanted
+        assert best_covered_mean(curve).mean.tolist() == [of_blocks, of_blocks]
+        assert logged[f"{metric}/mean"] == of_blocks
     assert logged["two_nn/max"] == 12.0
     assert logged["two_nn/layer_00"] == 741.0

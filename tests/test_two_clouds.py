@@ -437,7 +437,8 @@ def test_means_of_both_clouds_are_over_the_same_layers(run):
     """Layer 0, often without a value of all vectors, raises the mean of distinct inputs alone."""
     frame = run(dimension=without_embeddings, distinct=lambda step, depth: 10 if depth else 90)
     (described,) = stacks_of_run(frame)
-    differing = next(each for each in described.insights.statements if each.kind == "clouds differ")
+    statements = described.insights.statements
+    differing = next(statement for statement in statements if statement.kind == "clouds differ")
     assert numbers(differing, "distinct_first", "distinct_last") == (10, 10)
     target = Recording()
     log_pictures(described, {}, target)
@@ -445,4 +446,4 @@ def test_means_of_both_clouds_are_over_the_same_layers(run):
     drawn: Any = all_figures(described)["mean_over_layers"].axes[0].lines[1]
     assert set(drawn.get_ydata()) == {10}
     course = course_plot(described, described.series["two_nn", "all"])["data"]
-    assert set(next(each for each in course if each["line"]["dash"] == "dash")["y"]) == {10}
+    assert set(next(line for line in course if line["line"]["dash"] == "dash")["y"]) == {10}
