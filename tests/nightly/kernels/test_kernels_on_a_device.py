@@ -68,6 +68,10 @@ def grouped(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return points(n, dtype), windows(n)
 
 
+def grouped_with_ids(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return points(n, dtype), windows(n), ids(n)
+
+
 def two_grouped(n: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return *two(n, dtype), windows(n)
 
@@ -146,6 +150,11 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "prompt_entropy": (of_sequences(kernels.prompt_entropy), one, (3, 3)),
     "effective_rank_of_variance": (kernels.effective_rank_of_variance, one, (4, 4)),
     "same_group_share": (of_cloud(kernels.same_group_share), grouped, (3, 3)),
+    "same_label_fraction": (
+        lambda x, groups, labels: kernels.same_label_fraction(Cloud(x, groups=groups), labels),
+        grouped_with_ids,
+        (9, 9),
+    ),
     "sequence_cosine": (of_sequences(kernels.sequence_cosine), one, (3, 3)),
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
     "sink_rate": (kernels.sink_rate, weights, (1, 1)),
