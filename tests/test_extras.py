@@ -159,6 +159,31 @@ def test_the_extras_that_messages_name_have_the_package():
     } == set()
 
 
+def packages_of(extra: str) -> set[str]:
+    """Return the packages that an extra installs, with those of the extras that it asks for."""
+    requirements = PROJECT["optional-dependencies"][extra]
+    asked_for = [each for each in requirements if each.startswith("repdyn[")]
+    names = packages(requirements)
+    for each in asked_for:
+        for other in each.removeprefix("repdyn[").removesuffix("]").split(","):
+            names |= packages_of(other)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("extra", "needed"),
+    [
+        # transformers' Trainer does not start without it
+        ("hf", {"accelerate"}),
+        # the commands that the pages show to whoever has installed it
+        ("train", {"accelerate", "duckdb", "gradio", "matplotlib", "starlette", "uvicorn"}),
+    ],
+)
+def test_an_extra_brings_what_its_users_call(extra, needed):
+    """One without a package of a command that its page shows ends in an error at that command."""
+    assert needed - packages_of(extra) == set()
+
+
 def test_a_package_of_no_extra_keeps_its_error():
     assert (
         with_extra(ModuleNotFoundError("No module named 'other'", name="other"), "repdyn report")

@@ -148,10 +148,9 @@ def _card(insight: Insight) -> Markup:
     )
 
 
-def opening(run: DescribedRun) -> dict[str, str | None]:
-    """Return the metric, subset and step that the page opens a run with: those of its first alert,
-    otherwise the metric of its first statement, or the first one; without a step the last one is
-    shown."""
+def opening(run: DescribedRun) -> dict[str, str]:
+    """Return the metric and subset that the page opens a run with: those of its first alert,
+    otherwise of its first statement, or the first ones. The page opens at the last step."""
     about = [
         each
         for each in run.insights.statements
@@ -159,10 +158,9 @@ def opening(run: DescribedRun) -> dict[str, str | None]:
     ]
     alarmed = next((each for each in about if each.kind == "alert"), None)
     if (chosen := alarmed or next(iter(about), None)) is not None:
-        step = str(alarmed.steps[0]) if alarmed and alarmed.steps else None
-        return {"metric": chosen.metric, "subset": chosen.subset or "all", "step": step}
+        return {"metric": chosen.metric, "subset": chosen.subset or "all"}
     metric, subset = next(chosen_series(run)).key
-    return {"metric": metric, "subset": subset, "step": None}
+    return {"metric": metric, "subset": subset}
 
 
 def first_run(data: DescribedRuns) -> int:

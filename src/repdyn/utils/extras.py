@@ -11,7 +11,7 @@ from typing import Any
 _EXTRAS = {
     "lightning": ("lightning",),
     "report": ("matplotlib", "plotly"),
-    "hf": ("transformers", "tokenizers"),
+    "hf": ("transformers", "tokenizers", "accelerate"),
     "sweep": ("huggingface_hub", "httpx2", "psutil", "pydantic", "datasets"),
     "explore": ("gradio",),
     "query": ("duckdb",),

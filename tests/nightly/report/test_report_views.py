@@ -59,6 +59,17 @@ def drawn(watched: Watched, plot: str, what: str = "data.at(-1).y") -> np.ndarra
     return np.array(found, float)
 
 
+def test_a_page_with_an_early_alert_opens_at_the_last_step(browser, tmp_path):
+    """It opened at the step of the alert, which looked like the end of the training."""
+    rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == STEPS[1] else 9.0)
+    path = write_report(fill(tmp_path / "store", rows), tmp_path / "report.html")
+    browser.page.goto("about:blank")
+    browser.page.goto(path.as_uri())
+    ready(browser)
+    shown = browser.page.locator("#step-text").inner_text()
+    assert shown.startswith(f"step {STEPS[-1]}")
+
+
 def test_a_pinned_step_is_drawn_and_can_be_subtracted(opened, store):
     watched = opened("metric=two_nn&subset=all&step=16")
     watched.page.locator("#pin").click()

@@ -16,9 +16,8 @@ const read = () => {
   if (!names.includes(state.run)) state.run = names[tree.start];
   // a run opens with what its address leaves out
   const { start } = run();
-  const opens = !state.metric;
-  if (opens) Object.assign(state, { metric: start.metric, subset: state.subset || start.subset });
-  state.step ||= (opens && start.step) || "last";
+  if (!state.metric) Object.assign(state, { metric: start.metric, subset: state.subset || start.subset });
+  state.step ||= "last";
   byId("missing-run").hidden = !missing;
   byId("missing-run").textContent = missing && `The run ${missing}, which the address names, is not on this page; this is ${state.run}.`;
 };
