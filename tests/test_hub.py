@@ -5,6 +5,7 @@ is measured.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -319,15 +320,27 @@ def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module.", "network."])
-def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, prefix):
+@pytest.mark.parametrize(
+    ("prefix", "of_blocks"),
+    [
+        ("_orig_mod.", ""),
+        ("module.", ""),
+        ("_orig_mod.module.", ""),
+        ("network.", ""),
+        ("", "_orig_mod."),
+        ("network._orig_mod.", "_checkpoint_wrapped_module._orig_mod."),
+    ],
+)
+def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, prefix, of_blocks):
     """Otherwise every weight counts as absent, and a saved training cannot be measured."""
     expected = load_model(family[8], Loading()).state_dict()
     tensors = load_file(family[8] / "model.safetensors")
     (family[8] / "model.safetensors").unlink()
-    torch.save(
-        {prefix + name: weight for name, weight in tensors.items()}, family[8] / "pytorch_model.bin"
-    )
+    wrapped = {
+        prefix + re.sub(r"(layers\.\d+\.)", rf"\1{of_blocks}", name): weight
+        for name, weight in tensors.items()
+    }
+    torch.save(wrapped, family[8] / "pytorch_model.bin")
     found = load_model(family[8], Loading()).state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

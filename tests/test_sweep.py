@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from small import random_tokens
 from stored_rows import row
 from sweeping import downloads_in, lines, measure_tasks, reasons, settings, weights_fetched
+from torch.testing import assert_close
 from transformers import AutoModelForCausalLM
 
 import repdyn
@@ -182,6 +183,47 @@ def test_a_lightning_file_with_raw_and_averaged_weights_is_measured_twice(
         "raw",
         "averaged",
     }
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: f"_orig_mod.{name}",
+        lambda name: f"module.{name}",
+        lambda name: f"module._orig_mod.{name}",
+        lambda name: f"_orig_mod.module.network.{name}",
+        lambda name: name.replace("model.", "model._orig_mod.", 1),
+        lambda name: name.replace("model.", "model.module.", 1),
+        lambda name: name.replace(".layers.0.", ".layers.0._orig_mod."),
+    ],
+)
+def test_a_lightning_file_of_a_wrapped_module_is_that_of_the_module(lightning, rename):
+    """Prefixes were left out for folders alone, so that a compiled module could not be swept."""
+    path = lightning / "epoch=0-step=2.ckpt"
+    plain = load_lightning(path).state_dict()
+    content = torch.load(path, weights_only=True)
+    content["state_dict"] = {rename(name): value for name, value in content["state_dict"].items()}
+    torch.save(content, path)
+    assert_close(dict(load_lightning(path).state_dict()), dict(plain), rtol=0, atol=0)
+
+
+def test_the_reason_names_the_prefixes_of_a_lightning_file_that_does_not_load(
+    lightning, tmp_path, probe
+):
+    """The stored reason was cut off before it named one."""
+    for path in lightning.glob("epoch*.ckpt"):
+        content = torch.load(path, weights_only=True)
+        content["state_dict"] = {
+            f"_orig_mod.net.{name}" if ".layers.0." in name else f"other.{name}": value
+            for name, value in content["state_dict"].items()
+        }
+        content.pop("current_model_state", None)
+        torch.save(content, path)
+    swept = repdyn.sweep(lightning, name="run", probe=probe, store=tmp_path / "store", **QUIET)
+    assert len(swept.failures) == 2
+    for reason in swept.to_pandas()["reason"]:
+        assert "_orig_mod.net.model.*" in reason
+        assert "other.model.*" in reason
 
 
 def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):

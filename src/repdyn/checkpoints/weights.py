@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -41,18 +41,24 @@ from repdyn.checkpoints.hub import (
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.other_weights import warn_of_other_weights
 from repdyn.checkpoints.weight_names import (
+    BY_CODE,
     missing_weights,
     require_all_weights,
     require_known_names,
     stored_tensors,
 )
 from repdyn.models import LanguageModel
-from repdyn.utils.printing import without_reports
+from repdyn.utils.printing import shorten_list, without_reports
 
 # Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens
 # too.
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
+
+_WRAPPERS = re.compile(
+    r"(?<![^.])(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
+)
+"""What wrappers of torch, also around single blocks, put before or into the names of weights."""
 
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
@@ -103,14 +109,16 @@ def load_model(
             own |= {"device_map": loading.device_map, "offload_folder": offload_folder}
         auto_class = _auto_class(config) if with_head else AutoModel
         model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
-        if prefix := _prefix_of(report["unexpected_keys"], absent):
-            own["key_mapping"] = {f"^{re.escape(prefix)}": ""}
+        prefix, renamings = _renamings(report["unexpected_keys"], absent)
+        if renamings:
+            own["key_mapping"] = renamings
             model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
         if auto_class is not AutoModel and absent:
             return load_model(folder, loading, offload_folder)
         # first, since names of an adapter or of quantised weights explain those that are missing
         unused = report["unexpected_keys"]
-        require_known_names(model, unused, stored_tensors(folder), prefix=prefix)
+        tensors = {_WRAPPERS.sub("", name): at for name, at in stored_tensors(folder).items()}
+        require_known_names(model, unused, tensors, prefix=prefix)
         require_all_weights(model, absent)
         if wrong := list(report["mismatched_keys"]):
             raise CheckpointError(
@@ -216,11 +224,9 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
 
     With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
     """
-    what = (
-        f"{path} does not load as a checkpoint of repdyn.models.LanguageModel; one of another "
-        "class is measured by repdyn.sweep([(step, load), ...]), where load() returns the module"
-    )
-    with model_errors(what):
+    with model_errors(
+        f"it does not load as a checkpoint of repdyn.models.LanguageModel: mend it, {BY_CODE}"
+    ):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
         _require_free(sum(tensor.nbytes for tensor in weights.values()))
@@ -230,8 +236,41 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
         module = LanguageModel(
             **{name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
         )
-        module.load_state_dict(weights)
+        module.model.load_state_dict(_weights_of(module.model, weights))
         return module.model
+
+
+def _weights_of(model: nn.Module, stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return stored weights by the names of the model, without what wrappers put before or into
+    them.
+    """
+    names = [*model.state_dict()]
+    plain = {_WRAPPERS.sub("", name): tensor for name, tensor in stored.items()}
+    prefix = _prefix_of(plain, names)
+    unused = sorted(plain.keys() - {prefix + name for name in names})
+    if not plain.keys() >= {prefix + name for name in names} or unused or len(plain) < len(stored):
+        begins = shorten_list([f"{begin}*" for begin in _beginnings(stored, names)])
+        lacking = sorted({prefix + name for name in names} - plain.keys())
+        raise CheckpointError(
+            "expected the weights of one LanguageModel, each behind the same prefix, got "
+            f"{begins}: {len(lacking)} of its {len(names)} weights are not there, and "
+            f"{len(unused)} others are: {shorten_list(unused)}; mend them, {BY_CODE}"
+        )
+    return {name: plain[prefix + name] for name in names}
+
+
+def _beginnings(stored: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return what stands before the names of a model, or the first part of a name that has none."""
+    ends = {f".{name}" for name in names}
+    beginnings: dict[str, None] = {}
+    for name in stored:
+        plain = _WRAPPERS.sub("", name)
+        dots = (dot.start() for dot in re.finditer(r"\.", plain))
+        end = next((dot for dot in dots if plain[dot:] in ends), plain.find("."))
+        wrappers = _WRAPPERS.match(name)
+        outermost = wrappers[0] if wrappers else ""
+        beginnings[outermost + plain[: end + 1]] = None
+    return list(beginnings)
 
 
 def lightning_content(path: Path) -> dict[str, Any]:
@@ -293,6 +332,21 @@ def _require_free(n_bytes: float) -> None:
             f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB "
             "are free; try --dtype bfloat16 or --device-map auto"
         )
+
+
+def _renamings(unused: Iterable[str], missing: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the prefix of all names, without wrappers, and the renamings by which transformers
+    finds the missing weights.
+    """
+    plain = {name: _WRAPPERS.sub("", name) for name in unused}
+    n_wrapped = max((len(_WRAPPERS.findall(name)) for name in plain), default=0)
+    prefix = _prefix_of(plain.values(), missing)
+    # transformers renames one place of a name for each pattern, and takes a pattern once: an
+    # empty group makes another one of it
+    renamings = {_WRAPPERS.pattern + "(?:)" * repeated: "" for repeated in range(n_wrapped)}
+    if prefix:
+        renamings[f"^{re.escape(prefix)}"] = ""
+    return prefix, renamings
 
 
 def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
