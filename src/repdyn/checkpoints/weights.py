@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -343,7 +344,8 @@ def _renamings(unused: Iterable[str], missing: Sequence[str]) -> tuple[str, dict
     prefix = _prefix_of(plain.values(), missing)
     # transformers renames one place of a name for each pattern, and takes a pattern once: an
     # empty group makes another one of it
-    renamings = {_WRAPPERS.pattern + "(?:)" * repeated: "" for repeated in range(n_wrapped)}
+    patterns = accumulate(repeat("(?:)", n_wrapped - 1), initial=_WRAPPERS.pattern)
+    renamings = dict.fromkeys(patterns, "") if n_wrapped else {}
     if prefix:
         renamings[f"^{re.escape(prefix)}"] = ""
     return prefix, renamings
