@@ -162,6 +162,50 @@ def test_a_profile_jumps_relative_to_its_history():
     assert alert.detail.startswith("first in layer 2, most in layer 3, 4.88 at step 40, now 20.8")
 
 
+def test_a_profile_jumps_by_the_mean_over_its_blocks():
+    """The embeddings enter no mean: neither does their change make a jump, nor their rest hide
+    one."""
+    steady = [1, 1.05, 1.1, 1.16, 1.22]
+    jumps = rule("jumps", 5)
+    of_blocks = profile([*steady, 1.28])
+    changed = [
+        replace(row, value=1e4) if (row.step, row.layer) == (50, 0) else row for row in of_blocks
+    ]
+    assert any(row.layer == 0 for row in of_blocks)
+    assert steps_and_layers(changed, jumps) == []
+    # a quarter of the profile would hold a change of 0.24 in the blocks below 0.2
+    resting = [
+        replace(row, value=1.0 if row.layer == 0 else row.value)
+        for row in profile([*steady, 1.22 / 0.76])
+    ]
+    (alert,) = find_alerts(to_frame(resting), [rule("jumps", 4)])
+    assert "layer 0" not in alert.detail
+
+
+def test_a_first_value_beyond_a_bound_did_not_rise():
+    """A finished model has a single measurement, at no step: nothing rose or fell."""
+    above = rule("above", 5.0)
+    (alert,) = find_alerts(to_frame(series([8.0])), [above])
+    assert alert.event == "is above 5"
+    (alert,) = find_alerts(to_frame(series([8.0])), [rule("below", 9.0)])
+    assert alert.event == "is below 9"
+    (alert,) = find_alerts(to_frame(series([4.0, 8.0])), [above])
+    assert alert.event == "rose above 5"
+
+
+def test_alerts_of_a_finished_model_name_no_step():
+    frame = to_frame(series([8.0], stage="finished"))
+    (run,) = stacks_of_run(frame, [rule("above", 5.0)])
+    (statement,) = [each for each in run.insights.statements if each.kind == "alert"]
+    assert statement.sentence == "Alert (above): two_nn (all) of layer 1 is above 5: 8."
+    assert statement.severity == "note"
+    console = Console(file=io.StringIO(), width=200)
+    print_alerts([run], console)
+    told = console.file.getvalue()
+    assert "above: two_nn (all)" in told
+    assert "step" not in told
+
+
 def test_scalars_and_heads_and_failures():
     rows = [
         make_scalar(0, 2.0),

@@ -154,7 +154,7 @@ def test_growth_evidence(run):
     ).evidence
     assert evidence == (
         "anisotropy grew by 400% (interval 400 to 400); "
-        "since half of the training (step 500) it grew by 0.0% (interval 0.0 to 0.0)"
+        "since half of the training (step 500) anisotropy grew by 0.0% (interval 0.0 to 0.0)"
     )
 
 
@@ -173,10 +173,58 @@ def test_dimension_evidence(run):
         course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension"
     ).evidence
     assert evidence == (
-        "from the start to step 1,000, the highest in between, the dimension of all vectors grew by 100% (interval 100 to 100); that "
-        "value exceeds the last by 67% (interval 67 to 67); since half of the training (step 2,000) it fell by 25% "
+        "from the start to step 1,000, the highest in between, the dimension of all vectors grew by 100% (interval 100 to 100); "
+        "the dimension at step 1,000 exceeds the last by 67% (interval 67 to 67); "
+        "since half of the training (step 2,000) the dimension fell by 25% "
         "(interval 25 to 25); 2 of 2 blocks fall; warm-up not known"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "verdict", "sentence"),
+    [
+        (
+            {0: 0.1, 500: 0.5, 1000: 0.525},
+            0.03,
+            UNJUDGED,
+            "since half of the training (step 500) anisotropy grew by 5.0% (interval -5.0 to 16), "
+            "which leaves open whether by less than 10% either way; anisotropy grew by 425%",
+        ),
+        (
+            {0: 0.1, 500: 0.3, 1000: 0.6},
+            0.0,
+            NOT_SHOWN,
+            "since half of the training (step 500) anisotropy grew by 100% (interval 100 to 100), "
+            "not by less than 10% either way; anisotropy grew by 500%",
+        ),
+        (
+            {0: 0.5, 500: 0.5, 1000: 0.51},
+            0.0,
+            NOT_SHOWN,
+            "anisotropy grew by 2.0% (interval 2.0 to 2.0), not by more than 10%; "
+            "since half of the training (step 500) anisotropy grew by 2.0%",
+        ),
+    ],
+)
+def test_a_sentence_begins_with_what_decides_the_verdict(run, values, error, verdict, sentence):
+    finding = judged(course(run, "anisotropy", values, error=error), "growth")
+    assert (finding.verdict, finding.sentence) == (verdict, sentence)
+
+
+def test_blocks_that_do_not_fall_and_an_early_peak_decide_first(run):
+    falling = course(run, "dimension", {0: 10, 100: 20, 200: 16, 400: 12})
+    peak = judged(warmed_up(falling, {0: 0.0, 200: 1.0, 400: 1.0}), "dimension")
+    assert peak.sentence.startswith("highest within 1.5 times the warm-up; from the start")
+    # both blocks have errors that leave open whether they fall
+    shown = judged(falling, "dimension").sentence
+    assert shown.endswith("2 of 2 blocks fall, where more than half must")
+    is_layer = falling["layer"].notna()
+    rises = is_layer & (falling["layer"] == 1) & (falling["step"] == 400)
+    falling.loc[rises, "value"] = 16.0
+    falling.loc[is_layer & (falling["layer"] == 2) & (falling["step"] == 400), "value"] = 8.0
+    one_block = judged(falling, "dimension")
+    assert one_block.verdict != SHOWN
+    assert one_block.sentence.startswith("1 of 2 blocks fall")
 
 
 WARM_UPS = {
@@ -253,7 +301,10 @@ def test_bell_evidence(run):
         for sign in (-1, 1)
     ]
     first = f"the middle of the blocks exceeds the first by 100% (interval {ends[0]} to {ends[1]})"
-    assert evidence == f"{first}; it exceeds the last by 300% (interval {ends[2]} to {ends[3]})"
+    assert (
+        evidence
+        == f"{first}; the middle of the blocks exceeds the last by 300% (interval {ends[2]} to {ends[3]})"
+    )
     dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
     assert dim.count("), which leaves open whether by more than 10%") == 2
 
@@ -394,7 +445,7 @@ def test_an_effect_is_judged_by_its_interval_over_seeds():
     assert finding.verdict == SHOWN
     assert finding.evidence == (
         f"over 3 seeds: anisotropy grew by {100 * change:.0f}% (interval {100 * low:.0f} to {100 * high:.0f}); "
-        "since half of the training (step 32) it grew by 0.0% (interval 0.0 to 0.0)"
+        "since half of the training (step 32) anisotropy grew by 0.0% (interval 0.0 to 0.0)"
     )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 
 from repdyn.metrics.metric import base_name
+from repdyn.metrics.registry import metric_info
 from repdyn.store.schema import ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
@@ -175,6 +176,14 @@ class Course:
         self.compares[step[cells["compares"]]] = True
 
     @cached_property
+    def in_means(self) -> np.ndarray:
+        """(n_layers,) whether a layer enters means over layers: the blocks do, and a scalar does
+        as the only one.
+        """
+        metric = metric_info(self.metric)
+        return np.array([layer < 0 or metric.enters_means(layer) for layer in self.layers], bool)
+
+    @cached_property
     def before(self) -> np.ndarray:
         """The place of the last defined value before each step; -1 if there was none."""
         places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
@@ -216,11 +225,12 @@ class Course:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """(n_steps,) the mean of the relative changes over layers; NaN if no layer has
-        both values.
+        """(n_steps,) the mean of the relative changes over the layers in means, or that of a
+        scalar; NaN if none of them has both values.
         """
+        n_known = np.isfinite(self.difference[:, self.in_means]).sum(axis=1)
         with np.errstate(invalid="ignore"):  # 0 / 0
-            return self.relative.sum(axis=1) / np.isfinite(self.difference).sum(axis=1)
+            return self.relative[:, self.in_means].sum(axis=1) / n_known
 
     def usual_change(self, statistic: str, least: int) -> np.ndarray:
         """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`;
@@ -287,6 +297,9 @@ CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
 """By the name used in rules: the event, formatted with the bound, and the exclusive limits of the
 bound, None for a condition without one. A whole profile jumps, the others concern single layers;
 :meth:`Course.holds` has their terms."""
+
+_EVENTS_AT_FIRST = {"above": "is above {bound:g}", "below": "is below {bound:g}"}
+"""The events of a value that is the first one, and therefore did not rise or fall."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -521,18 +534,22 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
 
 
 def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
-    event = CONDITIONS[rule.when][0].format(bound=rule.bound)
     of_profile = rule.when == "jumps"
     most = ""
     if of_profile:
-        layer = int(np.nanargmax(course.difference[row]))
+        layer = int(np.nanargmax(np.where(course.in_means, course.difference[row], np.nan)))
         # what goes wrong in one layer changes those after it, the more the further
-        first = int(np.argmax(course.relative[row] >= MIN_JUMP))
+        first = int(np.argmax(course.in_means & (course.relative[row] >= MIN_JUMP)))
         most = f"most in layer {course.layers[layer]}, "
         if first < layer:
             most = f"first in layer {course.layers[first]}, {most}"
     before = int(course.before[row, layer])
     previous_step = int(course.steps[before]) if before >= 0 else None
+    event = CONDITIONS[rule.when][0]
+    if previous_step is None:
+        event = _EVENTS_AT_FIRST.get(rule.when, event)
+    elif rule.when == "undefined":
+        event = f"{event} any more"
     value = float(course.values[row, layer])
     previous_value = float(course.previous[row, layer])
     if math.isnan(value):
@@ -551,9 +568,7 @@ def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
         value=math.nan if of_profile else value,
         previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,
-        event=f"{event} any more"
-        if rule.when == "undefined" and previous_step is not None
-        else event,
+        event=event.format(bound=rule.bound),
         detail=f"{most}{detail}",
         stop=rule.stop,
     )

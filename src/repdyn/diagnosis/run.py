@@ -114,7 +114,7 @@ class DescribedRun(MeasuredRun):
         of_losses = (training.loss_statements, training.overfitting, training.probe_loss_statements)
         found = [
             *(statements(self.frame) for statements in of_losses if not self.finished),
-            training.alert_statements(self.alerts, self._second_half),
+            training.alert_statements(self.alerts, self._second_half, finished=self.finished),
             training.failed_measurements(self.frame),
             training.layer_failures(self.rows),
             metrics.missing_statements(self.rows),

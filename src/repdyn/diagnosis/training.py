@@ -151,14 +151,17 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
         )
 
 
-def alert_statements(alerts: Sequence[Alert], recent: float) -> Iterator[Insight]:
+def alert_statements(
+    alerts: Sequence[Alert], recent: float, *, finished: bool = False
+) -> Iterator[Insight]:
     """Yield a statement for each rule and metric that raised alerts, about the first and the number
     of the others.
 
-    Alerts before the ``recent`` step call for no attention any more: they are notes.
+    Alerts before the ``recent`` step call for no attention any more: they are notes. So are those
+    of a ``finished`` model, which has no steps.
     """
-    by_kind = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
-    for (rule, _), group in groupby(by_kind, key=lambda alert: (alert.rule, alert.subject)):
+    by_subject = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
+    for (rule, _), group in groupby(by_subject, key=lambda alert: (alert.rule, alert.subject)):
         found = list(group)
         steps: list[int] = sorted({alert.step for alert in found})
         text = alert_text([alert for alert in found if alert.step == steps[0]])
@@ -168,10 +171,11 @@ def alert_statements(alerts: Sequence[Alert], recent: float) -> Iterator[Insight
             else ""
         )
         first = found[0]
+        at = "" if finished else f" at step {steps[0]:,}{further}"
         yield Insight(
-            "watch" if steps[-1] >= recent else "note",
+            "watch" if steps[-1] >= recent and not finished else "note",
             "alert",
-            f"Alert ({rule}) at step {steps[0]:,}{further}: {text}.",
+            f"Alert ({rule}){at}: {text}.",
             metric=None if first.subset is None else first.metric,
             subset=first.subset,
             stack=first.stack,

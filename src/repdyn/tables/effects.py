@@ -186,37 +186,20 @@ class Claim:
     effect: Effect
     above: float | None = None
     below: float | None = None
-    is_late: bool = False
-    """Whether it is about the change from half of the training to its end."""
 
     @property
     def verdict(self) -> Verdict:
         return self.effect.judge(above=self.above, below=self.below)
 
-    def sentence(self, whole: Effect | None = None) -> str:
-        """Return the change without its interval; of one that is late, what went on at the end.
+    @property
+    def sentence(self) -> str:
+        """The change without its interval.
 
-        >>> verbs = "grew", "fell"
-        >>> print(Claim("it", verbs, Effect(0.2, 0.05), above=0.1).sentence())
-        it grew by 22%
-        >>> late = Claim("since step 8 it", verbs, Effect(0.2, 0.05), above=-0.1, below=0.1,
-        ...     is_late=True)
-        >>> print(late.sentence(whole=Effect(0.5, 0.1)), "/", late.sentence(whole=Effect(-0.5,
-        ...     0.1)))
-        it was still growing at the end / it was growing at the end
-
-        Args:
-            whole: the change over the whole training, of which a late one may be the rest.
+        >>> print(Claim("anisotropy", ("grew", "fell"), Effect(0.2, 0.05), above=0.1).sentence)
+        anisotropy grew by 22%
         """
-        rises = self.effect.log_ratio >= 0
-        if not self.is_late:
-            return f"{self.subject} {self.verbs[not rises]} by {change_size(self.effect.log_ratio)}"
-        least = min(abs(bound) for bound in (self.above, self.below) if bound is not None)
-        is_level = (
-            abs(math.expm1(self.effect.log_ratio)) < least or self.effect.low < 0 < self.effect.high
-        )
-        still = "still " * (whole is not None and (whole.log_ratio >= 0) == rises)
-        return f"it was {'level' if is_level else still + MOVING[not rises]} at the end"
+        is_fall = self.effect.log_ratio < 0
+        return f"{self.subject} {self.verbs[is_fall]} by {change_size(self.effect.log_ratio)}"
 
     def __str__(self) -> str:
         """Return the change as a sentence, and what its interval leaves open or excludes.
@@ -296,9 +279,16 @@ class Judgement:
 
     @property
     def sentence(self) -> str:
-        """The effects in one sentence, without their intervals."""
-        *first, last = (claim.sentence(self.claims[0].effect) for claim in self.claims)
-        return f"{', '.join(first)}, and {last}" if first else last
+        """What decides the verdict, with its intervals, then the other changes without theirs.
+
+        One part that is not shown decides, of a verdict left open all parts that are open do, and
+        of one that is shown all parts.
+        """
+        deciding = [str(claim) for claim in self.claims if claim.verdict == self._claimed]
+        others = [claim.sentence for claim in self.claims if claim.verdict != self._claimed]
+        if self.blocks and majority(self._falls) == self._claimed:
+            deciding.append(f"{self._fall_of_blocks}, where more than half must")
+        return "; ".join([*self._objections, *deciding, *others])
 
     @property
     def evidence(self) -> str:
@@ -307,12 +297,19 @@ class Judgement:
         """
         parts = [str(claim) for claim in self.claims]
         if self.blocks:
-            may = (
-                f", {n_unclear} may" if (n_unclear := self._falls.count("cannot be judged")) else ""
-            )
-            parts.append(f"{self._falls.count('shown')} of {len(self.blocks)} blocks fall{may}")
-        objection = self.objection if self._claimed == "shown" else None
-        return "; ".join(filter(None, [*parts, *self.notes, objection, self.coverage]))
+            parts.append(self._fall_of_blocks)
+        return "; ".join(filter(None, [*parts, *self.notes, *self._objections, self.coverage]))
+
+    @property
+    def _objections(self) -> list[str]:
+        """What leaves a finding open that everything else shows."""
+        return [self.objection] if self.objection and self._claimed == "shown" else []
+
+    @property
+    def _fall_of_blocks(self) -> str:
+        n_unclear = self._falls.count("cannot be judged")
+        may = f", {n_unclear} may" if n_unclear else ""
+        return f"{self._falls.count('shown')} of {len(self.blocks)} blocks fall{may}"
 
     @property
     def _falls(self) -> list[Verdict]:

@@ -136,16 +136,16 @@ def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
             f"needs a value in blocks {first}, {number} and between; got blocks {_listed(blocks)}"
         )
     middle = mean_estimate(inside)
-    ends = (("the middle of the blocks", "first", blocks[first]), ("it", "last", blocks[number]))
+    ends = {"first": blocks[first], "last": blocks[number]}
     return Judgement(
         tuple(
             Claim(
-                subject,
-                (f"exceeds the {end}", f"is below the {end}"),
-                Effect.of(middle, block),
+                subject="the middle of the blocks",
+                verbs=(f"exceeds the {end}", f"is below the {end}"),
+                effect=Effect.of(middle, block),
                 above=MORE,
             )
-            for subject, end, block in ends
+            for end, block in ends.items()
         )
     )
 
@@ -166,9 +166,10 @@ def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy grows, then stabilises."""
     snapshots, coverage = snapshots_of(cells)
     first, half, last = _ends_and_half(snapshots)
+    metric = str(cells["metric"].iloc[0])
     claims = (
-        Claim(str(cells["metric"].iloc[0]), MOVES, Effect.of(last.mean, first.mean), above=MORE),
-        _late(half, last, above=-MORE, below=MORE),
+        Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
+        _late(metric, half, last, above=-MORE, below=MORE),
     )
     return Judgement(claims, coverage=coverage)
 
@@ -183,11 +184,12 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
     of = VECTORS[str(cells["subset"].iloc[0])]
     up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension {of}"
+    highest = f"the dimension at step {peak.step:,}"
     over_last = "exceeds the last", "is below the last"
     claims = (
         Claim(up_to_peak, MOVES, Effect.of(peak.mean, first.mean), above=MORE),
-        Claim("that value", over_last, Effect.of(peak.mean, last.mean), above=MORE),
-        _late(half, last, below=-LATE_FALL),
+        Claim(highest, over_last, Effect.of(peak.mean, last.mean), above=MORE),
+        _late("the dimension", half, last, below=-LATE_FALL),
     )
     blocks = tuple(
         Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True)
@@ -204,13 +206,16 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
 
 
 def _late(
-    half: Snapshot, last: Snapshot, above: float | None = None, below: float | None = None
+    what: str,
+    half: Snapshot,
+    last: Snapshot,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Claim:
-    subject, effect = (
-        f"since half of the training (step {half.step:,}) it",
-        Effect.of(last.mean, half.mean),
-    )
-    return Claim(subject, MOVES, effect, above, below, is_late=True)
+    """Return the claim on the change of the mean from half of the training to its end."""
+    subject = f"since half of the training (step {half.step:,}) {what}"
+    effect = Effect.of(last.mean, half.mean)
+    return Claim(subject, MOVES, effect, above=above, below=below)
 
 
 def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[int, Estimate]:
@@ -296,7 +301,8 @@ class Finding:
     """The text of the criterion, with its numbers."""
     verdict: Verdict
     sentence: str
-    """What the run did, without intervals, or why it cannot be judged."""
+    """The effects that decide the verdict, with their intervals, then the others without theirs;
+    or why it cannot be judged."""
     evidence: str
     """One line with the numbers behind the verdict, or why there is none."""
     with_embeddings: Verdict

@@ -199,12 +199,14 @@ def steps_in_words(steps: Iterable[int]) -> str:
     return f"steps {', '.join(first)} and {last}" if first else f"step {last}"
 
 
-def alert_lines(alerts: Iterable[Alert]) -> list[str]:
+def alert_lines(alerts: Iterable[Alert], *, finished: bool = False) -> list[str]:
     """Return a line for each step, rule and metric, with the numbers of the layer that changed
-    most; of alerts in the order of :func:`repdyn.alerts.find_alerts`."""
+    most; of alerts in the order of :func:`repdyn.alerts.find_alerts`. Those of a ``finished`` model
+    name no step."""
     groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
     return [
-        f"step {step:,}, {rule}: {alert_text(list(group))}" for (step, rule, _), group in groups
+        f"{'' if finished else f'step {step:,}, '}{rule}: {alert_text(list(group))}"
+        for (step, rule, _), group in groups
     ]
 
 

@@ -124,7 +124,7 @@ def print_alerts(runs: Iterable[DescribedRun], console: Console | None = None) -
     """Print a line for each run, and one for each rule and metric at each step with an alert."""
     console = console or PrintableConsole()
     for run in runs:
-        n_steps, lines = len(run.steps), alert_lines(run.alerts)
+        n_steps, lines = len(run.steps), alert_lines(run.alerts, finished=run.finished)
         n_alerts = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
         count = f"{n_alerts}; {n_steps} checkpoint{'s' * (n_steps > 1)}, {len(run.rules)} rules"
         print_line(console, f"{of_stack(run.name, run.stack)} (probe {run.probe[:8]}): {count}")
@@ -274,7 +274,7 @@ def print_summary(
         *_lines([probe_loss_line(frame)]),
         Text(),
     ]
-    lines = alert_lines(run.alerts)
+    lines = alert_lines(run.alerts, finished=run.finished)
     # alerts of the first steps, which each sound training has, are no cause for alarm
     is_alarming = run.insights.status in {"watch", "failed"}
     shown_alerts = lines[:_MAX_ALERTS] if is_alarming else []
@@ -291,7 +291,7 @@ def print_summary(
     after = [
         Text(),
         *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
-        *_lines(shown_alerts, "alert at ", "red"),
+        *_lines(shown_alerts, "alert: " if run.finished else "alert at ", "red"),
         *_lines([f"{count}, which repdyn insights --alerts lists" if more > 0 else None]),
         *_lines(reasons, style="yellow"),
         *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
