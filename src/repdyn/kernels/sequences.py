@@ -1,14 +1,22 @@
 """Whole sequences: entropy, cosines, largest activations, and attention sinks."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from repdyn.kernels.arguments import as_points
-from repdyn.kernels.cloud import Cloud, UndefinedError, nan_if_undefined
+from repdyn.kernels.cloud import (
+    RESOLUTION,
+    Cloud,
+    UndefinedError,
+    nan_if_undefined,
+    row_chunks,
+)
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,11 @@ class Sequences:
     def padded(self) -> Tensor:
         """(n_sequences, longest, dim) float64, zeros after the end of each sequence; divided by the
         largest magnitude of each sequence, so that no square leaves the range of float64."""
-        is_token = torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
-        padded = self.x.new_zeros(is_token.shape + self.x.shape[1:], dtype=torch.float64)
-        padded[is_token.to(self.x.device)] = self.x.detach().double()
+        # where the tokens go is known to the host, which waits for a device that is given a mask
+        rows = self._is_token.flatten().nonzero().flatten().to(self.x.device)
+        padded = self.x.new_zeros((self._is_token.numel(), self.x.shape[1]), dtype=torch.float64)
+        padded = padded.index_copy_(0, rows, self.x.detach().double())
+        padded = padded.unflatten(0, self._is_token.shape)
         largest = padded.abs().amax((1, 2))
         largest_of_sequences = largest.tolist()
         if not all(map(math.isfinite, largest_of_sequences)):
@@ -54,32 +64,50 @@ class Sequences:
             )
         return padded / largest[:, None, None]
 
-    @cached_property
-    def clouds(self) -> list[Cloud]:
-        """Each sequence as a cloud, which knows how far its vectors are off by rounding."""
-        return [Cloud(part) for part in self.x.split(self.lengths)]
+    @property
+    def rounding(self) -> Tensor:
+        """(n_sequences,) float64: the distance, in the unit of :attr:`padded`, up to which two
+        vectors of a sequence differ by rounding alone, as :attr:`Cloud.rounding` has it."""
+        return self._spread_and_rounding[1]
 
-    def require_different(self) -> None:
-        """Raise UndefinedError where the vectors of a sequence differ by rounding alone, of which a
-        metric of their differences would be one.
-        """
-        if n_equal := sum(cloud.is_one_point for cloud in self.clouds):
-            raise UndefinedError(
-                f"in {n_equal} of {len(self.lengths)} sequences the vectors differ by less than "
-                "rounding",
-                "rounding",
-            )
+    @property
+    def is_one_point(self) -> Tensor:
+        """(n_sequences,) bool: whether the vectors of a sequence differ by rounding alone, so that
+        a metric of their differences would be one of rounding."""
+        spread, rounding = self._spread_and_rounding
+        return spread <= rounding
 
     @cached_property
-    def rounding(self) -> list[float]:
-        """The distance, in the unit of :attr:`padded`, up to which two vectors of a sequence differ
-        by rounding alone.
+    def _is_token(self) -> Tensor:
+        """(n_sequences, longest) bool, on the CPU: whether a sequence has a token at a place of
+        :attr:`padded`."""
+        return torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
+
+    @cached_property
+    def _spread_and_rounding(self) -> tuple[Tensor, Tensor]:
+        """The root mean square distance of each sequence's vectors from their mean, and the
+        distance that is rounding alone: (n_sequences,) float64 each.
+
+        All sequences are treated at once, since the host would wait for a device at each of them.
         """
-        largest = [cloud.x.detach().abs().max().double().item() for cloud in self.clouds]
-        return [
-            cloud.rounding / (cloud.scale * magnitude)
-            for cloud, magnitude in zip(self.clouds, largest, strict=True)
-        ]
+        spreads = []
+        lengths = []
+        # a sequence is a row here: as many at a time as can be copied
+        n_at_a_time = len(row_chunks(self.padded.flatten(1))[0])
+        is_token = self._is_token.to(self.x.device)
+        blocks = zip(self.padded.split(n_at_a_time), is_token.split(n_at_a_time), strict=True)
+        for padded, is_token_of_block in blocks:
+            is_padding = ~is_token_of_block[:, :, None]
+            n_tokens = is_token_of_block.sum(1)[:, None]
+            # what is constant is no rounding, however large
+            is_constant = ((padded == padded[:, :1]) | is_padding).all(1)
+            mean = padded.sum(1) / n_tokens
+            centred = (padded - mean[:, None]).masked_fill_(is_padding, 0)
+            for points, squares in ((centred, spreads), (padded, lengths)):
+                squares_of_coordinates = points.square().sum(1) / n_tokens
+                squares.append(squares_of_coordinates.masked_fill(is_constant, 0).sum(1))
+        resolution = RESOLUTION[self.x.dtype]
+        return torch.cat(spreads).sqrt(), resolution * torch.cat(lengths).sqrt()
 
 
 @nan_if_undefined
@@ -167,25 +195,60 @@ def prompt_entropy(sequences: Sequences, *, order: int = 2) -> Tensor:
         raise UndefinedError(
             "vectors of one coordinate have one direction, so that log(min(length, dim)) is 0"
         )
-    padded = sequences.padded
-    sequences.require_different()
     entropies = []
-    of_sequences = zip(padded, sequences.lengths, sequences.rounding, strict=True)
+    directions = _directions(sequences)
+    products = []
+    for z in directions:
+        # of which of the two decides where negative entries are set to 0
+        of_pairs = z @ z.mT if len(z) <= z.shape[1] else z.mT @ z
+        products.append(of_pairs.clamp_min(0))
+    for eigenvalues, z in zip(_eigenvalues(products), directions, strict=True):
+        values = eigenvalues.clamp_min(0)
+        shares = values / values.sum()
+        entropy = torch.special.entr(shares).sum() if order == 1 else -shares.square().sum().log()
+        entropies.append(entropy.clamp_min(0) / math.log(min(z.shape)))
+    return torch.stack(entropies).mean()
+
+
+def _directions(sequences: Sequences) -> list[Tensor]:
+    """Return the vectors of each sequence, centred and scaled to length 1: (length, dim) each;
+    raise UndefinedError where a vector has no direction.
+    """
+    directions = []
+    n_without_direction = []
+    of_sequences = zip(
+        sequences.padded, sequences.lengths, sequences.rounding.unbind(), strict=True
+    )
     for vectors, length, rounding in of_sequences:
         z = vectors[:length] - vectors[:length].mean(0)
         norms = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-        if not bool((norms > rounding).all()):
-            raise UndefinedError(
-                "a vector equals the mean of its sequence, and so has no direction"
-            )
-        z = z / norms
-        # of which of the two decides where negative entries are set to 0
-        products = (z @ z.mT if length <= z.shape[1] else z.mT @ z).clamp_min(0)
-        values = torch.linalg.eigvalsh(products).clamp_min(0)
-        shares = values / values.sum()
-        entropy = torch.special.entr(shares).sum() if order == 1 else -shares.square().sum().log()
-        entropies.append(entropy.clamp_min(0) / math.log(min(length, z.shape[1])))
-    return torch.stack(entropies).mean()
+        n_without_direction.append((norms <= rounding).sum())
+        directions.append(z / norms)
+    # the host waits for a device here, and not at each sequence
+    totals = [sequences.is_one_point.sum(), torch.stack(n_without_direction).sum()]
+    n_equal, n_without = torch.stack(totals).tolist()
+    if n_equal:
+        raise UndefinedError(
+            f"in {n_equal} of {len(sequences.lengths)} sequences the vectors differ by less than "
+            "rounding",
+            "rounding",
+        )
+    if n_without:
+        raise UndefinedError("a vector equals the mean of its sequence, and so has no direction")
+    return directions
+
+
+def _eigenvalues(matrices: list[Tensor]) -> Sequence[Tensor]:
+    """Return the eigenvalues of symmetric positive semidefinite matrices of several sizes; on an
+    accelerator with zeros beside them, up to the size of the largest.
+
+    Filled up with zeros, all take one call there, for which the host waits once.
+    """
+    if matrices[0].device.type == "cpu":
+        return [torch.linalg.eigvalsh(matrix) for matrix in matrices]
+    size = max(map(len, matrices))
+    filled = [pad(matrix, [0, size - len(matrix)] * 2) for matrix in matrices]
+    return torch.linalg.eigvalsh(torch.stack(filled)).unbind()
 
 
 @nan_if_undefined
@@ -214,7 +277,9 @@ def curvature(sequences: Sequences) -> Tensor:
         True
     """
     means = []
-    of_sequences = zip(sequences.padded, sequences.lengths, sequences.rounding, strict=True)
+    of_sequences = zip(
+        sequences.padded, sequences.lengths, sequences.rounding.unbind(), strict=True
+    )
     for z, length, rounding in of_sequences:
         steps = z[:length].diff(dim=0)
         sizes = torch.linalg.vector_norm(steps, dim=1)

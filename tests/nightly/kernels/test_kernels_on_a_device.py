@@ -123,11 +123,11 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "attention_topic_gap": (kernels.attention_topic_gap, weights_with_topics, (4, 4)),
     "attention_topic_mean": (kernels.attention_topic_mean, weights_with_topics, (4, 4)),
     "attention_evenness": (kernels.attention_evenness, weights, (3, 3)),
-    "class_variance": (kernels.class_variance, with_ids, (8, 8)),
+    "class_variance": (kernels.class_variance, with_ids, (10, 10)),
     "self_similarity": (kernels.self_similarity, with_ids, (7, 7)),
     "components": (kernels.components, one, (4, 4)),
     "curvature": (of_sequences(kernels.curvature, 3), one, (3, 3)),
-    "dime": (kernels.dime, grouped, (12, 12)),
+    "dime": (kernels.dime, grouped, (16, 16)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
     "gride": (of_cloud(kernels.gride), grouped, (35, 43)),
     "information_imbalance": (on_grouped(kernels.information_imbalance), two_grouped, (58, 70)),
@@ -256,3 +256,14 @@ def test_rare_branches_do_not_mix_devices(name, cloud):
 def test_the_host_waits_no_more_often_than_recorded(name):
     syncs = [on_device(name, CALLS[name][1](n, torch.float32))[1].syncs for n in (300, 1100)]
     assert all(map(le, [each.total() for each in syncs], CALLS[name][2])), syncs
+
+
+@pytest.mark.parametrize("kernel", [kernels.curvature, kernels.prompt_entropy])
+@pytest.mark.parametrize("lengths", [[8] * 300, [5, 7, 30] * 100], ids=["equal", "ragged"])
+def test_the_host_does_not_wait_at_every_sequence(kernel, lengths):
+    """It waited twice to five times at each: 1,500 times for 512 sequences."""
+    expected = kernel(Sequences(points(sum(lengths)), tuple(lengths)))
+    with PretendCuda() as cuda:
+        computed = kernel(Sequences(points(sum(lengths)).to("cuda"), tuple(lengths)))
+    assert cuda.syncs.total() <= 3, cuda.syncs
+    torch.testing.assert_close(torch.as_tensor(computed, device="cpu"), expected)
