@@ -290,6 +290,44 @@ def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
     assert "hf_" not in next(tmp_path.glob("0/*/run.json")).read_text()
 
 
+def tracked_with(attach, folder, configurations):
+    """Return what is said of one loop for each configuration, and the runs that it is said of."""
+    for number, settings in enumerate(configurations):
+        torch.manual_seed(number)
+        loop = Loop()
+        with attach(loop.model, store=folder / f"{number}", configuration=settings):
+            pass
+    numbers = range(len(configurations))
+    data = described_runs([open_store(folder / f"{number}") for number in numbers])
+    return comparison_statements(data.runs, data.seeds), data
+
+
+def test_a_setting_that_two_names_have_is_listed_once(attach, tmp_path):
+    """A module's learning rate was listed again as that of its optimizer."""
+    rates = [{"learning_rate": rate, "AdamW.lr": rate} for rate in (1e-3, 1e-2)]
+    (told, *_), _ = tracked_with(attach, tmp_path, rates)
+    assert told.sentence == (
+        "These runs differ in: learning_rate and AdamW.lr 0.001 (0), 0.01 (1)."
+    )
+
+
+def test_runs_whose_settings_differ_in_the_seed_alone_are_seeds(attach, tmp_path):
+    """Two seeds of one setting were compared as if they were two models."""
+    configurations = [{"lr": 1e-3, "seed": 1}, {"lr": 1e-3, "seed": 2}, {"lr": 1e-2, "seed": 3}]
+    _, data = tracked_with(attach, tmp_path, configurations)
+    assert [[member.name for member in group.members] for group in data.seeds] == [["0", "1"]]
+    assert data.seeds[0].label == "0 and 1 (2 seeds)"
+    again = described_runs([tmp_path / "0", tmp_path / "1"], seeds=())
+    assert not again.seeds
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (None, None)])
+def test_runs_of_one_seed_are_no_seeds(attach, tmp_path, seeds):
+    """One seed twice would count as two independent values."""
+    _, data = tracked_with(attach, tmp_path, [{"lr": 1e-3, "seed": seed} for seed in seeds])
+    assert not data.seeds
+
+
 def test_a_rule_about_nothing_that_is_measured_is_mentioned(attach, caplog):
     """A misspelt metric disabled a rule that was to stop the training, without a word."""
     rules = [

@@ -42,7 +42,8 @@ class ComparedRows(Rows):
 
     seeds: Annotated[list[str] | None, Parameter(name="--seeds")] = None
     """Patterns of runs that are seeds of one model (default: names that differ in the number behind
-    "seed", such as a-seed1 and a-seed2; none: each run on its own)."""
+    "seed", such as a-seed1 and a-seed2, and settings that differ in the seed alone; none: each run
+    on its own)."""
 
     def __post_init__(self) -> None:
         if self.seeds == ["none"]:

@@ -14,7 +14,7 @@ from repdyn.diagnosis.run import chosen_series, ranked
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.tables.effects import Effect, change_size
 from repdyn.tables.frames import scalar
-from repdyn.tables.runs import MeasuredRun, differences, listed
+from repdyn.tables.runs import PLACES, MeasuredRun, differences, listed
 from repdyn.tables.seeds import SeedGroup, with_seeds
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import NO_VALUE, metric_title, number_text, short_count, short_subset_title
@@ -55,6 +55,8 @@ def comparison_statements(
             found.append(compared)
         elif compared:
             agreeing.append(metric_title(key[0]))
+    if any(insight.kind in _DIFFERENT for insight in found):
+        found += _of_single_seeds(runs)
     if agreeing:
         common = set.intersection(*(set(run.steps) for run in runs))
         at = (
@@ -66,6 +68,19 @@ def comparison_statements(
         sentence = f"{what}: {', '.join(agreeing)}."
         found.append(Insight("note", "agreement", sentence))
     return ranked(found)
+
+
+_DIFFERENT = ("difference", CLOUDS_DIFFER)
+"""Kinds of the statements that two runs differ in a metric."""
+
+
+def _of_single_seeds(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+    """Yield that the intervals of runs of one seed leave out what another seed would change."""
+    single = [run.label for run in runs if not isinstance(run, SeedGroup)]
+    if single:
+        whose = "One seed each" if len(single) == len(runs) else f"One seed of {', '.join(single)}"
+        sentence = f"{whose}: such intervals are over probes, not over seeds."
+        yield Insight("note", "single seeds", sentence, weight=1.0)
 
 
 def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insight | bool:
@@ -102,8 +117,6 @@ _STORED = {
     "device": "on",
 }
 """Names of settings by the column that has them."""
-_PLACES = ("output_dir", "logging_dir", "run_name")
-"""Settings of ``TrainingArguments`` that differ in any two runs."""
 _MAX_SETTINGS, _MAX_VALUES = 12, 4  # that are named
 
 
@@ -113,7 +126,7 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
 
     Of trainings without them the largest learning rate that was measured is compared.
     """
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in PLACES)
     values = {name: [run.settings.get(name, NO_VALUE) for run in runs] for name in names}
     if not all(run.settings for run in runs):
         rates = [scalar(run.scalars, LEARNING_RATE).max() for run in runs]
@@ -126,16 +139,18 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs
     ]
     values["probe"] = [run.probe[:8] for run in runs]
-    different = []
+    # a module's learning rate is its optimizer's too: what differs in the same way is listed once
+    names_by_values: dict[tuple[str, ...], list[str]] = {}
     for name, of_runs in values.items():
+        names_by_values.setdefault(tuple(of_runs), []).append(name)
+    different = []
+    for of_runs, names_of_it in names_by_values.items():
         labels: dict[str, list[str]] = {}
         for value, run in zip(of_runs, runs, strict=True):
             labels.setdefault(value, []).append(run.label)
         if len(labels) > 1:
-            different.append(
-                f"{name} "
-                f"{listed(labels) if len(labels) <= _MAX_VALUES else f'{len(labels)} values'}"
-            )
+            shown = listed(labels) if len(labels) <= _MAX_VALUES else f"{len(labels)} values"
+            different.append(f"{' and '.join(names_of_it)} {shown}")
     if different:
         more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (
             len(different) > _MAX_SETTINGS

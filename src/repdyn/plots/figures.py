@@ -133,7 +133,8 @@ def compare(
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to show.
         seeds: patterns of runs that are seeds of one model; by default, runs whose names differ in
-            the number behind "seed" alone. An empty sequence shows each run on its own.
+            the number behind "seed" alone, or whose stored settings differ in the seed alone. An
+            empty sequence shows each run on its own.
 
     Raises:
         TypeError: the metric is no text.

@@ -232,8 +232,9 @@ def write_report(
         refresh_seconds: for a running training: interval at which the page reloads itself. The
             reader's selection is kept.
         seeds: patterns of runs that are seeds of one model, such as ``["lab/model-x*"]``. By
-            default they are runs whose names differ in the number behind "seed" alone; an empty
-            sequence shows each run on its own.
+            default they are runs whose names differ in the number behind "seed" alone, or
+            whose stored settings differ in the seed alone; an empty sequence shows each run on its
+            own.
         data: what the page shows, if it has been read already.
 
     Returns:

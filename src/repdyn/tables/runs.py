@@ -135,6 +135,10 @@ Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
 
 
+PLACES = ("output_dir", "logging_dir", "run_name")
+"""Settings of ``TrainingArguments`` that differ in any two runs."""
+
+
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
     """The measurements of one run on one probe, or of one stack of its model."""

@@ -3,7 +3,7 @@ interval.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -15,6 +15,7 @@ from repdyn.metrics import metric_info
 from repdyn.tables.effects import mean_over_seeds
 from repdyn.tables.frames import concatenated
 from repdyn.tables.runs import (
+    PLACES,
     MeasuredRun,
     differences,
     disagreement,
@@ -96,6 +97,8 @@ class SeedSeries(MetricSeries):
 _SEED = re.compile(r"(?:(?P<model>.+)[-_])?seed[-_]?\d+(?P<ending> \(.*\))?", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_\d+)?")
 _UNNAMED = "seed*"
+_ENDING = re.compile(r" \(.*\)$")
+_SEED_SETTINGS = ("seed", "data_seed", "random_seed", "seed_everything")
 # what must be the same in all seeds, and what it is called
 _SAME = {
     "model": "model classes",
@@ -162,7 +165,8 @@ def seed_groups(
     """Return the groups of runs that are seeds of one model, each with at least two.
 
     ``patterns`` are shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one
-    are seeds of one model. None finds them by :func:`model_of`; none at all if it is empty.
+    are seeds of one model. None finds them by :func:`model_of`, then by the settings that were
+    stored with each, if these differ in the seed alone; none at all if it is empty.
 
     Raises:
         ValueError: seeds that differ in more than their seed, or have no step in common; a pattern
@@ -181,17 +185,28 @@ def seed_groups(
         ) is not None:
             by_name.setdefault((model, run.stack), []).append(run)
     for pattern in patterns or ():
-        if (
-            number := max(
-                (len(found) for (name, _), found in by_name.items() if name == pattern), default=0
-            )
-        ) < 2:
-            names = ", ".join(dict.fromkeys(run.name for run in runs))
-            raise ValueError(
-                f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of "
-                f"{names}"
-            )
-    return [_group(name, found, patterns) for (name, _), found in by_name.items() if len(found) > 1]
+        _check_pattern(pattern, by_name, runs)
+    groups = [
+        _group(name, name if patterns is not None else model_of(members[0].label) or name, members)
+        for (name, _), members in by_name.items()
+        if len(members) > 1
+    ]
+    return groups if patterns is not None else [*groups, *_groups_by_settings(runs, groups)]
+
+
+def _check_pattern(
+    pattern: str,
+    by_name: Mapping[tuple[str, str | None], Sequence[MeasuredRun]],
+    runs: Sequence[MeasuredRun],
+) -> None:
+    """Raise ValueError where fewer than two runs match a pattern."""
+    number = max((len(found) for (name, _), found in by_name.items() if name == pattern), default=0)
+    if number < 2:
+        names = ", ".join(dict.fromkeys(run.name for run in runs))
+        raise ValueError(
+            f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of "
+            f"{names}"
+        )
 
 
 def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list[MeasuredRun]:
@@ -210,7 +225,53 @@ def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], Seed
     return {key: series for key, series in found.items() if series.steps}
 
 
-def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | None) -> SeedGroup:
+def _groups_by_settings(
+    runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]
+) -> Iterator[SeedGroup]:
+    """Yield the groups of runs whose stored settings differ in the seed alone, of those that are in
+    none of ``groups``.
+
+    Runs that do not agree in what seeds must share stay alone without an error: nobody has called
+    them seeds.
+    """
+    grouped = {member.key for group in groups for member in group.members}
+    alike: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        if run.key not in grouped and _seed_of(run):
+            others = sorted(
+                (name, value)
+                for name, value in run.settings.items()
+                if name not in PLACES and not _is_seed(name)
+            )
+            # averaged weights of a training have its settings, and its name with an ending
+            ending = _ENDING.search(run.name)
+            key = (run.stack, ending and ending.group(), *others)
+            alike.setdefault(key, []).append(run)
+    for members in alike.values():
+        are_distinct = len({_seed_of(run) for run in members}) == len(members)
+        if len(members) < 2 or not are_distinct or _differences(members):
+            continue
+        if _shared_series(members):
+            name = _joined([member.name for member in members])
+            yield _group(name, _joined([member.label for member in members]), members)
+
+
+def _is_seed(setting: str) -> bool:
+    return setting.rpartition(".")[2] in _SEED_SETTINGS
+
+
+def _seed_of(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
+    """Return the settings of a run that are seeds; empty where none is known."""
+    return tuple(sorted((name, seed) for name, seed in run.settings.items() if _is_seed(name)))
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return a name of a group, which the first of its members tells from those of others."""
+    first, *others = names
+    return f"{first} and {others[0] if len(others) == 1 else f'{len(others)} more'}"
+
+
+def _group(name: str, label: str, members: Sequence[MeasuredRun]) -> SeedGroup:
     if why := _differences(members):
         raise ValueError(
             f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name "
@@ -226,10 +287,7 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
         )
     rows = concatenated([member.rows for member in members])
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
-    number, label = (
-        f" ({len(members)} seeds)",
-        name if patterns is not None else model_of(members[0].label) or name,
-    )
+    number = f" ({len(members)} seeds)"
     return SeedGroup(
         name + number,
         label + number,
