@@ -304,7 +304,10 @@ def test_invalid_rules(change, word):
         ("- falls", "got 'falls'"),
         ("- {name: a, when: falls, metric: two_nn}", "'metric': 'two_nn'"),
         ("- !!python/object:os.system x", "YAML"),
+        # a traceback of a thousand lines
+        (f"mine: {'[' * 200_000}", "nested too deeply"),
     ],
+    ids=["no list", "no record", "unknown metric", "code", "nested"],
 )
 def test_invalid_files(text, word, tmp_path):
     path = tmp_path / "alerts.yaml"

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hub_fixtures import SIZES
 from small import HandWritten, random_tokens
 from torch import nn
 
@@ -19,6 +20,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
+from repdyn.models import build_model
 from repdyn.store.schema import COLUMNS, Checkpoint
 from repdyn.utils.intervals import interval_within
 
@@ -377,3 +379,23 @@ def test_no_bit_of_a_value_depends_on_which_other_metrics_are_asked_for():
             if other is not None:
                 of_both = [(each.value, each.std, each.std_error) for each in (row, other)]
                 assert repr(of_both[0]) == repr(of_both[1]), name
+
+
+class Classifier(nn.Module):
+    """A module of one's own around a model of transformers."""
+
+    def __init__(self, implementation):
+        super().__init__()
+        self.parts = nn.ModuleDict({"text": build_model("gpt_neox", **SIZES)})
+        self.parts["text"].set_attn_implementation(implementation)
+
+    def forward(self, **batch):
+        return self.parts["text"](**batch)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_rows_name_the_attention_of_a_model_inside_a_module_of_ones_own(implementation):
+    """A sweep with another one differs in the last bits, and no row said why."""
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192)
+    rows = measure(Classifier(implementation), probe, ["anisotropy"]).rows
+    assert {row.attention for row in rows} == {implementation}

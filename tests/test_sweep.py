@@ -207,6 +207,22 @@ def test_a_lightning_file_of_a_wrapped_module_is_that_of_the_module(lightning, r
     assert_close(dict(load_lightning(path).state_dict()), dict(plain), rtol=0, atol=0)
 
 
+def test_a_lightning_file_is_measured_with_the_attention_of_the_live_run(
+    lightning, tmp_path, probe
+):
+    live = tiny_language_model()
+    live.model.set_attn_implementation("eager")
+    profile = repdyn.measure(live, probe, ["anisotropy"], checkpoint=Checkpoint(run="live"))
+    open_store(tmp_path / "live").write(
+        MeasurementKey(run="live", step=0, probe=probe.hash, metrics="metrics"), profile.rows
+    )
+    swept = repdyn.sweep(
+        lightning, like=tmp_path / "live", probe=probe, store=tmp_path / "store", **QUIET
+    )
+    frame = swept.to_pandas()
+    assert set(frame.loc[frame["layer"].notna(), "attention"]) == {"eager"}
+
+
 def test_the_reason_names_the_prefixes_of_a_lightning_file_that_does_not_load(
     lightning, tmp_path, probe
 ):
@@ -383,6 +399,21 @@ def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
     assert "--retry-failed" in err
     assert command(*given, "--retry-failed")[0] == 0
     assert (reasons(store), store.steps("lab/model")) == ({}, [0, 8, 16])
+
+
+def test_the_main_branch_is_measured_beside_branches_with_steps(hub, family, probe, tmp_path):
+    """It "does not exist", although the hub shows it first."""
+    for name, step in {"main": 16, "step0": 0, "step8": 8}.items():
+        hub.publish("lab/steps", name, family[step])
+    given = {"probe": probe, "store": tmp_path / "store", **QUIET}
+    assert repdyn.sweep("lab/steps", revisions="main", **given).measured == (
+        "lab/steps (main) main",
+    )
+    both = repdyn.sweep("lab/steps", revisions="step8, main", **given)
+    assert (both.measured, both.failures) == (("lab/steps step8",), ())
+    assert both.runs == ("lab/steps", "lab/steps (main)")
+    with pytest.raises(ValueError, match="'maine'"):
+        repdyn.sweep("lab/steps", revisions="maine", **given)
 
 
 def test_the_same_failure_of_all_ends_a_sweep(hub, family, probe, tmp_path):

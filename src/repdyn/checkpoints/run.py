@@ -176,8 +176,11 @@ def measure_checkpoint(
             model = load_model(files.folder, options, Path(offload_folder), with_head=with_head)
         else:
             with model_errors("the model does not load"):
-                is_raw = target.weights_kind == "raw"
-                model = target.load() if target.load else load_lightning(files.folder, raw=is_raw)
+                if target.load is not None:
+                    model = target.load()
+                else:
+                    is_raw = target.weights_kind == "raw"
+                    model = load_lightning(files.folder, raw=is_raw, attention=options.attention)
                 model = model.to(options.device, DTYPES.get(options.dtype or "auto")).eval()
         seconds = {"download": files.seconds, "load": time.perf_counter() - start}
         with model_errors("the model cannot be measured"):

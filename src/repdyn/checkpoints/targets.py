@@ -334,16 +334,51 @@ def select_models(
     """Select checkpoints of several models, and return why some have none: what is wrong with one
     stops no other.
     """
-    found, problems, invalid = [], [], []
+    selections: list[Selection] = []
+    problems: list[str] = []
+    invalid: list[ValueError] = []
     for model in models:
         try:
-            found.append(select_targets(model, hub, revisions))
-        except (CheckpointError, ValueError) as error:
+            branches, steps = _named_branches(model, hub, revisions)
+            if steps or not branches:
+                selections.append(select_targets(model, hub, steps))
+            selections += branches
+        except CheckpointError as error:
             problems.append(f"{model.name}: {error}")
-            invalid += [error] * isinstance(error, ValueError)
-    if invalid and not found:
+        except ValueError as error:
+            problems.append(f"{model.name}: {error}")
+            invalid.append(error)
+    if invalid and not selections:
         raise invalid[0]
-    return found, problems
+    return selections, problems
+
+
+def _named_branches(model: PublishedModel, hub: Hub, revisions: str) -> tuple[list[Selection], str]:
+    """Return the branches and tags without a step that are named, such as main, each as a finished
+    model of its own beside the run, and what is left to select from the steps.
+    """
+    if model.checkpoints or model.commits or re.fullmatch(r"all|log|every:\d+", revisions):
+        return [], revisions
+    pattern = model.revisions or DEFAULT_PATTERN
+    wanted = [name.strip() for name in revisions.split(",")]
+    if not (stepless := [name for name in wanted if not _has_step(name, pattern)]):
+        return [], revisions
+    repository = str(model.repository)
+    commits = hub.refs(repository)
+    branches = []
+    for name in dict.fromkeys(stepless):
+        if name in commits:
+            run = f"{model.run} ({name})"
+            target = Target(
+                run, 0, name, stage=FINISHED, repository=repository, commit=commits[name]
+            )
+            branches.append(Selection(run, (target,), replace(model, run=run, unverified=None)))
+    used = {branch.targets[0].revision for branch in branches}
+    return branches, ",".join(name for name in wanted if name not in used)
+
+
+def _has_step(name: str, pattern: str) -> bool:
+    return name.isdecimal() or parse_revision(name, pattern) is not None
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:

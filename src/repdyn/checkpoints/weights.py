@@ -219,11 +219,12 @@ def _from_pretrained(
     return model, missing_weights(model, report["missing_keys"]), report
 
 
-def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
+def load_lightning(path: Path, *, raw: bool = False, attention: str | None = None) -> nn.Module:
     """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without
     running pickles.
 
     With ``raw``, of a file with averaged weights, those of the optimizer are loaded in their place.
+    ``attention`` names another implementation than the default.
     """
     with model_errors(
         f"it does not load as a checkpoint of repdyn.models.LanguageModel: mend it, {BY_CODE}"
@@ -238,6 +239,8 @@ def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
             **{name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
         )
         module.model.load_state_dict(_weights_of(module.model, weights))
+        if attention is not None:
+            module.model.set_attn_implementation(attention)
         return module.model
 
 

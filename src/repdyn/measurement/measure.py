@@ -300,7 +300,7 @@ def measure_with(
         checkpoint,
         **prepared.description,
         model=checkpoint.model or class_name(prepared.module),
-        attention=getattr(getattr(prepared.module, "config", None), "_attn_implementation", None),
+        attention=attention_implementation(prepared.module),
     )
     if "previous_checkpoint" not in captures:
         state_cache = None
@@ -420,6 +420,22 @@ def _check(
             "tokens_per_forward": tokens,
         }
         ranks.require_same("what is measured", what)
+
+
+def attention_implementation(module: nn.Module) -> str | None:
+    """Return the attention implementation of a transformers model, or of those inside a module of
+    one's own, joined with commas where they differ; None where there is none.
+    """
+    names: dict[str, None] = {}
+    waiting = [module]
+    while waiting:
+        inner = waiting.pop()
+        name = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+        if isinstance(name, str):
+            names[name] = None
+        else:
+            waiting += inner.children()
+    return ", ".join(sorted(names)) or None
 
 
 def check_model(model: object) -> None:

@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        ValueError: not YAML.
+        ValueError: not YAML, or nested too deeply.
         OSError: it cannot be read.
     """
     try:
@@ -31,6 +31,10 @@ def read_yaml(path: Path) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(
             f"expected YAML in {path}, got something that does not parse: {error}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(
+            f"expected YAML in {path}, got one that is nested too deeply; check its brackets"
         ) from error
 
 
