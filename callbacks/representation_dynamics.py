@@ -334,7 +334,9 @@ class RepresentationDynamics(ScheduledCallback):
         shown = {
             f"{tracked.prefix}{name}": mean for name, mean in means.items() if mean is not None
         }
-        trainer.progress_bar_metrics.update(shown)
+        # Rich's bar breaks its line where the values do not fit: two more make three lines of it
+        if not is_a(trainer.progress_bar_callback, "RichProgressBar"):
+            trainer.progress_bar_metrics.update(shown)
         trainer.should_stop |= stops
 
     def on_save_checkpoint(

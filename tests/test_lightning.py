@@ -13,7 +13,12 @@ import pandas as pd
 import pytest
 import torch
 from jobs import Job, batches, tracker, trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    ModelCheckpoint,
+    RichProgressBar,
+    TQDMProgressBar,
+)
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from small import HandWritten, random_tokens
 from torch.utils.data import DataLoader
@@ -369,6 +374,16 @@ def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, mo
     assert float(running.callback_metrics[monitor]) == pytest.approx(expected[8])
     assert set(running.progress_bar_metrics) >= {"anisotropy", "two_nn"}
     assert float(best.best_model_score) == pytest.approx(expected[[4, 8]].min())
+
+
+@pytest.mark.parametrize(
+    ("bar", "shown"), [(RichProgressBar, set()), (TQDMProgressBar, {"anisotropy", "two_nn"})]
+)
+def test_the_bar_of_rich_stays_on_its_line(tmp_path, small_probe, bar, shown):
+    """With both values it grew to three lines on a terminal of 80 columns."""
+    running = trainer(tmp_path, bar(), tracker(small_probe, 4), enable_progress_bar=True)
+    running.fit(Job(), batches())
+    assert {"anisotropy", "two_nn"} & set(running.progress_bar_metrics) == shown
 
 
 def test_a_checkpoint_is_not_judged_by_the_values_of_the_one_before(tmp_path, small_probe):
