@@ -27,6 +27,7 @@ from repdyn.store.schema import (
 from repdyn.tables.frames import (
     by_stack,
     causality,
+    counted_reasons,
     loss_of_run,
     measurements,
     missing_values,
@@ -584,3 +585,29 @@ def test_embeddings_enter_no_mean_over_layers_whatever_the_view():
         assert logged[f"{metric}/mean"] == of_blocks
     assert logged["two_nn/max"] == 12.0
     assert logged["two_nn/layer_00"] == 741.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "n_unique", "told"),
+    [
+        ("said otherwise", "few_distinct", 1, "all 9 vectors are equal"),
+        ("batch 0: 2 distinct of 9 points", "few_distinct", 2, "2 distinct of 9 points"),
+        ("1 distinct of 9 points, at least 3 needed", "undefined", 9, None),
+        ("batch 3: of another package", "error", 1, None),
+    ],
+)
+def test_a_reason_is_told_by_its_code(reason, code, n_unique, told):
+    cells = pd.DataFrame({"layer": [1], "reason": [reason], "reason_code": [code]})
+    cells = cells.assign(n_unique=n_unique, n_vectors=9)
+    assert counted_reasons(cells) == (told or reason)
+
+
+def test_reasons_of_one_code_count_as_one_and_errors_by_their_texts():
+    codes = ["not_finite", "not_finite", "error", "error", "few_distinct", "few_distinct"]
+    reasons = ["NaN in the states", "infinite", "KeyError: a", "KeyError: b", "few", "equal"]
+    cells = pd.DataFrame({"layer": 1, "reason": reasons, "reason_code": codes})
+    cells = cells.assign(n_unique=[9, 9, 9, 9, 2, 1], n_vectors=9)
+    assert counted_reasons(cells) == (
+        "2 cells: NaN in the states; 1 cell: KeyError: a; 1 cell: KeyError: b; 1 cell: few; "
+        "1 cell: all 9 vectors are equal"
+    )

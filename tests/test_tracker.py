@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import errno
 import gc
+import math
 import os
 import pickle
 import re
@@ -15,6 +16,7 @@ import threading
 import time
 import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ import wandb
 from jobs import Loop
 from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
+from synthetic_runs import make_row
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +35,8 @@ from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.diagnosis import comparison_statements, described_runs
 from repdyn.metrics import Metric
 from repdyn.store import Store
+from repdyn.store.schema import ReasonCode
+from repdyn.tracking.notices import Notices
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -608,3 +613,21 @@ def test_a_script_that_changes_its_folder_keeps_one_store(attach, tmp_path, monk
     assert not list((tmp_path / "other").iterdir())
     assert open_store(tmp_path / "mine").steps("mine") == [0, 2]
     assert tracker.store.path == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("layer", "code", "n_unique", "warns"),
+    [
+        (0, ReasonCode.FEW_DISTINCT, 2, False),
+        (0, ReasonCode.FEW_DISTINCT, 1, True),
+        (1, ReasonCode.FEW_DISTINCT, 2, True),
+        (0, ReasonCode.NOT_FINITE, 2, True),
+    ],
+)
+def test_a_small_vocabulary_is_known_by_the_code_of_the_reason(
+    caplog, layer, code, n_unique, warns
+):
+    row = make_row(layer=layer, value=math.nan, reason="in other words", reason_code=code)
+    row = replace(row, n_unique=n_unique)
+    Notices(on_error="warn").of_measurement([row], None, ())
+    assert ("is undefined" in caplog.text) == warns

@@ -43,6 +43,8 @@ ALERT_COLUMNS = (
         "std",
         "reason",
         "reason_code",
+        "n_unique",
+        "n_vectors",
         "compared_to",
     ),
     *("head", "run", "probe"),
@@ -136,6 +138,10 @@ def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
     is_bare = rows["value"].isna() & (reason == "")
     code = rows["reason_code"].astype(object).fillna("").mask(is_bare, ReasonCode.NOT_FINITE)
     reason = reason.mask(is_bare, "NaN")
+    has_reason = reason != ""
+    columns = (reason, code, rows["n_unique"], rows["n_vectors"])
+    told = zip(*(column.loc[has_reason] for column in columns), strict=True)
+    reason.loc[has_reason] = [shown_reason(*cell) for cell in told]
     compares = rows["compared_to"].notna()
     rows = rows.assign(layer=layer, reason=reason, reason_code=code, compares=compares)
     groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
@@ -553,7 +559,7 @@ def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
     value = float(course.values[row, layer])
     previous_value = float(course.previous[row, layer])
     if math.isnan(value):
-        detail = shown_reason(course.reasons[row, layer])
+        detail = course.reasons[row, layer]
     elif previous_step is None:
         detail = f"{value:.3g}"
     else:

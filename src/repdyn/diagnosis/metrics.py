@@ -15,6 +15,7 @@ from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
 from repdyn.tables.frames import (
     LOSS_TITLES,
+    REASON_COLUMNS,
     counted_reasons,
     drop_first_comparison,
     is_finished,
@@ -361,7 +362,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
     last = int(steps.max())
     at_end = rows.loc[
-        (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", "reason", "reason_code"]
+        (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", *REASON_COLUMNS]
     ]
     at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]

@@ -279,17 +279,20 @@ def storable(text: str) -> str:
     return redacted(text).encode(errors="backslashreplace").decode()
 
 
-def shown_reason(reason: str) -> str:
+def shown_reason(reason: str, code: str | None, n_unique: int, n_vectors: int) -> str:
     """Return a stored reason as it is told: without the number of the batch, and with equal vectors
-    called so.
+    called so. The arguments are columns of :class:`Row`.
 
-    >>> shown_reason("batch 0: 1 distinct of 2048 points, at least 3 needed")
+    >>> text = "batch 0: 1 distinct of 2048 points, at least 3 needed"
+    >>> shown_reason(text, ReasonCode.FEW_DISTINCT, 1, 2048)
     'all 2048 vectors are equal'
+    >>> shown_reason("batch 1: not enough of them", ReasonCode.UNDEFINED, 9, 9)
+    'not enough of them'
     """
-    reason = re.sub(r"^batch \d+: ", "", reason)
-    return re.sub(
-        r"^1 distinct of (\d+) points, at least \d+ needed", r"all \1 vectors are equal", reason
-    )
+    if code == ReasonCode.FEW_DISTINCT and n_unique == 1:
+        return f"all {n_vectors} vectors are equal"
+    # what an error says is its own
+    return reason if code == ReasonCode.ERROR else re.sub(r"^batch \d+: ", "", reason)
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:

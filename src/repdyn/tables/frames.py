@@ -21,6 +21,7 @@ from repdyn.store.schema import (
     shown_reason,
 )
 from repdyn.utils.intervals import interval_within
+from repdyn.utils.printing import plural
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -338,7 +339,7 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     step.
     """
     expected = drop_first_comparison(
-        rows.loc[:, ["step", "layer", "metric", "subset", "value", "reason", "reason_code"]]
+        rows.loc[:, ["step", "layer", "metric", "subset", "value", *REASON_COLUMNS]]
     )
     found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
@@ -349,43 +350,60 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
 
 
+REASON_COLUMNS = ["reason", "reason_code", "n_unique", "n_vectors"]
+"""Columns that tell why a row has no value."""
+_ONE_REASON = (ReasonCode.NOT_FINITE, ReasonCode.FEW_DISTINCT, ReasonCode.ROUNDING)
+"""Codes of which each names one reason, whatever the text says beside it; those of the other codes
+are told apart by their texts."""
+
+
 def counted_reasons(missing: pd.DataFrame) -> str:
     """Return why these rows of measurements have no value: each reason with its number of cells,
-    the most common first; those that differ in numbers alone count as one, and what is expected of
-    the embeddings is said to be harmless.
+    the most common first; those of one kind count as one, and what is expected of the embeddings is
+    said to be harmless.
+
+    Vectors that are all equal are a kind of their own.
 
     >>> few = "batch 0: 2 distinct of 9 points, at least 3 needed"
     >>> cells = pd.DataFrame({"layer": [0, 0, 0, 1], "reason": [few, few, few, None]})
     >>> cells["reason_code"] = ["few_distinct"] * 3 + [None]
-    >>> print(counted_reasons(cells))  # doctest: +NORMALIZE_WHITESPACE
+    >>> print(counted_reasons(cells.assign(n_unique=2, n_vectors=9)))
+    ... # doctest: +NORMALIZE_WHITESPACE
     3 cells: 2 distinct of 9 points, at least 3 needed (harmless: tokens repeat in layer 0);
     1 cell: no reason given
     """
     reasons = reasons_in_words(missing)
-    is_few = missing["reason_code"].eq(ReasonCode.FEW_DISTINCT).fillna(False).astype(bool)
+    codes = missing["reason_code"].astype(object)
+    is_few = codes.eq(ReasonCode.FEW_DISTINCT)
     repeats = (missing["layer"] == 0) & is_few
     reasons += np.where(repeats, " (harmless: tokens repeat in layer 0)", "")
-    kinds = sorted(by_kind(reasons), key=len, reverse=True)
-    texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for of_kind in kinds]
+    is_equal = is_few & missing["n_unique"].eq(1)
+    kinds = kinds_of_text(reasons)
+    of_code = codes.astype(str) + np.where(repeats, ", harmless", "")
+    of_code += np.where(is_equal, ", equal", "")
+    kinds = kinds.mask(codes.isin(_ONE_REASON), of_code)
+    groups = [of_kind for _, of_kind in reasons.groupby(kinds, sort=False)]
+    groups.sort(key=len, reverse=True)
+    texts = [(len(of_kind), str(of_kind.value_counts().index[0])) for of_kind in groups]
     if len(texts) == 1:
         return texts[0][1]
-    return "; ".join(f"{number} cell{'s' * (number > 1)}: {text}" for number, text in texts)
+    return "; ".join(f"{number} {plural(number, 'cell')}: {text}" for number, text in texts)
 
 
 def reasons_in_words(missing: pd.DataFrame) -> pd.Series:
     """Return the reason why each of these rows has no value, in the words that views show."""
-    # each category of a categorical is looked at once
-    return filled(pd.Series(missing["reason"]), "no reason given").map(shown_reason).astype(object)
+    cells = missing.loc[:, REASON_COLUMNS].astype(object)
+    cells["reason"] = cells["reason"].fillna("no reason given")
+    # many cells have the same one
+    distinct = cells.drop_duplicates()
+    words = {cell: shown_reason(*cell) for cell in distinct.itertuples(index=False, name=None)}
+    texts = [words[cell] for cell in cells.itertuples(index=False, name=None)]
+    return pd.Series(texts, missing.index, object)
 
 
-def by_kind(reasons: pd.Series) -> list[pd.Series]:
-    """Return reasons by kind, in the order of their first ones: those that differ in numbers alone
-    are of one kind.
-    """
-    return [
-        of_kind
-        for _, of_kind in reasons.groupby(reasons.str.replace(r"\d+", "", regex=True), sort=False)
-    ]
+def kinds_of_text(texts: pd.Series) -> pd.Series:
+    """Return the kind of each text: those that differ in numbers alone are of one kind."""
+    return texts.str.replace(r"\d+", "", regex=True)
 
 
 NOT_RECORDED = "not recorded"

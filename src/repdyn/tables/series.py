@@ -9,6 +9,7 @@ import pandas as pd
 
 from repdyn.metrics import metric_info
 from repdyn.tables.frames import (
+    REASON_COLUMNS,
     grid_of,
     in_order,
     log_spaced,
@@ -27,7 +28,7 @@ _COLUMNS = [
     "low",
     "high",
     "margin",
-    "reason",
+    *REASON_COLUMNS,
 ]
 
 

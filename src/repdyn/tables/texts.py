@@ -18,10 +18,10 @@ from repdyn.store.schema import (
 )
 from repdyn.tables.frames import (
     LOSS_TITLES,
-    by_kind,
     design_names,
     failures,
     is_finished,
+    kinds_of_text,
     scalar,
     scalar_rows,
 )
@@ -140,9 +140,8 @@ def failure_line(frame: pd.DataFrame) -> str | None:
     if checkpoints.empty:
         return None
     # without the commit, which differs at each step
-    groups = by_kind(
-        checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
-    )
+    reasons = checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
+    groups = [group for _, group in reasons.groupby(kinds_of_text(reasons), sort=False)]
     parts = []
     for group in groups[:_MAX_KINDS]:
         of_kind = checkpoints.loc[group.index]

@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from repdyn.capture.blocks import is_sharded
-from repdyn.store.schema import Row, shown_reason, to_table, too_few_distinct
+from repdyn.store.schema import ReasonCode, Row, shown_reason, to_table
 from repdyn.tracking.options import OnFailure
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.caller_state import isolated_rng
@@ -120,18 +120,14 @@ class Notices:
         first step."""
         step = rows[0].step
         for row in rows:
-            if row.reason is not None and row.metric not in comparing:
-                few = too_few_distinct(
-                    row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share
-                )
-                # a small vocabulary leaves few distinct vectors in layer 0
-                if row.layer or row.reason != few:
-                    reason = shown_reason(row.reason)
-                    text = (
-                        f"{row.metric} of layer {row.layer} is undefined, training goes on: "
-                        f"{reason}"
-                    )
-                    self.once(f"undefined {row.metric}", f"step {step}: {text}")
+            if row.reason is None or row.metric in comparing:
+                continue
+            # a small vocabulary leaves few distinct vectors in layer 0, not a single one
+            is_harmless = row.reason_code == ReasonCode.FEW_DISTINCT and row.n_unique > 1
+            if row.layer or not is_harmless:
+                reason = shown_reason(row.reason, row.reason_code, row.n_unique, row.n_vectors)
+                text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
+                self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
             # with pandas, which no import of a tracker waits for
             from repdyn.diagnosis.metrics import window_statements
