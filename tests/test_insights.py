@@ -708,3 +708,33 @@ def test_a_state_that_is_not_finite_makes_the_run_failed_whatever_its_reason_say
     assert described(rows).status == "failed"
     others = [replace(row, reason="NaN and inf", reason_code=ReasonCode.UNDEFINED) for row in rows]
     assert described(others).status != "failed"
+
+
+def norms(on_all, without, **more):
+    """Rows of anisotropy over depth at one step, on all vectors and without massive norms."""
+    return [
+        make_row(
+            step=0, layer=layer, depth=layer / 5, subset=subset, value=value, std=0.001, **more
+        )
+        for subset, values in (("all", on_all), ("no_massive", without))
+        for layer, value in enumerate(values)
+    ]
+
+
+def test_one_sentence_says_that_massive_norms_make_the_anisotropy():
+    """The profile alone read as a bell, of which a few vectors were the whole cause."""
+    told = described(
+        norms([0.1, 0.97, 0.99, 0.98, 0.1, 0.1], [0.1, 0.09, 0.09, 0.08, 0.1, 0.1])
+    ).statements
+    (massive,) = [each for each in told if each.kind == "massive norms"]
+    assert massive.sentence == (
+        "Anisotropy is 0.97 to 0.99 in layers 1-3, 0.08 to 0.09 without a few vectors of massive "
+        "norm."
+    )
+    assert massive.layers == (1, 2, 3)
+
+
+def test_nothing_is_said_of_massive_norms_where_there_are_none():
+    values = [0.1, 0.5, 0.6, 0.5, 0.3, 0.2]
+    told = described(norms(values, values)).statements
+    assert "massive norms" not in {each.kind for each in told}

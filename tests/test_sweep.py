@@ -606,6 +606,22 @@ def test_folders_whose_tokenizers_differ_are_not_measured_on_one_probe(save_mode
     assert len(apart.measured) == 1
 
 
+def test_of_a_finished_model_massive_norms_are_left_out_too(save_model, tmp_path):
+    """The anisotropy of all vectors alone hid that a few of them made it."""
+    settings = {"text": "builtin", "max_vectors": 256, "quiet": True, "loss": False}
+
+    def subsets(folder, **changes):
+        place = tmp_path / f"store-{folder.name}-{len(changes)}"
+        frame = repdyn.sweep(folder, store=place, **settings | changes).to_pandas()
+        return set(frame.query("metric == 'anisotropy' and layer.notna()")["subset"])
+
+    finished = save_model("mine", "llama")
+    of_training = subsets(save_model("step8", "llama"))
+    assert subsets(finished) - of_training == {"no_massive"}
+    assert "no_massive" not in of_training
+    assert "no_massive" not in subsets(finished, metrics=["anisotropy"])
+
+
 def test_the_folder_of_a_store_does_not_hide_the_repository(
     hub, family, probe, tmp_path, monkeypatch
 ):

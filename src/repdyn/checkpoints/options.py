@@ -189,7 +189,7 @@ class SweepOptions(SharedOptions):
     """Word classes to measure as subsets, as in token_rank@rare."""
     metrics: Annotated[Sequence[MetricLike], _MEASUREMENT, Parameter(name="--metrics")] = ()
     """Names, see repdyn metrics, or all; as 'two_nn[discard=0.8]@no_sink' (default: a live run's,
-    or the usual two).
+    or the usual two; of finished models alone anisotropy@no_massive too).
     """
     loss: Annotated[bool | None, _MEASUREMENT, Parameter(negative="--no-loss")] = None
     """Measure the loss on the probe too (default: where a model has its output head)."""

@@ -41,7 +41,7 @@ from repdyn.checkpoints.targets import (
 )
 from repdyn.metrics import DEFAULT_METRICS, METRICS, resolve
 from repdyn.metrics.metric import base_name
-from repdyn.probe.design import SUBSETS, class_names
+from repdyn.probe.design import NO_MASSIVE, SUBSETS, class_names
 from repdyn.store import Store, find_store, store_at
 from repdyn.store.schema import FINISHED
 from repdyn.utils.arguments import Dtype
@@ -64,6 +64,10 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 _LOADS = (
     "a folder, a repository, or pairs of a step and a function that returns the model of that step"
 )
+OF_FINISHED = (*DEFAULT_METRICS, f"anisotropy@{NO_MASSIVE}")
+"""What is measured by default where all models are finished ones: a few vectors of massive norm
+make most of the anisotropy of many.
+"""
 _FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
 """Names of folders in a run's folder that hold its checkpoints."""
 
@@ -161,6 +165,7 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
     # a cluster has devices of its own
     if not to_plan and (options.engine == "serial" or options.device == "auto"):
         options = replace(options, device=available_device(options.device))
+    has_own_metrics = bool(options.metrics)
     options = completed(options)
     hub, notes, foreign = Hub(timeout_seconds=options.timeout), [], {}
     try:
@@ -174,6 +179,7 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
         except SweepStoppedError:  # the cache has nothing of it
             raise error from None
         notes.append(f"{error}; this plan is of what the hub's cache has")
+    options = _with_default_metrics(options, selections, has_own_metrics)
     notes += [note for selection in selections for note in selection.notes()]
     notes += _notes_on_names(options)
     # the files of local checkpoints are not compared
@@ -183,6 +189,18 @@ def prepare(options: SweepOptions, *, to_plan: bool = False) -> Prepared:
         notes += fault_lines(history, findings)
     chosen = select_shard(selections, *options.shard) if options.shard else selections
     return Prepared(options, hub, store_at(options.place()), chosen, foreign, problems, notes)
+
+
+def _with_default_metrics(
+    options: SweepOptions, selections: Sequence[Selection], has_own_metrics: bool
+) -> SweepOptions:
+    """Return options with what is measured of finished models, where all are such and neither the
+    user nor a live run names metrics.
+    """
+    if has_own_metrics or options.metrics != DEFAULT_METRICS:
+        return options
+    stages = {target.stage for selection in selections for target in selection.targets}
+    return replace(options, metrics=OF_FINISHED) if stages == {FINISHED} else options
 
 
 def completed(options: SweepOptions) -> SweepOptions:

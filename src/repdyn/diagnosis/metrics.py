@@ -10,6 +10,7 @@ import pandas as pd
 
 from repdyn.diagnosis.insight import Insight, LossCorrelation, LossCorrelations
 from repdyn.metrics.metric import base_name
+from repdyn.probe.design import NO_MASSIVE
 from repdyn.store.schema import ReasonCode
 from repdyn.tables.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.tables.fits import fits_of
@@ -31,6 +32,11 @@ MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the lar
 
 TURNS = {"peak": ("rise", "fall"), "trough": ("fall", "rise")}
 NO_PHASE = "; no sharper a turn than drift shows"
+
+MASSIVE_SHARE = 0.5
+"""Largest share of the anisotropy that is left without vectors of massive norm where these are said
+to make it.
+"""
 
 MIN_PAIRS = 12  # least number of changes for a correlation
 
@@ -489,6 +495,52 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     yield Insight(
         "note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight
     )
+
+
+def massive_statements(series: Mapping[tuple[str, str], MetricSeries]) -> Iterator[Insight]:
+    """Yield the layers whose anisotropy a few vectors of massive norm make at the last step: those
+    where it is at most half of it without these, by more than both intervals.
+    """
+    on_all = series.get(("anisotropy", "all"))
+    without = series.get(("anisotropy", NO_MASSIVE))
+    if on_all is None or without is None or on_all.layers != without.layers:
+        return
+    if not (steps := sorted({*on_all.steps_with_values} & {*without.steps_with_values})):
+        return
+    values, margins = on_all.at(steps[-1])
+    values_without, margins_without = without.at(steps[-1])
+    beyond = values - values_without > np.nan_to_num(np.hypot(margins, margins_without))
+    places = np.flatnonzero(beyond & (values_without <= MASSIVE_SHARE * values))
+    if not len(places):
+        return
+    layers = tuple(on_all.layers[place] for place in places)
+    sentence = (
+        f"{metric_title('anisotropy')} is {_extent(values[places])} in {layer_names(layers)}"
+        f"{_at(on_all, steps[-1])}, {_extent(values_without[places])} without a few vectors of "
+        "massive norm."
+    )
+    evidence = {
+        "mean": float(values[places].mean()),
+        "mean_without": float(values_without[places].mean()),
+    }
+    weight = float((values - values_without)[places].max())
+    yield Insight(
+        severity="note",
+        kind="massive norms",
+        sentence=sentence,
+        metric="anisotropy",
+        subset="all",
+        layers=layers,
+        steps=(steps[-1],),
+        evidence=evidence,
+        weight=weight,
+    )
+
+
+def _extent(values: np.ndarray) -> str:
+    """Return the smallest and the largest of some values, or the one that both read as."""
+    ends = dict.fromkeys((number_text(float(values.min())), number_text(float(values.max()))))
+    return " to ".join(ends)
 
 
 def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:

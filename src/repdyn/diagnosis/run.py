@@ -176,6 +176,7 @@ def of_continuity(run: DescribedRun) -> Iterator[Insight]:
 
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
     yield from metrics.window_statements(run.rows)
+    yield from metrics.massive_statements(run.series)
     told = set()
     for chosen in chosen_series(run):
         for statement in _of_depth_and_course(run, chosen):
