@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import gguf
@@ -43,6 +44,7 @@ from repdyn.checkpoints.targets import (
     select_targets,
 )
 from repdyn.checkpoints.weights import load_lightning, load_model
+from repdyn.diagnosis.stores import described_runs
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey, Store
@@ -242,6 +244,73 @@ def test_the_reason_names_the_prefixes_of_a_lightning_file_that_does_not_load(
         assert "other.model.*" in reason
 
 
+@pytest.fixture
+def own_files(lightning, tmp_path):
+    """Lightning files of a class of one's own, and the module mine whose function loads them."""
+    for path in lightning.glob("*.ckpt"):
+        content = torch.load(path, weights_only=True)
+        weights = content.get("current_model_state", content["state_dict"])
+        own = {name.replace("model.", "net."): value for name, value in weights.items()}
+        saved = {"state_dict": own | {"extra": torch.zeros(2)}, "hyper_parameters": {}}
+        torch.save({"global_step": content["global_step"], **saved}, path)
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom jobs import tiny_language_model\n\n\ndef load(path):\n"
+        "    stored = torch.load(path, weights_only=True)['state_dict']\n"
+        "    stored.pop('extra')\n"
+        "    model = tiny_language_model().model\n"
+        "    model.load_state_dict({key[4:]: value for key, value in stored.items()})\n"
+        "    return model\n"
+    )
+    return lightning
+
+
+def test_a_class_of_ones_own_is_swept_from_the_command_line(
+    own_files, probe, command, shown, monkeypatch
+):
+    """The error named a way in Python alone, printed once for each checkpoint and again at the
+    end, and insights said that there is nothing.
+    """
+    monkeypatch.setattr("sweeping.QUICK", ())  # it makes another probe
+    probe.save("probe.safetensors")
+    arguments = (own_files, "--probe", "probe.safetensors", "--metrics", "anisotropy", "--no-loss")
+    status, out, err = command(*arguments, "--store", "store")
+    assert status == 1
+    assert (out + err).count("--load module:function") == 1
+    with pytest.raises(ValueError, match="step 2, 4: .*--load module:function"):
+        described_runs("store")
+    status, _, err = command(*arguments, "--store", "own", "--load", "mine:load")
+    assert (status, err.count("not measured")) == (0, 0)
+    frame = open_store("own").to_pandas()
+    assert sorted(set(frame.loc[frame["layer"].notna(), "step"])) == [2, 4]
+    assert set(frame["checkpoint"]) == {str(path) for path in own_files.glob("epoch*.ckpt")}
+    for wrong, word in (("mine", "module:function"), ("mine:lod", "lod"), ("yours:load", "yours")):
+        status, _, err = command(*arguments, "--store", "own", "--load", wrong)
+        assert status == 2
+        assert word in err
+
+
+def test_files_of_weights_are_loaded_by_a_function_of_ones_own(tmp_path, probe, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("saved").mkdir()
+    models = {step: build_model("gpt_neox", **SIZES) for step in (10, 20)}
+    for step, model in models.items():
+        torch.save(model.state_dict(), f"saved/step{step}.pt")
+    Path("loads_weights.py").write_text(
+        "import torch\nfrom hub_fixtures import SIZES\n"
+        "from repdyn.models import build_model\n\n\ndef load(path):\n"
+        "    model = build_model('gpt_neox', **SIZES)\n"
+        "    model.load_state_dict(torch.load(path, weights_only=True))\n"
+        "    return model\n"
+    )
+    swept = repdyn.sweep("saved", load="loads_weights:load", name="own", probe=probe, **QUIET)
+    assert swept.measured == ("own step10.pt", "own step20.pt")
+    direct = repdyn.measure(models[20], probe, ["anisotropy"], checkpoint=Checkpoint(step=20))
+    frame = swept.to_pandas()
+    pd.testing.assert_frame_equal(
+        values(frame.query("step == 20")), values(direct.to_pandas()), check_exact=True
+    )
+
+
 def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):
     class Runs:
         def __reduce__(self):
@@ -405,15 +474,15 @@ def test_the_main_branch_is_measured_beside_branches_with_steps(hub, family, pro
     """It "does not exist", although the hub shows it first."""
     for name, step in {"main": 16, "step0": 0, "step8": 8}.items():
         hub.publish("lab/steps", name, family[step])
-    given = {"probe": probe, "store": tmp_path / "store", **QUIET}
-    assert repdyn.sweep("lab/steps", revisions="main", **given).measured == (
+    settings_of_all = {"probe": probe, "store": tmp_path / "store", **QUIET}
+    assert repdyn.sweep("lab/steps", revisions="main", **settings_of_all).measured == (
         "lab/steps (main) main",
     )
-    both = repdyn.sweep("lab/steps", revisions="step8, main", **given)
+    both = repdyn.sweep("lab/steps", revisions="step8, main", **settings_of_all)
     assert (both.measured, both.failures) == (("lab/steps step8",), ())
     assert both.runs == ("lab/steps", "lab/steps (main)")
     with pytest.raises(ValueError, match="'maine'"):
-        repdyn.sweep("lab/steps", revisions="maine", **given)
+        repdyn.sweep("lab/steps", revisions="maine", **settings_of_all)
 
 
 def test_the_same_failure_of_all_ends_a_sweep(hub, family, probe, tmp_path):

@@ -181,6 +181,8 @@ class SweepOptions(SharedOptions):
     """
     probe: Annotated[Any, _PROBE, converted(Path, "FILE")] = None
     """File of a probe (default: the live run's own, or one made of --text)."""
+    load: Annotated[str | None, _MODELS] = None
+    """Function of your own, as module:function, that returns the model of a checkpoint's path."""
     encoding: Annotated[str | None, _PROBE] = None
     """Encoding of the text file, such as cp1251 (default: by its byte order mark, or UTF-8)."""
     design: Annotated[str | None, _PROBE, Parameter(choices=tuple(DESIGNS))] = None

@@ -106,12 +106,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
         of_base = base_of(paths[0], with_code=with_code) or paths[0]
-    if paths[0].suffix == LIGHTNING:
-        config = cast(
-            PreTrainedModel, load_lightning(paths[0])
-        ).config  # names the way for a class of one's own
-    else:
-        config = _config(paths[0], with_code)
+    config = _local_config(paths[0], options)
     if options.tokenizer is not None:
         found = _tokenizer(str(folder), options.tokenizer, (), hub, with_code)
     else:
@@ -134,6 +129,18 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         for group in alike.values()
     ]
     return probe_of_all(str(folder), probe, groups, config, options)
+
+
+def _local_config(path: Path, options: SweepOptions) -> PreTrainedConfig:
+    """Return the configuration that determines the context; one without a limit where a function of
+    the user's loads the model.
+    """
+    if options.load is not None:
+        return PreTrainedConfig()
+    if path.suffix == LIGHTNING:
+        # names the way for a class of one's own
+        return cast(PreTrainedModel, load_lightning(path)).config
+    return _config(path, options.trust_remote_code)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from platform import node
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from threading import Event
 from typing import Literal, NoReturn, TypeAlias
 from uuid import uuid4
@@ -135,7 +136,9 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
             found.append(outcome)
             bar.update()
             if not quiet:
-                text = f"failed: {outcome.text}" if outcome.state == "failed" else outcome.text
+                # the whole reason stands once at the end, with all checkpoints that have it
+                is_failed = outcome.state == "failed"
+                text = f"failed: {shorten(outcome.text, 80)}" if is_failed else outcome.text
                 print_above_bars(
                     redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}")
                 )

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from itertools import count
 from operator import index
 from pathlib import Path
@@ -34,6 +37,7 @@ from repdyn.checkpoints.targets import (
     Task,
     TaskList,
     find_checkpoints,
+    find_own_files,
     match_revisions,
     partition_tasks,
     select_models,
@@ -223,7 +227,7 @@ def completed(options: SweepOptions) -> SweepOptions:
     # are often stored in half precision to reduce their size; rounding the states as well would
     # affect the estimated dimension. A model that a function returns is measured as it is.
     is_path = options.source is None or isinstance(options.source, str | Path)
-    default = "float32" if is_path else "auto"
+    default = "float32" if is_path and options.load is None else "auto"
     return replace(options, metrics=metrics, dtype=options.dtype or default)
 
 
@@ -305,6 +309,16 @@ def check_contradictions(options: SweepOptions) -> None:
     if options.encoding and not (options.text and Path(options.text).expanduser().is_file()):
         raise ValueError(
             f"expected --encoding with --text FILE, got {options.text or 'no file'}; leave it out"
+        )
+    if options.load and not (isinstance(options.source, str | Path) and options.is_local):
+        raise ValueError(
+            f"expected --load with a local folder or file, got {options.source or 'a suite'}; "
+            "leave it out"
+        )
+    if options.load and options.engine == "ray":
+        raise ValueError(
+            "expected the engine serial with --load, got ray, whose workers may lack the module; "
+            "leave out the engine"
         )
     if options.probe and options.has_probe_text:
         raise ValueError(
@@ -414,6 +428,12 @@ def _of_folder(folder: Path, options: SweepOptions) -> Selection:
     """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a
     file, as a run.
     """
+    if options.load is not None:
+        load = function_of(options.load)
+        selection = find_own_files(folder, options.name, options.pattern)
+        chosen = select_revisions(selection.targets, options.revisions)
+        loaded = (replace(target, load=partial(load, target.path)) for target in chosen)
+        return replace(selection, targets=tuple(loaded))
     found = find_checkpoints(folder, options.name, options.pattern)
     chosen, run = select_revisions(found.targets, options.revisions), f"{found.run} (averaged)"
     averaged = [
@@ -422,6 +442,30 @@ def _of_folder(folder: Path, options: SweepOptions) -> Selection:
         if each.weights_kind == "raw"
     ]
     return replace(found, targets=(*chosen, *averaged))
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names, of a module here or installed."""
+    module, _, function = name.partition(":")
+    if not (module and function):
+        raise ValueError(
+            f"expected --load module:function, got {name!r}; of mine.py, --load mine:load"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        loaded = getattr(import_module(module), function)
+    except Exception as error:  # whatever the user's module raises
+        raise ValueError(
+            f"expected a function for --load {name}, got {type(error).__name__}: {error}; the "
+            "module must be in this folder or installed"
+        ) from error
+    if not callable(loaded):
+        raise ValueError(
+            f"expected a function for --load {name}, got {type(loaded).__name__}; name one that "
+            "returns the model of a path"
+        )
+    return loaded
 
 
 def _of_loads(options: SweepOptions) -> Selection:

@@ -54,6 +54,8 @@ LIGHTNING = ".ckpt"
 _LAST = re.compile(r"last(-v\d+)?\.ckpt")
 _LONGEST_METADATA = 1 << 28
 _FILES = (LIGHTNING, GGUF)
+_LOADED = {".pt", ".pth", ".bin", ".safetensors"}
+"""Suffixes of files that a function of the user's may load, beside Lightning's."""
 _WEIGHTS = {".safetensors", ".bin", ".json", *_FILES}
 
 
@@ -87,7 +89,7 @@ class Target:
     def origin(self) -> str:
         """repository@commit, or the path; the repository alone if the checkpoint is missing."""
         if self.path is not None:
-            return "" if self.load else str(self.path)
+            return "" if self.load and not self.commit else str(self.path)
         return "@".join(filter(None, [self.repository, self.commit]))
 
     def __str__(self) -> str:
@@ -541,6 +543,45 @@ def find_checkpoints(
         for _, at in sorted(by_step.items())
     ]
     return Selection(run, tuple(targets), unmatched=tuple(dict.fromkeys(unused)))
+
+
+def find_own_files(
+    folder: str | Path, run: str | None = None, pattern: str | None = None
+) -> Selection:
+    """Return the checkpoints in a folder that a function of the user's loads: Lightning files, else
+    files of weights and folders with a step in their names; or a single file.
+
+    The arguments are those of :func:`find_checkpoints`.
+    """
+    folder = Path(folder).absolute()
+    run = run or "/".join(folder.resolve().parts[1:][-2:])
+    inside = [folder] if folder.is_file() else sorted(folder.glob("[!.]*"))
+    lightning = [path for path in inside if path.suffix == LIGHTNING]
+    named = (
+        parse_revision(path.stem if path.is_file() else path.name, pattern or DEFAULT_PATTERN)
+        for path in inside
+    )
+    targets = _without_repetition([_lightning(path) for path in lightning]) or [
+        replace(target, path=path, revision=path.name)
+        for path, target in zip(inside, named, strict=True)
+        if target is not None and (path.is_dir() or path.suffix in _LOADED)
+    ]
+    if not targets and (folder / "checkpoints").is_dir():
+        return find_own_files(folder / "checkpoints", run, pattern)
+    if not targets:
+        raise ValueError(
+            f"expected .ckpt files, or files of weights or folders with a step in their names, in "
+            f"{folder}, got none; give the folder that contains them, or say where the number is, "
+            "as in --pattern '.*?(?P<step>[0-9]+).*'"
+        )
+    require_distinct_steps([(at.step, str(at.path)) for at in targets], "sweep them separately")
+    return Selection(
+        run,
+        tuple(
+            replace(at, run=run, weights_kind=None, commit=_fingerprint(Path(str(at.path))))
+            for at in sorted(targets, key=lambda at: at.step)
+        ),
+    )
 
 
 def _is_named_by_step(folder: Path) -> bool:

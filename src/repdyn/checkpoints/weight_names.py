@@ -63,7 +63,7 @@ _QUANTISED = re.compile(
     r"|scaled_fp8|comfy_quant|\w*amax)"
 )
 _BIAS = re.compile(r"(.*[._])?bias")
-BY_CODE = (
+_BY_CODE = (
     "or load the model by code of your own, repdyn.sweep([(step, load), ...], probe=...), where "
     "load() returns it"
 )
@@ -154,7 +154,7 @@ def require_known_names(
         raise CheckpointError(
             f"expected a checkpoint of which {type(model).__name__} uses every weight, got "
             f"{len(inside)} that it does not have: {shorten_list(inside)}; {cause}: mend it, "
-            f"{BY_CODE}"
+            f"{_BY_CODE}"
         )
     around = prefix.removesuffix(base)
     if strange := [name for name in beside if not _is_head(name.removeprefix(around))]:
@@ -282,7 +282,7 @@ def _require_one_model(model: PreTrainedModel, outside: Iterable[str], prefix: s
         if other is not None:
             raise CheckpointError(
                 f"expected the weights of one model, got two, {prefix}* and "
-                f"{name.removesuffix(other)}*; save the one to be measured alone, {BY_CODE}"
+                f"{name.removesuffix(other)}*; save the one to be measured alone, {_BY_CODE}"
             )
 
 

@@ -42,7 +42,6 @@ from repdyn.checkpoints.hub import (
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.other_weights import warn_of_other_weights
 from repdyn.checkpoints.weight_names import (
-    BY_CODE,
     missing_weights,
     require_all_weights,
     require_known_names,
@@ -60,6 +59,11 @@ _WRAPPERS = re.compile(
     r"(?<![^.])(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
 )
 """What wrappers of torch, also around single blocks, put before or into the names of weights."""
+
+OF_ONES_OWN = (
+    "or measure a class of your own by repdyn sweep FOLDER --load module:function, where "
+    "function(path) returns the model"
+)
 
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
@@ -227,7 +231,7 @@ def load_lightning(path: Path, *, raw: bool = False, attention: str | None = Non
     ``attention`` names another implementation than the default.
     """
     with model_errors(
-        f"it does not load as a checkpoint of repdyn.models.LanguageModel: mend it, {BY_CODE}"
+        f"it does not load as a checkpoint of repdyn.models.LanguageModel: mend it, {OF_ONES_OWN}"
     ):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
@@ -258,7 +262,7 @@ def _weights_of(model: nn.Module, stored: Mapping[str, torch.Tensor]) -> dict[st
         raise CheckpointError(
             "expected the weights of one LanguageModel, each behind the same prefix, got "
             f"{begins}: {len(lacking)} of its {len(names)} weights are not there, and "
-            f"{len(unused)} others are: {shorten_list(unused)}; mend them, {BY_CODE}"
+            f"{len(unused)} others are: {shorten_list(unused)}; mend them, {OF_ONES_OWN}"
         )
     return {name: plain[prefix + name] for name in names}
 

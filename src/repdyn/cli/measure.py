@@ -19,7 +19,7 @@ from repdyn.checkpoints.options import SharedOptions, SweepOptions
 from repdyn.cli.options import Json, print_json
 from repdyn.cli.tables import print_audits, print_plans, print_suites, say, warn
 from repdyn.utils.arguments import Count, Destination, ModelOptions, Output, Place
-from repdyn.utils.printing import Lossy
+from repdyn.utils.printing import Lossy, shorten_list
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
@@ -59,6 +59,7 @@ def sweep(
       repdyn sweep --suite pythia-70m --revisions log --max-disk 2GB
       repdyn sweep runs/quickstart/TIME          a run's own checkpoints
       repdyn sweep FOLDER --like RUN             measured as another run was live
+      repdyn sweep FOLDER --load mine:load       a class of your own, def load(path) in mine.py
       repdyn sweep FOLDER --export wandb         one W&B run for each model
       repdyn sweep --suite pythia-70m --engine ray --workers 4
       repdyn sweep --suite pythia-70m --store s3://bucket/sweeps
@@ -142,9 +143,13 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
 
 
 def _status(problems: Sequence[str]) -> int:
-    """Print why checkpoints were not measured, and return the exit status."""
+    """Print why checkpoints were not measured, each reason once, and return the exit status."""
+    by_reason: dict[str, list[str]] = {}
     for problem in problems:
-        warn(f"not measured: {problem}")
+        name, _, reason = problem.partition(": ")
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        warn(f"not measured: {shorten_list(names)}: {reason}")
     return FAILED if problems else 0
 
 

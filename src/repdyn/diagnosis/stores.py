@@ -16,6 +16,7 @@ from repdyn.tables.frames import design_names
 from repdyn.tables.runs import in_comparison_order, is_measured, run_labels, select, short_names
 from repdyn.tables.seeds import SeedGroup, seed_groups
 from repdyn.tables.style import of_stack
+from repdyn.utils.printing import shorten_list
 
 _UNSHOWN = {
     *(
@@ -62,6 +63,23 @@ def described_runs(
     return described_rows(selected_rows(stores_of(stores), runs, probe), seeds)
 
 
+def _nothing_measured(frames: Iterable[pd.DataFrame]) -> str:
+    """Return what to say of runs without a measurement: why their checkpoints failed, each reason
+    once."""
+    steps: dict[str, list[str]] = {}
+    for rows in frames:
+        failures = rows.loc[rows["reason"].notna(), ["step", "reason"]].drop_duplicates()
+        for step, reason in failures.itertuples(index=False):
+            steps.setdefault(reason, []).append(str(step))
+    if not steps:
+        return "expected runs with measurements, got none; measure at least one checkpoint first"
+    listed = "; ".join(f"step {shorten_list(of)}: {reason}" for reason, of in steps.items())
+    return (
+        f"expected runs with measurements, got failures alone: {listed}; mend that, then repeat "
+        "the sweep with --retry-failed"
+    )
+
+
 def described_rows(
     found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | None = None
 ) -> DescribedRuns:
@@ -76,9 +94,7 @@ def described_rows(
         for key, rows in found.items()
     }
     if not (measured := {name: rows for name, rows in frames.items() if is_measured(rows)}):
-        raise ValueError(
-            "expected runs with measurements, got none; measure at least one checkpoint first"
-        )
+        raise ValueError(_nothing_measured(frames.values()))
     labels, keys = run_labels(measured), {name: key for key, name in names.items()}
 
     def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
