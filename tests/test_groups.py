@@ -24,7 +24,7 @@ each_kernel = pytest.mark.parametrize(
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def multiplied(request, monkeypatch):
-    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: request.param)
+    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda points: request.param)
 
 
 @pytest.mark.usefixtures("multiplied")

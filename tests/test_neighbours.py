@@ -1,10 +1,13 @@
+import time
+
 import numpy as np
 import pytest
 import torch
 from hostile import HOSTILE, naive_nearest, nearest_distances
 
-from repdyn.kernels import Cloud, neighbours
+from repdyn.kernels import Cloud, candidates, neighbours, two_nn
 from repdyn.kernels.cloud import Frame, unit_scale
+from repdyn.kernels.neighbours import nearest_neighbours
 
 
 def _too_close():
@@ -52,7 +55,7 @@ def test_points_of_one_group_are_no_neighbours(name):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monkeypatch):
-    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: torch.float32)
+    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda points: torch.float32)
     points = Cloud(HOSTILE[name]()).distinct.points
     np.testing.assert_allclose(
         _sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-10
@@ -176,3 +179,46 @@ def test_scores_of_points_far_from_the_centre_have_a_margin(spread):
     x[:200, 0] += 1
     x[200:, 0] -= 1
     np.testing.assert_allclose(nearest_distances(x), naive_nearest(x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_neighbour_depends_on_the_product_that_is_taken(name, monkeypatch):
+    """A product is taken by its time, which is another in every process."""
+    cloud = Cloud(HOSTILE[name]())
+    points = cloud.distinct.points
+    k = min(16, len(points) - 1)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        monkeypatch.setattr(candidates, "fastest_dtype", lambda points, dtype=dtype: dtype)
+        distances, indices = nearest_neighbours(points, k)
+        results.append((distances, indices, two_nn(Cloud(points))))
+    for in_float32, in_bfloat16 in zip(*results, strict=True):
+        assert torch.equal(in_float32.nan_to_num(), in_bfloat16.nan_to_num())
+
+
+@pytest.mark.parametrize("slower", [torch.float32, torch.bfloat16], ids=str)
+def test_the_product_is_the_one_that_takes_less_time(slower, monkeypatch):
+    """It was bfloat16 wherever the processor lists instructions for it, some of which are slow."""
+    products = []
+
+    def timed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        products.append(x.dtype)
+        time.sleep(0.01 if x.dtype == slower else 0)
+        return x @ y.T
+
+    monkeypatch.setattr(candidates, "product", timed)
+    monkeypatch.setattr(candidates, "_CHOSEN", {})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    candidates._faster_on_cpu.cache_clear()
+    points = torch.zeros(4096, 130)
+    try:
+        chosen = candidates.fastest_dtype(points)
+        assert {chosen, slower} == {torch.float32, torch.bfloat16}
+        assert str(chosen).removeprefix("torch.") in candidates.chosen_products()
+        n_tried = len(products)
+        # once a process; and not for a few points, which take less time than the trial
+        assert candidates.fastest_dtype(points) == chosen
+        candidates.fastest_dtype(points[:200])
+        assert len(products) == n_tried
+    finally:
+        candidates._faster_on_cpu.cache_clear()

@@ -1,7 +1,7 @@
 """Candidates for the nearest neighbours of each point, from one approximate product with a rigorous
 error bound.
 
-Every point is rounded to bfloat16 where the device multiplies that fast, else to float32, with its
+Every point is rounded to bfloat16 where the device multiplies it faster, else to float32, with its
 squared norm in extra columns, so that the product of two tiles of points is a tile of squared
 distances. Only tiles on or above the diagonal are computed: each is used along its rows and along
 its columns. A point's k-th best score so far, plus a bound on all rounding errors, is a limit that
@@ -12,6 +12,9 @@ not neighbours: they are sorted next to each other and masked along the diagonal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -36,6 +39,12 @@ _PADDING_SCORE = 1e30
 # a coordinate with this many times the mean square is split in two: rounding it would widen the
 # margin of all others
 _DOMINANT = 16
+# multiplications, for which a CPU takes some ten milliseconds, from which on it is worth trying
+# which of two products is faster
+_WORTH_TRYING = 1 << 31
+# those of a product that is tried, half a millisecond, and how often each is
+_TRIED = 1 << 25
+_N_TRIALS = 3
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Candidates:
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
     """Find the points that could be among the k nearest neighbours of each point; arguments as for
     :func:`repdyn.kernels.neighbours.nearest_neighbours`."""
-    rounded = RoundedPoints(points, fastest_dtype(points.device), groups)
+    rounded = RoundedPoints(points, fastest_dtype(points), groups)
     n = len(points)
     lists = _CandidateLists(rounded, k)
     for start in range(0, rounded.n_padded, _ROWS):
@@ -91,18 +100,65 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
     )
 
 
-def fastest_dtype(device: torch.device) -> torch.dtype:
-    """Return the floating dtype whose products are fastest on a device; bfloat16 only if it is
-    supported natively.
+def fastest_dtype(points: Tensor) -> torch.dtype:
+    """Return the floating dtype, bfloat16 or float32, in which the device of points (n, dim)
+    multiplies such points fastest.
+
+    A CPU that lists instructions for bfloat16 may still be slower with them, so that both products
+    are tried there, once a process for each number of threads and class of dim, in some ten
+    milliseconds; a cloud too small to be worth that takes bfloat16. No distance depends on the
+    choice: those of the candidates are computed from the points.
     """
-    if device.type == "cuda":
-        fast = torch.cuda.get_device_capability(device) >= (8, 0)
-    else:
-        # older versions of torch do not report capabilities
-        is_known = device.type == "cpu" and hasattr(torch.cpu, "get_capabilities")
-        capabilities = torch.cpu.get_capabilities() if is_known else {}
-        fast = any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
-    return torch.bfloat16 if fast else torch.float32
+    n, dim = points.shape
+    if points.is_cuda:
+        is_native = torch.cuda.get_device_capability(points.device) >= (8, 0)
+        return torch.bfloat16 if is_native else torch.float32
+    # older versions of torch do not report capabilities
+    is_reported = points.device.type == "cpu" and hasattr(torch.cpu, "get_capabilities")
+    capabilities = torch.cpu.get_capabilities() if is_reported else {}
+    if not any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16")):
+        return torch.float32
+    if n * n * dim < _WORTH_TRYING:
+        return torch.bfloat16
+    # powers of two: a product of 700 coordinates is as that of 512
+    return _faster_on_cpu(1 << (dim.bit_length() - 1), torch.get_num_threads())
+
+
+@cache
+def _faster_on_cpu(dim: int, n_threads: int) -> torch.dtype:
+    """Return the dtype of the faster product of points of ``dim`` coordinates on this CPU, by
+    trying both, with the number of threads that torch uses now.
+    """
+    n_rows = max(isqrt(_TRIED // dim), 16)
+    # the time does not depend on the numbers
+    factors = {
+        dtype: torch.ones(n_rows, dim, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)
+    }
+    seconds: dict[torch.dtype, list[float]] = {dtype: [] for dtype in factors}
+    # the first product compiles; by turns, so that what slows the process down slows both
+    for _ in range(1 + _N_TRIALS):
+        for dtype, factor in factors.items():
+            start = perf_counter()
+            product(factor, factor)
+            seconds[dtype].append(perf_counter() - start)
+    fastest = min(seconds, key=lambda dtype: min(seconds[dtype][1:]))
+    _CHOSEN[f"{dim} to {2 * dim - 1} coordinates, threads: {n_threads}"] = fastest
+    return fastest
+
+
+_CHOSEN: dict[str, torch.dtype] = {}
+
+
+def chosen_products() -> str:
+    """Return in words which products were found to be the fastest by trying in this process; ""
+    where none were tried.
+
+    Example:
+        >>> isinstance(chosen_products(), str)
+        True
+    """
+    chosen = sorted(_CHOSEN.items())
+    return "; ".join(f"{str(dtype).removeprefix('torch.')} ({what})" for what, dtype in chosen)
 
 
 class RoundedPoints:

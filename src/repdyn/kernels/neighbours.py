@@ -349,15 +349,30 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     limit = pairs.rounded.max_score(reach * pairs.rounded.scale, slice(n))
     rest = (pairs.scores <= limit[first]).index_fill_(0, best, False).nonzero().flatten()
     distances[rest] = pair_distances(points, first[rest], second[rest])
-    distances, order = distances.sort()
-    first, by_first = first[order].sort(stable=True)
+    order = _nearest_first(first, second, distances)
     result = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
-    result.distances[first[best], rank[best]] = distances[by_first][best]
-    result.indices[first[best], rank[best]] = second[order[by_first[best]]]
+    result.distances[first[best], rank[best]] = distances[order[best]]
+    result.indices[first[best], rank[best]] = second[order[best]]
     rows = (~pairs.complete).nonzero().flatten()
     if len(rows):
         result.distances[rows], result.indices[rows] = neighbours_of(rows, points, k, groups=groups)
     return result
+
+
+def _nearest_first(first: Tensor, second: Tensor, distances: Tensor) -> Tensor:
+    """Return the order of pairs, sorted by their first point, that sorts them by distance too, and
+    pairs of one distance by their second point: by nothing that depends on a product's rounding.
+    """
+    order = distances.argsort()
+    order = order[first[order].argsort(stable=True)]
+    if distances.device.type == "cpu":
+        ascending = distances[order]
+        is_tied = (ascending[1:] == ascending[:-1]) & (first[1:] == first[:-1])
+        if not bool((is_tied & ascending[1:].isfinite()).any()):
+            return order
+    order = second.argsort()
+    order = order[distances[order].argsort(stable=True)]
+    return order[first[order].argsort(stable=True)]
 
 
 def neighbours_of(
@@ -431,14 +446,17 @@ def _search(
     # the column of the point itself, infinite, is the last one where nothing was left out
     values, candidates = scores.topk(n_candidates + 1, largest=False)
     first = rows.repeat_interleave(n_candidates)
-    distances = pair_distances(points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
+    # in order of their numbers, which decides among points of one distance
+    candidates, by_number = candidates[:, :-1].sort(1)
+    distances = pair_distances(points, first, candidates.flatten()).view(len(rows), -1)
     # a group may leave fewer real candidates than columns
-    distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
-    nearest, best = distances.topk(k, largest=False)
+    distances.masked_fill_(values.gather(1, by_number).isinf(), torch.inf)
+    ascending, order = distances.sort(dim=1, stable=True)
+    nearest = ascending[:, :k]
     proven = _is_proven(
         points.shape[1], _squares(left), nearest[:, -1] * frame.scale, values[:, -1]
     )
-    return Neighbours(nearest, candidates.gather(1, best)), proven
+    return Neighbours(nearest, candidates.gather(1, order[:, :k])), proven
 
 
 def _is_proven(dim: int, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:

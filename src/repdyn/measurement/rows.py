@@ -19,6 +19,7 @@ from repdyn.kernels import (
     near_duplicate_share,
     same_group_share,
 )
+from repdyn.kernels.candidates import chosen_products
 from repdyn.kernels.neighbours import resolved
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
@@ -183,6 +184,14 @@ def _rows_of_metric(
             for head, batches in of_heads
         ),
     ]
+
+
+def provenance_of_process() -> dict[str, str]:
+    """Return what this process chose by trying, for a logger's hyperparameters: no value depends on
+    it, so that no row has it.
+    """
+    products = chosen_products()
+    return {"neighbour_product": products} if products else {}
 
 
 def _interval_of_one_cloud(

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
+from repdyn.measurement.rows import provenance_of_process
 from repdyn.probe import Probe
 from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
 from repdyn.report import PAGE
@@ -371,6 +372,7 @@ class Views:
         frame = store.to_pandas(self._run_id, categorical=True)
         known = provenance(store, frame.loc[frame["probe"] == self._options["probe"]])
         known.pop("tokens_seen", None)  # they grow
+        known |= provenance_of_process()
         config = self._config | named_config(known, self._options["prefix"])
         self._loggers.each(lambda target: target.log_config(config))
 

@@ -29,7 +29,7 @@ def missed(points, k, found, groups=None):
 
 @pytest.fixture(params=DTYPES, ids=str)
 def dtype(request, monkeypatch):
-    monkeypatch.setattr(candidates, "fastest_dtype", lambda device: request.param)
+    monkeypatch.setattr(candidates, "fastest_dtype", lambda points: request.param)
     return request.param
 
 
