@@ -22,6 +22,7 @@ from scipy import stats
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
+from repdyn.diagnosis import stacks_of_run
 from repdyn.tables.continuity import (
     losses_out_of_line,
     repeated_values,
@@ -634,3 +635,16 @@ def test_the_fits_of_a_run():
     assert [fit.amplitude for fit in found.values()] == pytest.approx([300, 100], rel=1e-3)
     assert [fit.peak_step for fit in found.values()] == pytest.approx([8070.28, 823_854], rel=1e-3)
     assert all(fit.is_reported for fit in found.values())
+
+
+def test_a_run_is_shown_the_findings_on_its_kind_of_model(run):
+    """A verdict on encoders says nothing of a decoder, nor the other way round."""
+    shown = {}
+    for causal in (True, False, None):
+        (described,) = stacks_of_run(run().assign(causal=causal))
+        shown[causal] = {finding.name for finding in described.findings}
+    assert shown == {
+        True: {"bell", "growth", "dimension"},
+        False: {"uniform"},
+        None: set(MEANINGS),
+    }

@@ -38,7 +38,7 @@ from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
 from repdyn.report.sections import course_of_training
 from repdyn.report.write import as_text, packed, page_tree
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
-from repdyn.tables.findings import findings
+from repdyn.tables.findings import findings, on_kind
 from repdyn.tables.frames import grid, measurements
 
 STEPS = (0, 1, 8, 64)
@@ -96,9 +96,9 @@ def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything)
 def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     store = fill(tmp_path, make_rows())
     text = Outline(write_report(store, tmp_path / "page.html").read_text(encoding="utf-8")).text
-    judged = findings(store.to_pandas())
+    judged = on_kind(findings(store.to_pandas()), causal=True)
     signs = {"shown": "+", "not shown": "\u2212"}
-    assert {finding.verdict for finding in judged} == set(signs)
+    assert {finding.verdict for finding in judged} <= set(signs)
     for finding in judged:
         verdict = f"{signs[finding.verdict]} {finding.verdict}"
         numbers = " numbers" if finding.evidence != finding.sentence else ""
@@ -458,3 +458,12 @@ def test_the_page_is_made_inside_the_first_store_and_named_with_its_size(store, 
     )
     assert [trace["name"] for trace in read_page(path).tree["losses"]["data"]] == ["a", "b"]
     assert store.runs() == ["a", "b"]
+
+
+def test_alerts_are_counted_as_they_are_marked(tmp_path):
+    """A statement on a rule that held at three steps stands for three marks in the chart."""
+    fallen = {0: 90.0, 8: 40.0, 64: 19.0, 512: 9.0}
+    rows = make_rows(steps=tuple(fallen), dimension=lambda step, depth: fallen[step])
+    page = write_report(fill(tmp_path, rows), tmp_path / "page.html")
+    text = Outline(page.read_text(encoding="utf-8")).text
+    assert re.search(r"Alerts \(3\) Alert \(dimension halved\) at step 8, and at 2 later", text)

@@ -22,7 +22,7 @@ from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
 from repdyn.store.schema import LOSS
 from repdyn.tables.continuity import collapsed_layers
-from repdyn.tables.findings import JUDGED, Finding, findings
+from repdyn.tables.findings import JUDGED, Finding, findings, on_kind
 from repdyn.tables.frames import CLOUDS, by_stack, scalar
 from repdyn.tables.runs import MeasuredRun
 from repdyn.tables.series import MetricSeries
@@ -135,13 +135,13 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The published findings, judged; empty if none of the metrics that they are about was
-        measured on tokens.
+        """The findings published for this kind of model, judged; empty if none of the metrics that
+        they are about was measured on tokens.
         """
         is_judged = self.vectors_of == "tokens" and any(
             metric in JUDGED for metric, _ in self.series
         )
-        return findings(self.frame) if is_judged else []
+        return on_kind(findings(self.frame), self.causal) if is_judged else []
 
 
 def stacks_of_run(

@@ -29,6 +29,7 @@ from repdyn.tables.findings import (
     VERSION,
     Finding,
     findings_over_seeds,
+    on_kind,
 )
 from repdyn.tables.fits import fits_of
 from repdyn.tables.frames import failures, metrics_of, missing_values
@@ -195,7 +196,12 @@ def alerts_and_findings(data: DescribedRuns) -> Markup:
         parts.append(tag("p", f"{why}{', '.join(failed)}."))
     if judged:
         over_seeds = [
-            (group.label, findings_over_seeds([member.frame for member in group.members]))
+            (
+                group.label,
+                on_kind(
+                    findings_over_seeds([member.frame for member in group.members]), group.causal
+                ),
+            )
             for group in data.seeds
             if any(metric in JUDGED for metric, _ in group.series)
         ]
@@ -336,15 +342,27 @@ def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
     how = details("How they are judged", source, tag("dl", *terms))
     if len(judged) == 1:
         return joined([_finding_table(*judged[0]), how])
-    titles = [f"{finding.name}, {finding.subset}" for finding in judged[0][1]]
-    rows = [(label, *map(_verdict, found)) for label, found in judged]
     more = details(
         "The numbers behind the verdicts",
         *(_finding_table(label, found) for label, found in judged),
     )
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
     caption = f"Published findings, criteria version {VERSION}. {meanings}"
-    return joined([table(caption, ("run", *titles), rows), more, how])
+    return joined([_table_of_runs(caption, judged), more, how])
+
+
+def _table_of_runs(caption: str, judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
+    """Return the verdicts of several runs; a model of another kind has other findings."""
+    verdicts = [
+        {f"{finding.name}, {finding.subset}": _verdict(finding) for finding in found}
+        for _, found in judged
+    ]
+    titles = list(dict.fromkeys(title for of_run in verdicts for title in of_run))
+    rows = [
+        (label, *(of_run.get(title, "") for title in titles))
+        for (label, _), of_run in zip(judged, verdicts, strict=True)
+    ]
+    return table(caption, ("run", *titles), rows)
 
 
 def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
@@ -373,21 +391,18 @@ def _verdict(finding: Finding) -> Markup:
 
 def _alerts(runs: Sequence[DescribedRun]) -> Markup:
     """List the statements on alerts; the first few are visible, the others can be opened."""
-    told = [
-        (run, each.sentence)
-        for run in runs
-        for each in run.insights.statements
-        if each.kind == "alert"
-    ]
+    told = [(run, each) for run in runs for each in run.insights.statements if each.kind == "alert"]
     if not told:
         return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
     lines = [
-        tag("li", *([tag("b", run.label), ": "] if len(runs) > 1 else []), sentence)
-        for run, sentence in told
+        tag("li", *([tag("b", run.label), ": "] if len(runs) > 1 else []), statement.sentence)
+        for run, statement in told
     ]
     shown, hidden = lines[:MAX_ALERTS], lines[MAX_ALERTS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
-    return tag("div", tag("h3", f"Alerts ({len(told)})"), tag("ul", *shown), more, class_="alerts")
+    # as many as are marked in the charts and listed in the terminal: one at each step
+    number = sum(len(statement.steps) for _, statement in told)
+    return tag("div", tag("h3", f"Alerts ({number})"), tag("ul", *shown), more, class_="alerts")
 
 
 def _metric_table(run: DescribedRun) -> Markup:

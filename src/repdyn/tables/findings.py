@@ -97,9 +97,9 @@ MEANINGS = {
     "growth": "anisotropy grows, then stabilises (decoders)",
     "dimension": "intrinsic dimension rises, then declines (decoders)",
 }
-"""The findings by name, each with the kind of model it was published for; every one is judged on
-every model.
-"""
+"""The findings by name, each with the kind of model it was published for."""
+_OF_ENCODERS = frozenset({"uniform"})
+"""Those that were published for encoders; the others are about decoders."""
 VECTORS = {"all": "of all vectors", DISTINCT_INPUTS: "of distinct inputs"}
 """Which vectors a verdict on the dimension is about, by subset: the published convention, and that
 without repeated inputs."""
@@ -342,6 +342,14 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     return [
         replace(each, sentence=over + each.sentence, evidence=over + each.evidence)
         for each in found
+    ]
+
+
+def on_kind(found: Iterable[Finding], causal: bool | None) -> list[Finding]:
+    """Return the findings that were published for decoders, where ``causal``, or for encoders; all
+    of them for a model of unknown kind."""
+    return [
+        finding for finding in found if causal is None or causal != (finding.name in _OF_ENCODERS)
     ]
 
 

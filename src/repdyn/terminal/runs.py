@@ -27,6 +27,7 @@ from repdyn.tables.findings import (
     Finding,
     findings,
     findings_over_seeds,
+    on_kind,
 )
 from repdyn.tables.frames import CLOUDS, concatenated, missing_values
 from repdyn.tables.runs import MeasuredRun, differences
@@ -449,7 +450,7 @@ def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[s
         heading: Text.assemble(
             *(
                 (f" {MARKS[each.verdict]} ", COLOURS[each.verdict])
-                for each in found
+                for each in on_kind(found, run.causal)
                 if each.name == name
             )
         )
