@@ -14,7 +14,7 @@ from repdyn.figures.run import all_figures, heatmap, mean_over_layers, over_dept
 
 def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     frame = make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2)
-    assert len(all_figures(*measured_runs(frame))) == 35
+    assert len(all_figures(*measured_runs(frame))) == 36
     profile = over_depth(*measured_runs(frame), ["step_length"], "Step", LARGE).axes[0]
     np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
     assert profile.get_xlabel() == "layer (0 = embedding output, each to the next)"
