@@ -29,7 +29,7 @@ ALLOWED = {
     "measurement": "capture kernels metrics probe store utils",
     "alerts": "metrics store utils",
     "tables": "alerts metrics probe store utils",
-    "diagnosis": "alerts metrics store tables utils",
+    "diagnosis": "alerts metrics probe store tables utils",
     "figures": "alerts metrics store tables utils",
     "terminal": "alerts diagnosis metrics store tables utils",
     "report": "alerts diagnosis figures metrics store tables utils",

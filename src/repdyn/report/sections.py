@@ -152,15 +152,14 @@ def _card(insight: Insight) -> Markup:
 def opening(run: DescribedRun) -> dict[str, str]:
     """Return the metric and subset that the page opens a run with: those of its first alert,
     otherwise of its first statement, or the first ones. The page opens at the last step."""
-    about = [
-        each
-        for each in run.insights.statements
-        if (each.metric, each.subset or "all") in run.series
-    ]
-    alarmed = next((each for each in about if each.kind == "alert"), None)
-    if (chosen := alarmed or next(iter(about), None)) is not None:
-        return {"metric": chosen.metric, "subset": chosen.subset or "all"}
-    metric, subset = next(chosen_series(run)).key
+    alerts_first = sorted(run.insights.statements, key=lambda statement: statement.kind != "alert")
+    for statement in alerts_first:
+        key = (statement.metric or "", statement.subset or "all")
+        if key in run.series:
+            metric, subset = key
+            break
+    else:
+        metric, subset = next(chosen_series(run)).key
     return {"metric": metric, "subset": subset}
 
 
