@@ -149,7 +149,7 @@ def of_trainer(callback: Any, others: Mapping[str, Any]) -> Iterator[HeldOut]:
 
 
 class _Loader(NamedTuple):
-    """What :meth:`repdyn.Probe.from_dataset` reads of a loader."""
+    """Holds what :meth:`repdyn.Probe.from_dataset` reads of a loader."""
 
     dataset: Any
     collate_fn: Callable[[list[Any]], Any] | None

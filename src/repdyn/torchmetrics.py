@@ -11,6 +11,7 @@ They depend on the number of vectors, so compare those of equally many.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,9 @@ class _OfFeatures(Metric):
             return torch.full((), torch.nan, dtype=torch.float64, device=vectors.device)
         return self.value_of(vectors)
 
+    @abstractmethod
     def value_of(self, vectors: Tensor) -> Tensor:
-        """Return the value of vectors (n, dim)."""
-        raise NotImplementedError
+        """Return the value of vectors (n, dim) as a 0-d float64 tensor."""
 
 
 class TwoNN(_OfFeatures):

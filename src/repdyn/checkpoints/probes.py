@@ -180,7 +180,7 @@ def probe_of_all(
             own = text_probe(name, folder, config, replace(options, sequence_length=length))
         except (CheckpointError, ValueError):
             continue
-        alike = next((names for other, names in readings if _is_read_alike(own, other)), None)
+        alike = next((names for other, names in readings if _have_equal_tokens(own, other)), None)
         if alike is None:
             readings.append((own, [*group.revisions]))
         else:
@@ -192,13 +192,13 @@ def probe_of_all(
             f"other tokens, that of {shorten_list(first)} and that of {shorten_list(second)}; "
             "sweep them apart with --revisions and --name, or name one for all with --tokenizer"
         )
-    if not readings or _is_read_alike(readings[0][0], probe):
+    if not readings or _have_equal_tokens(readings[0][0], probe):
         return probe
     return readings[0][0]
 
 
-def _is_read_alike(first: Probe, second: Probe) -> bool:
-    """Return whether two probes have the same tokens, and the same special ones among them."""
+def _have_equal_tokens(first: Probe, second: Probe) -> bool:
+    """Return whether two probes have equal tokens, of which the same ones are special."""
     if not (
         torch.equal(first.lengths, second.lengths) and torch.equal(first.tokens, second.tokens)
     ):

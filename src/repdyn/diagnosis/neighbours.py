@@ -278,7 +278,7 @@ def _continued(sentence: str) -> str:
 
 @dataclass(frozen=True)
 class Nearest:
-    """What the nearest neighbour of most vectors is, at some steps; means over the blocks."""
+    """Describes what the nearest neighbour of most vectors is, by means over the blocks."""
 
     column: str
     """A key of :data:`NEAREST`."""
@@ -289,7 +289,7 @@ class Nearest:
 
     @property
     def beginning(self) -> str:
-        """The beginning of a sentence, up to a colon."""
+        """Return the beginning of a sentence, up to a colon."""
         first, last = self.by_step.index[0], self.by_step.index[-1]
         before, after = (f"{self.by_step[step]:.0%}" for step in (first, last))
         of = f"{after} of the vectors"

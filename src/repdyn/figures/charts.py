@@ -468,8 +468,15 @@ def _on_one_scale(
 def cloud_beside(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
 ) -> MetricSeries | None:
-    """Return a metric without repeated inputs, or of such a one that of all vectors, if it was
-    measured on both and has a value: charts of one show the other beside it."""
+    """Return the same metric on the other of both clouds, which charts draw beside it.
+
+    Args:
+        series: a metric on all vectors or on distinct inputs.
+        others: all series of the run.
+
+    Returns:
+        None where the other cloud was not measured or has no value.
+    """
     on_all, on_distinct = CLOUDS
     subset = {on_all: on_distinct, on_distinct: on_all}.get(series.subset, "")
     other = others.get((series.metric, subset))

@@ -362,7 +362,7 @@ class Cloud:
 
     @property
     def is_on_accelerator(self) -> bool:
-        """Whether the host launches operations on the device of the points, and waits for it."""
+        """Return whether the points are on another device than the CPU."""
         return self.x.device.type != "cpu"
 
     def _survey(self) -> None:

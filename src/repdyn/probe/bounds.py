@@ -24,7 +24,7 @@ MAX_TOKENS = MAX_WINDOWS * WINDOW_TOKENS
 
 
 class Windows(NamedTuple):
-    """Which parts of rows are windows of a probe."""
+    """Names the parts of rows that are windows of a probe."""
 
     starts: np.ndarray
     """(n_windows,) index of the first token of each, in the concatenated rows."""

@@ -41,7 +41,7 @@ _EXPECTED = "expected rows of token ids, of texts or of tensors"
 
 
 class Content(NamedTuple):
-    """What was read of a data set: one of the three."""
+    """Holds the rows of a data set, as tokens, as texts or as inputs of another kind."""
 
     n_rows: int | None
     """Number of rows of the data set; None where it does not know it."""

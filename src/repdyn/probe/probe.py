@@ -164,7 +164,7 @@ class Probe:
 
     @property
     def _cost(self) -> str:
-        """What a measurement on all tokens reads, in words."""
+        """Return in words what a measurement on all tokens reads."""
         if self.inputs is not None:
             return f"a measurement reads {len(self.lengths):,} inputs"
         needed = self.tokens_needed(self.sample("all").ravel(), causal=False)

@@ -102,7 +102,7 @@ def export_run(
 
 @dataclass(frozen=True)
 class Exported:
-    """What was exported of a run; as a text, the line that the command prints."""
+    """Describes what was exported of a run; ``str`` gives the line that the command prints."""
 
     run: str
     place: str | None = None

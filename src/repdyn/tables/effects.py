@@ -279,10 +279,10 @@ class Judgement:
 
     @property
     def sentence(self) -> str:
-        """What decides the verdict, with its intervals, then the other changes without theirs.
+        """Return what decides the verdict, with its intervals, then the other changes.
 
-        One part that is not shown decides, of a verdict left open all parts that are open do, and
-        of one that is shown all parts.
+        A claim that is not shown decides alone. Of a verdict that is left open, all open claims
+        decide; of one that is shown, all claims.
         """
         deciding = [str(claim) for claim in self.claims if claim.verdict == self._claimed]
         others = [claim.sentence for claim in self.claims if claim.verdict != self._claimed]
@@ -302,7 +302,7 @@ class Judgement:
 
     @property
     def _objections(self) -> list[str]:
-        """What leaves a finding open that everything else shows."""
+        """Return the objection that leaves a finding open although all claims are shown."""
         return [self.objection] if self.objection and self._claimed == "shown" else []
 
     @property

@@ -335,12 +335,15 @@ def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
         of = f"all {len(found)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
         yield Text.assemble((first.verdict, f"bold {COLOURS[first.verdict]}"), f": {of}")
         differ = any(finding.summary != first.summary for finding in others)
-        yield Padding(Text(f"{first.subset}: " * differ + first.summary, style="dim"), (0, 0, 0, 2))
+        subset = f"{first.subset}: " if differ else ""
+        yield Padding(Text(f"{subset}{first.summary}", style="dim"), (0, 0, 0, 2))
 
 
 def _told_together(finding: Finding) -> tuple[str, ...]:
-    """Return what findings share that are told in one line; both clouds of a dimension have one
-    each, since what they do may differ under the same verdict."""
+    """Return a key that is equal for findings that share a line.
+
+    Both clouds of a dimension have a line each, since they may differ under the same verdict.
+    """
     of_one_cloud = (finding.subset,) if finding.name == "dimension" else ()
     return (finding.name, finding.verdict, *of_one_cloud)
 

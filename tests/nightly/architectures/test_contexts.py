@@ -55,4 +55,5 @@ def test_a_sequence_as_long_as_the_context_goes_through(architecture):
     length = context_length(model.config, NO_LIMIT)
     ids = torch.full((1, length), 5)
     with torch.no_grad():
-        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    assert output[0].shape[:2] == (1, length)
