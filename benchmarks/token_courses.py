@@ -4,14 +4,16 @@
     OMP_NUM_THREADS=1 python -m benchmarks.token_courses grid
     python -m benchmarks.token_courses judge
 
-DATA is a folder with enwiki_extract.txt.xz. Brute force in float64, with the clouds of
-nearest_tokens.py. Rows are written after each checkpoint; the same command goes on with what is
-left. The last judges both tables by docs/neighbours/criteria_again.md, into signs.csv.
+DATA is a folder with enwiki_extract.txt.xz; --text takes another text, a file of enwik8 (.gz),
+whose rows go to courses_enwik8.csv. Brute force in float64, with the clouds of nearest_tokens.py.
+Rows are written after each checkpoint; the same command goes on with what is left. The last judges
+both tables by docs/neighbours/criteria_again.md, into signs.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,7 @@ NEAR = 0.1
 """Largest fraction of near duplicates of a cloud that has a value."""
 MARGIN = np.log(1.1)
 COURSES = OUTPUT / "courses.csv"
+OTHER_TEXT = OUTPUT / "courses_enwik8.csv"
 GRID = OUTPUT / "grid.csv"
 SIGNS = OUTPUT / "signs.csv"
 Verdict = dict[str, object]
@@ -65,8 +68,14 @@ Verdict = dict[str, object]
 
 def courses(options: argparse.Namespace) -> None:
     """Train each model with each seed and measure its clouds at STEPS, unless that is done."""
-    text = wikipedia(options.data)
-    rows = pd.read_csv(COURSES).to_dict("records") if COURSES.exists() else []
+    table = COURSES
+    if options.text is None:
+        text = wikipedia(options.data)
+    else:
+        table = OTHER_TEXT
+        text = gzip.decompress(options.text.read_bytes()).decode(errors="ignore")
+    rows = pd.read_csv(table).to_dict("records") if table.exists() else []
+    held_out = slice(len(text) // 2, 6_000_000)
     finished = {(row["vocabulary"], row["positions"], row["seed"]) for row in rows if row["last"]}
     start = time.monotonic()
     for seed in options.seeds:
@@ -78,12 +87,12 @@ def courses(options: argparse.Namespace) -> None:
             rows = [row for row in rows if {name: row[name] for name in model} != model]
             encode = tokenized(n_tokens, text)
             training = encode(text[:1_500_000])
-            windows = cut(encode(text[3_000_000:6_000_000]), LENGTH, N)
+            windows = cut(encode(text[held_out]), LENGTH, N)
             decoder = tiny_model(positions, n_tokens, seed)
             for step in trained(decoder, training, seed):
                 for values in clouds(decoder, windows):
                     rows.append({**model, "step": step, **values, "last": step == STEPS[-1]})
-                pd.DataFrame(rows).to_csv(COURSES, index=False, float_format="%.5g")
+                pd.DataFrame(rows).to_csv(table, index=False, float_format="%.5g")
                 print(f"{time.monotonic() - start:.0f} s: {model}, step {step}", flush=True)
 
 
@@ -239,6 +248,7 @@ def main() -> None:
     )
     parser.add_argument("study", choices=["courses", "grid", "judge"])
     parser.add_argument("--data", type=Path, help="folder with the text")
+    parser.add_argument("--text", type=Path, help="another text (default: that in DATA)")
     names = [f"{n_tokens}-{positions}" for n_tokens, positions in MODELS]
     parser.add_argument("--only", nargs="+", choices=names, help="models (default: all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
