@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from machine import facts
 
-from repdyn.recipes.criteria import Phases, turning_points
-from repdyn.tables.effects import Estimate
+from repdyn.lab.recipes.criteria import Phases, turning_points
+from repdyn.views.tables.effects import Estimate
 
 POINTS = 24
 MORE = {

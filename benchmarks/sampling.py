@@ -42,8 +42,8 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels.two_nn import SHARED_NEIGHBOURS
 from repdyn.models import LanguageModel, objective_of
+from repdyn.probe.corpus import load_corpus
 from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, Design
-from repdyn.text.corpus import load_corpus
 
 METRICS = ("anisotropy", "two_nn", "norm", "alignment", "step_cosine")
 CALIBRATION = ("decoder-0", "decoder-60", "gpt2-300")

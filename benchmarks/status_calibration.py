@@ -33,11 +33,11 @@ from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.models import build_model
+from repdyn.probe.corpus import load_corpus
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row, to_table
-from repdyn.text.corpus import load_corpus
+from repdyn.views.judging import DescribedRun, stacks_of_run
 
 STEPS, EVERY, WARMUP = 300, 10, 20
 BATCH, LENGTH = 16, 64

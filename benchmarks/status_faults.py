@@ -70,8 +70,8 @@ from tqdm import tqdm
 from repdyn import Probe
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model, objective_of
+from repdyn.probe.corpus import load_corpus
 from repdyn.store.schema import VALIDATION_LOSS
-from repdyn.text.corpus import load_corpus
 
 STEPS, WARMUP, LENGTH = 150, 15, 64
 SOUND, TWINS = 60, 4

@@ -30,7 +30,7 @@ from matplotlib.axes import Axes
 from repdyn import Probe, Tracker, open_store
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
-from repdyn.text.corpus import builtin_corpus
+from repdyn.probe.corpus import builtin_corpus
 
 MODELS = {"gpt2": "learned positions (GPT-2)", "gpt_neox": "rotary positions (GPT-NeoX)"}
 """Titles by the family of the model."""

@@ -27,11 +27,11 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from repdyn import open_store
-from repdyn.explorer.app import build, launch
-from repdyn.explorer.session import Session
-from repdyn.reading import LoadedModel, load_model
-from repdyn.report import write_report
+from repdyn.activations import LoadedModel, load_model
+from repdyn.lab.explorer.app import build, launch
+from repdyn.lab.explorer.session import Session
 from repdyn.utils.arguments import SENTENCES
+from repdyn.views.report import write_report
 
 DOCS = Path(__file__).parent
 REPORTS = {

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
 from repdyn.metrics.metric import written
-from repdyn.tables.style import by_family
-from repdyn.terminal.metric_list import range_text
+from repdyn.views.console.metric_list import range_text
+from repdyn.views.tables.style import by_family
 
 _CAPTURES = {
     "following": "next layer",

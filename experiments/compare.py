@@ -22,8 +22,8 @@ from experiments.analyze import analyze, percent, percent_range, read_rows
 from experiments.effects import PRIMARY, STATISTICS
 from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, NO_SINK, interval
-from repdyn.figures.drawing import save
-from repdyn.tables.style import styled
+from repdyn.views.figures.drawing import save
+from repdyn.views.tables.style import styled
 
 COMPARED = (*STATISTICS, "sink")
 """The sink is what first positions add: the growth on all tokens less that of ``no_sink``."""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.effects import ANISOTROPY, DIMENSION, RunRows
 from experiments.inference import MARGIN, Test, Verdict, interval
-from repdyn.tables.style import styled
+from repdyn.views.tables.style import styled
 
 COLOURS = {
     "causal": "#004C7F",

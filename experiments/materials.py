@@ -22,7 +22,7 @@ from repdyn import Probe
 from repdyn.data.datamodule import HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN, TextDataModule
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import objective_of
-from repdyn.text.corpus import load_corpus
+from repdyn.probe.corpus import load_corpus
 from repdyn.utils.files import write_atomically
 
 PAD, BOS, MASK = "[PAD]", "[BOS]", "[MASK]"

@@ -37,9 +37,9 @@ from torch import nn
 from transformers import AutoModel
 
 import repdyn
+from repdyn.lab.studies.panels import series_colour
 from repdyn.store.schema import COLUMNS
-from repdyn.studies.panels import series_colour
-from repdyn.tables.findings import Finding, findings
+from repdyn.views.tables.findings import Finding, findings
 
 PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
 SUBSETS = {

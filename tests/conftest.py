@@ -106,7 +106,7 @@ def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training
     does.
     """
-    for view in ("repdyn.publish.results.show_run", "repdyn.report.write_report"):
+    for view in ("repdyn.views.publish.results.show_run", "repdyn.views.report.write_report"):
         monkeypatch.setattr(view, lambda *_, **__: None)
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from repdyn.explorer.session import Session
-    from repdyn.reading import LoadedModel
+    from repdyn.activations import LoadedModel
+    from repdyn.lab.explorer.session import Session
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}
 MARKUP = ("<script>alert(1)</script>", "${alert(2)}", "{{value}}")
@@ -58,7 +58,7 @@ def load(save_model) -> Callable[..., LoadedModel]:
 @pytest.fixture
 def session(load) -> Session:
     """An encoder and a decoder side by side."""
-    from repdyn.explorer.session import Session
+    from repdyn.lab.explorer.session import Session
 
     return Session(
         [load("an encoder", "bert"), load("a decoder", "gpt_neox")], nearest=3, max_tokens=40
@@ -78,7 +78,7 @@ def save_with_markup(
 
 
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
-    from repdyn.reading import load_models
+    from repdyn.activations import load_models
 
     defaults = {
         "revisions": (),

@@ -25,8 +25,8 @@ from repdyn.checkpoints.targets import Task
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS
+from repdyn.probe.corpus import builtin_corpus
 from repdyn.store import Store
-from repdyn.text.corpus import builtin_corpus
 
 SCRIPT = Path(__file__).parents[1] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
@@ -76,7 +76,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     # or it would end this process rather than wait for a download that it has given up
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
     # a tenth of the text is more than enough, and tokenized in a tenth of the time
-    monkeypatch.setattr("repdyn.text.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
+    monkeypatch.setattr("repdyn.probe.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]
@@ -96,9 +96,9 @@ def shown(monkeypatch) -> list[list[str]]:
     """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
     monkeypatch.setattr(
-        "repdyn.publish.results.show_store", lambda store, names: runs.append(names)
+        "repdyn.views.publish.results.show_store", lambda store, names: runs.append(names)
     )
-    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.views.report.write_report", lambda _, path: path)
     return runs
 
 

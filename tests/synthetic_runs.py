@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
-from repdyn.diagnosis import DescribedRun, stacks_of_run
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import COLUMNS, Row, code_of_text, to_table
-from repdyn.tables.runs import in_comparison_order, is_measured, run_labels, split
+from repdyn.views.judging import DescribedRun, stacks_of_run
+from repdyn.views.tables.runs import in_comparison_order, is_measured, run_labels, split
 
 
 def measured_runs(frame: pd.DataFrame) -> list[DescribedRun]:

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 from synthetic_runs import make_failures, make_row, make_run, make_scalar, measured_runs, to_frame
 
-from repdyn.alerts import (
+from repdyn.store.schema import too_few_distinct
+from repdyn.views.alerts import (
     RULES,
     Rule,
     applies,
@@ -20,13 +21,12 @@ from repdyn.alerts import (
     stored_rules,
     write_rules,
 )
-from repdyn.diagnosis import described_runs, stacks_of_run
-from repdyn.figures.charts import MARKED
-from repdyn.figures.run import heatmap
-from repdyn.store.schema import too_few_distinct
-from repdyn.tables.style import ALERT_COLOUR
-from repdyn.tables.texts import alert_lines
-from repdyn.terminal.runs import print_alerts, print_summary
+from repdyn.views.console.runs import print_alerts, print_summary
+from repdyn.views.figures.charts import MARKED
+from repdyn.views.figures.run import heatmap
+from repdyn.views.judging import described_runs, stacks_of_run
+from repdyn.views.tables.style import ALERT_COLOUR
+from repdyn.views.tables.texts import alert_lines
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):

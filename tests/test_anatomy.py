@@ -21,10 +21,10 @@ from transformers import (
 
 from repdyn import layer_states
 from repdyn.cli.main import main
-from repdyn.studies import embedding_tables as tables
-from repdyn.studies import table_geometry as geometry
-from repdyn.studies.anatomy import followed
-from repdyn.studies.embedding_tables import (
+from repdyn.lab.studies import embedding_tables as tables
+from repdyn.lab.studies import table_geometry as geometry
+from repdyn.lab.studies.anatomy import followed
+from repdyn.lab.studies.embedding_tables import (
     NO_POSITION,
     NO_TOKEN,
     UNUSED_TOKEN,
@@ -38,8 +38,8 @@ from repdyn.studies.embedding_tables import (
     pair_values,
     sample_pairs,
 )
-from repdyn.studies.panels import plane_table, planes
-from repdyn.studies.paths import (
+from repdyn.lab.studies.panels import plane_table, planes
+from repdyn.lab.studies.paths import (
     CLEAR,
     TokenTrajectory,
     by_offset,
@@ -157,7 +157,7 @@ def test_the_kinds_of_tokens():
 
 def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
     monkeypatch.setattr(
-        "repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 2)
+        "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 2)
     )  # without UMAP
     vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
     labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
@@ -513,12 +513,12 @@ def named(figures, folder):
 
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+        "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
     )  # others are slow
     monkeypatch.setattr(
-        "repdyn.studies.anatomy.find_spec", lambda name: None
+        "repdyn.lab.studies.anatomy.find_spec", lambda name: None
     )  # loops are tested alone
-    monkeypatch.setattr("repdyn.studies.study.save", named)
+    monkeypatch.setattr("repdyn.lab.studies.study.save", named)
     folder = save_model("small")
     output = tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)

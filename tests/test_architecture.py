@@ -15,40 +15,69 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "repdyn"
 
-# The rooms of the package from the ground up, and which of the rooms before them each may import.
-ALLOWED = {
+# The three parts of the package. Core measures, and imports neither of the others; views show what
+# is stored; the lab is made of both. In each the rooms stand from the ground up, with the rooms
+# before them, of this part or of one below, which each may import.
+CORE = {
     "utils": "",
     "kernels": "",
     "torchmetrics": "kernels utils",
     "models": "utils",
-    "text": "utils",
-    "probe": "text utils",
+    "probe": "utils",
     "capture": "kernels probe utils",
     "store": "kernels probe utils",
     "metrics": "capture kernels probe store utils",
     "measurement": "capture kernels metrics probe store utils",
-    "alerts": "metrics store utils",
-    "tables": "alerts metrics probe store utils",
-    "diagnosis": "alerts metrics probe store tables utils",
-    "figures": "alerts metrics store tables utils",
-    "terminal": "alerts diagnosis metrics store tables utils",
-    "report": "alerts diagnosis figures metrics store tables utils",
-    "plots": "diagnosis figures metrics report store tables utils",
-    "watch": "alerts diagnosis report store tables utils",
-    "publish": "alerts diagnosis figures metrics report store tables terminal utils",
-    "tracking": "alerts capture diagnosis measurement metrics probe publish report store tables utils",
-    "callbacks": "capture measurement metrics probe publish store tracking utils",
-    "data": "alerts callbacks models probe publish tables text tracking utils",
-    "checkpoints": "capture measurement metrics models probe store tables text utils",
-    "reading": "capture checkpoints probe text utils",
-    "recipes": "checkpoints figures metrics probe reading report store tables text utils",
-    # what reads a model is public: studies and the explorer are made of it, as a user's own study
-    # would be
-    "studies": "figures kernels probe reading store tables text utils",
-    "explorer": "kernels reading studies tables utils",
+    "tracking": "capture measurement metrics probe store utils",
+    "callbacks": "capture measurement metrics probe store tracking utils",
+    "data": "callbacks models probe tracking utils",
+    "checkpoints": "capture measurement metrics models probe store utils",
+    "activations": "capture checkpoints probe utils",
 }
+VIEWS = {
+    "views.alerts": "metrics store utils",
+    "views.tables": "views.alerts metrics probe store utils",
+    "views.judging": "views.alerts views.tables metrics probe store utils",
+    "views.figures": "views.alerts views.tables metrics store utils",
+    "views.console": "views.alerts views.judging views.tables metrics store utils",
+    "views.report": "views.alerts views.figures views.judging views.tables metrics store utils",
+    "views.plots": "views.figures views.judging views.report views.tables metrics store utils",
+    "views.watch": "views.alerts views.judging views.report views.tables store utils",
+    "views.publish": (
+        "views.alerts views.console views.figures views.judging views.report views.tables "
+        "metrics store utils"
+    ),
+}
+LAB = {
+    "lab.recipes": (
+        "activations checkpoints metrics probe store utils views.figures views.report views.tables"
+    ),
+    "lab.studies": "activations kernels probe store utils views.figures views.tables",
+    "lab.explorer": "activations kernels utils views.tables lab.studies",
+}
+ALLOWED = CORE | VIEWS | LAB
+KNOWN_VIOLATIONS = [
+    ("data.train", "views.alerts"),
+    ("data.train", "views.publish.loggers"),
+    ("data.train", "views.tables.style"),
+    ("tracking.delivery", "views.alerts"),
+    ("tracking.delivery", "views.publish.loggers"),
+    ("tracking.delivery", "views.publish.results"),
+    ("tracking.delivery", "views.report"),
+    ("tracking.delivery", "views.tables.texts"),
+    ("tracking.notices", "views.judging.metrics"),
+    ("tracking.options", "views.alerts"),
+    ("tracking.options", "views.publish.loggers"),
+    ("tracking.run", "views.alerts"),
+    ("tracking.run", "views.publish.loggers"),
+    ("tracking.tracker", "views.publish.loggers"),
+]
+"""Files of core that import a view. Each is a strict xfail below: the list can only shrink."""
+
 PUBLIC_FACE = {"__init__", "__main__"}
 """Files beside the rooms; like the commands in cli/, they may import everything."""
+OUTSIDE = {*PUBLIC_FACE, "cli", "views", "lab"}
+"""What stands in no room; the last two are the files that say what a part is."""
 
 
 def found_files() -> dict[str, Path]:
@@ -84,7 +113,12 @@ def imports(path: Path) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    return module.split(".")[1] if module.count(".") else "__init__"
+    """Return the room of a module: of a view, ``views.tables``, and of a study, ``lab.studies``."""
+    _, *names = module.split(".")
+    if not names:
+        return "__init__"
+    in_part = names[0] in {"views", "lab"} and len(names) > 1
+    return ".".join(names[:2]) if in_part else names[0]
 
 
 def test_text_files_have_an_encoding():
@@ -115,10 +149,20 @@ def test_nothing_imports_upwards():
     for room, below in ALLOWED.items():
         assert set(below.split()) <= set(rooms[: rooms.index(room)]), room
     for module, path in FILES.items():
-        if (room := room_of(module)) not in {*PUBLIC_FACE, "cli"}:
-            allowed = {room, *ALLOWED[room].split(), *(PUBLIC_FACE if room == "studies" else ())}
-            beyond = {room_of(name) for name in imports(path)} - allowed
-            assert not beyond, f"{module} imports {beyond}"
+        if (room := room_of(module)) in OUTSIDE:
+            continue
+        allowed = {room, *ALLOWED[room].split(), *(PUBLIC_FACE if room == "lab.studies" else ())}
+        imported = {name for name in imports(path) if room_of(name) not in allowed}
+        violations = {
+            f"repdyn.{name}" for file, name in KNOWN_VIOLATIONS if module == f"repdyn.{file}"
+        }
+        assert not imported - violations, f"{module} imports {imported - violations}"
+
+
+@pytest.mark.parametrize(("file", "view"), KNOWN_VIOLATIONS, ids=str)
+@pytest.mark.xfail(strict=True, reason="core still imports this view")
+def test_core_imports_no_view(file, view):
+    assert f"repdyn.{view}" not in imports(FILES[f"repdyn.{file}"])
 
 
 def test_no_file_imports_itself_through_others():
@@ -131,7 +175,7 @@ def test_no_file_imports_itself_through_others():
 
 def test_every_module_lies_in_a_room():
     rooms = {room_of(module) for module in FILES}
-    assert rooms == {*ALLOWED, *PUBLIC_FACE, "cli"}
+    assert rooms == {*ALLOWED, *OUTSIDE}
 
 
 def tree_of(page: str) -> Iterator[str]:
@@ -152,9 +196,11 @@ def test_the_page_shows_the_tree_as_it_is():
     named = re.findall(r"`((?:src|configs|callbacks|tests|benchmarks)/[\w./]*)`", page)
     assert not [path for path in [*shown, *named] if not (ROOT / path).exists()]
     rooms = {
-        path.split("/")[2].removesuffix(".py") for path in shown if path.startswith("src/repdyn/")
+        path.removeprefix("src/repdyn/").removesuffix(".py").strip("/").replace("/", ".")
+        for path in shown
+        if path.startswith("src/repdyn/")
     } - {""}
-    assert rooms == {*ALLOWED, "cli"} - {"callbacks"}
+    assert rooms == {*ALLOWED, "cli", "views", "lab"} - {"callbacks"}
     callbacks = {path.name for path in (ROOT / "callbacks").glob("*.py")} - {"__init__.py"}
     assert {path.removeprefix("callbacks/") for path in shown if path.startswith("callbacks/")} - {
         ""
@@ -175,12 +221,12 @@ def test_every_package_is_listed_for_the_wheel():
         "repdyn": ["py.typed"],
         "repdyn.cli": ["demo/*/*.parquet"],
         "repdyn.data": ["*.txt"],
-        "repdyn.recipes": ["*.yaml", "published.*"],
-        "repdyn.explorer": ["page/*"],
-        "repdyn.report": ["page/*"],
-        "repdyn.studies": ["*.json"],
+        "repdyn.lab.recipes": ["*.yaml", "published.*"],
+        "repdyn.lab.explorer": ["page/*"],
+        "repdyn.views.report": ["page/*"],
+        "repdyn.lab.studies": ["*.json"],
         "repdyn.suites": ["*.yaml"],
-        "repdyn.watch": ["page/*"],
+        "repdyn.views.watch": ["page/*"],
     }
 
 

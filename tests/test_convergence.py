@@ -23,8 +23,8 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import UndefinedError, alignment_falls, self_similarity
-from repdyn.studies.bootstrap import Estimate, SequenceSums, bootstrap
-from repdyn.studies.convergence_measurements import (
+from repdyn.lab.studies.bootstrap import Estimate, SequenceSums, bootstrap
+from repdyn.lab.studies.convergence_measurements import (
     FALLS,
     SUMMARIES,
     bound_over_alignment,
@@ -38,14 +38,14 @@ from repdyn.studies.convergence_measurements import (
     summaries_with,
     token_cosines,
 )
-from repdyn.studies.generated_sentences import (
+from repdyn.lab.studies.generated_sentences import (
     VOCABULARY,
     long_sentences,
     sentence_probe,
     short_sentences,
 )
-from repdyn.studies.study import text_probe
-from repdyn.tables.frames import scalar
+from repdyn.lab.studies.study import text_probe
+from repdyn.views.tables.frames import scalar
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 

@@ -15,10 +15,10 @@ import torch
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
-from repdyn.explorer import app, tables
-from repdyn.explorer.app import choose_checkpoints, launch
-from repdyn.explorer.session import LISTED
-from repdyn.studies.token_measurements import encode_sentence, token_names
+from repdyn.lab.explorer import app, tables
+from repdyn.lab.explorer.app import choose_checkpoints, launch
+from repdyn.lab.explorer.session import LISTED
+from repdyn.lab.studies.token_measurements import encode_sentence, token_names
 from repdyn.utils.addresses import free_port
 
 SENTENCE = "The £1 coin"

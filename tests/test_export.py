@@ -12,9 +12,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repdyn.diagnosis import insights
-from repdyn.publish.export import export_run, open_logger
-from repdyn.publish.loggers import (
+from repdyn.store import MeasurementKey, open_store
+from repdyn.views.judging import insights
+from repdyn.views.publish.export import export_run, open_logger
+from repdyn.views.publish.loggers import (
     WandbTarget,
     each_target,
     log_status,
@@ -22,8 +23,7 @@ from repdyn.publish.loggers import (
     named_config,
     target_of,
 )
-from repdyn.publish.results import log_heatmaps, provenance, show_run
-from repdyn.store import MeasurementKey, open_store
+from repdyn.views.publish.results import log_heatmaps, provenance, show_run
 
 NAN = math.nan
 

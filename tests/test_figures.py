@@ -10,9 +10,9 @@ from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, measured_runs, to_frame
 
-from repdyn.figures.comparison import means_over_layers, profiles
-from repdyn.figures.panes import LARGE, SMALL, panes_of
-from repdyn.figures.run import (
+from repdyn.views.figures.comparison import means_over_layers, profiles
+from repdyn.views.figures.panes import LARGE, SMALL, panes_of
+from repdyn.views.figures.run import (
     MAX_STEPS,
     all_figures,
     heads_heatmap,
@@ -21,7 +21,7 @@ from repdyn.figures.run import (
     over_depth,
     steps_overview,
 )
-from repdyn.tables.seeds import seed_groups, with_seeds
+from repdyn.views.tables.seeds import seed_groups, with_seeds
 
 NAN = math.nan
 SAMPLED = "8 x 4,096 vectors (independent)"

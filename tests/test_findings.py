@@ -22,19 +22,19 @@ from scipy import stats
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
-from repdyn.diagnosis import stacks_of_run
-from repdyn.tables.continuity import (
+from repdyn.views.judging import stacks_of_run
+from repdyn.views.tables.continuity import (
     losses_out_of_line,
     repeated_values,
 )
-from repdyn.tables.effects import (
+from repdyn.views.tables.effects import (
     Effect,
     Estimate,
     conjunction,
     mean_estimate,
     rank_correlation,
 )
-from repdyn.tables.findings import (
+from repdyn.views.tables.findings import (
     BELL,
     DIMENSION,
     GROWTH,
@@ -43,9 +43,9 @@ from repdyn.tables.findings import (
     findings,
     findings_over_seeds,
 )
-from repdyn.tables.fits import MIN_STEPS, fit_activations, fits_of
-from repdyn.tables.frames import by_stack
-from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
+from repdyn.views.tables.fits import MIN_STEPS, fit_activations, fits_of
+from repdyn.views.tables.frames import by_stack
+from repdyn.views.tables.seeds import mean_over_seeds, model_of, seed_groups
 
 
 def test_an_interval_by_hand():

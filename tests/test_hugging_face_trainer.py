@@ -13,9 +13,9 @@ from small import random_tokens
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
 from repdyn import measure, open_store
-from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.tables.texts import alert_lines
+from repdyn.views.alerts import Rule, find_alerts, stored_rules
+from repdyn.views.tables.texts import alert_lines
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 

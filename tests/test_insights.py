@@ -13,8 +13,8 @@ from small import HandWritten
 from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
 
 from repdyn import Metric, Tracker
-from repdyn.diagnosis import RunInsights, described_runs, stacks_of_run
 from repdyn.store.schema import PROBE_LOSS, ReasonCode, code_of_text
+from repdyn.views.judging import RunInsights, described_runs, stacks_of_run
 
 STEPS = tuple(range(0, 240, 10))
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from synthetic_runs import measured_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import each_target, logged_values, named_figures, target_of
+from repdyn.views.figures.run import heatmap
+from repdyn.views.publish.loggers import each_target, logged_values, named_figures, target_of
 
 NAN = math.nan
 

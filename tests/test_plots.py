@@ -13,7 +13,7 @@ from small import HandWritten
 from synthetic_runs import fill, make_published
 
 import repdyn
-from repdyn.plots import compare, heatmap, means, profile
+from repdyn.views.plots import compare, heatmap, means, profile
 
 STEPS = (0, 8, 64)
 

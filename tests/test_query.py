@@ -17,12 +17,12 @@ from synthetic_runs import fill, make_failures, make_published
 import repdyn
 from repdyn import insights, open_store, query
 from repdyn.cli.main import main
-from repdyn.diagnosis import described_runs
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import COLUMNS
-from repdyn.tables.findings import findings
-from repdyn.tables.frames import measurements
-from repdyn.tables.series import metric_series
+from repdyn.views.judging import described_runs
+from repdyn.views.tables.findings import findings
+from repdyn.views.tables.frames import measurements
+from repdyn.views.tables.series import metric_series
 
 pytest.importorskip("duckdb")
 

@@ -13,8 +13,8 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, measure, open_store
-from repdyn.alerts import Rule
-from repdyn.publish import results
+from repdyn.views.alerts import Rule
+from repdyn.views.publish import results
 
 
 def attach(folder: Path, rank: int, ranks: str) -> str:

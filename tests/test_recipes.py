@@ -28,21 +28,21 @@ from synthetic_runs import (
 from repdyn import Probe, open_store
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
-from repdyn.probe.design import MAX_VECTORS
-from repdyn.recipes.criteria import Measured, NotMeasuredError
-from repdyn.recipes.evaluation import count_verdicts, evaluate
-from repdyn.recipes.page import write_results
-from repdyn.recipes.recipe import (
+from repdyn.lab.recipes.criteria import Measured, NotMeasuredError
+from repdyn.lab.recipes.evaluation import count_verdicts, evaluate
+from repdyn.lab.recipes.page import write_results
+from repdyn.lab.recipes.recipe import (
     AnyCriterion,
     find_models_of,
     find_recipe,
     read_recipe,
     shipped_recipes,
 )
-from repdyn.tables.effects import CannotBeJudgedError, Estimate
-from repdyn.tables.surrogates import against_drift
-from repdyn.text.corpus import builtin_corpus
+from repdyn.probe.corpus import builtin_corpus
+from repdyn.probe.design import MAX_VECTORS
 from repdyn.utils.records import validated
+from repdyn.views.tables.effects import CannotBeJudgedError, Estimate
+from repdyn.views.tables.surrogates import against_drift
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 ENTROPY = (

@@ -29,17 +29,17 @@ from synthetic_runs import (
 )
 
 from repdyn.cli.main import main
-from repdyn.diagnosis import DescribedRuns, described_runs
-from repdyn.figures.charts import value_axis
-from repdyn.plots import heatmap, means, profile
-from repdyn.report import write_report
-from repdyn.report.plots import LOSS as LOSS_COLOUR
-from repdyn.report.plots import colour_axis, coloured, course_plot, plotly_axis
-from repdyn.report.sections import course_of_training
-from repdyn.report.write import as_text, packed, page_tree
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
-from repdyn.tables.findings import findings, on_kind
-from repdyn.tables.frames import grid, measurements
+from repdyn.views.figures.charts import value_axis
+from repdyn.views.judging import DescribedRuns, described_runs
+from repdyn.views.plots import heatmap, means, profile
+from repdyn.views.report import write_report
+from repdyn.views.report.plots import LOSS as LOSS_COLOUR
+from repdyn.views.report.plots import colour_axis, coloured, course_plot, plotly_axis
+from repdyn.views.report.sections import course_of_training
+from repdyn.views.report.write import as_text, packed, page_tree
+from repdyn.views.tables.findings import findings, on_kind
+from repdyn.views.tables.frames import grid, measurements
 
 STEPS = (0, 1, 8, 64)
 

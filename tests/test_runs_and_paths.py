@@ -268,7 +268,7 @@ def test_circles_and_unknown_parents_end(store):
 
 def test_a_resumed_run_is_followed_as_one(store):
     """The page that watches runs reads files by itself: it must join them as the store does."""
-    from repdyn.watch.index import Index
+    from repdyn.views.watch.index import Index
 
     first = measured(store, store.begin_run("a"), [0, 4, 8])
     index = Index([store.path], 0.0)

@@ -34,7 +34,7 @@ from repdyn.store.schema import (
     failure_rows,
     scalar_row,
 )
-from repdyn.tables.style import metric_title
+from repdyn.views.tables.style import metric_title
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -20,6 +20,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from transformers import AutoModel, BertConfig, BertModel, T5Config
 
 from repdyn import Probe
+from repdyn.activations import LoadedModel, causal_stacks, load_models
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
@@ -28,11 +29,10 @@ from repdyn.cli.main import STUDIES, main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.reading import LoadedModel, causal_stacks, load_models
-from repdyn.studies import sentence_measurements
-from repdyn.studies.embedding_tables import cosine_matrix
-from repdyn.studies.panels import planes
-from repdyn.studies.sentence_measurements import (
+from repdyn.lab.studies import sentence_measurements
+from repdyn.lab.studies.embedding_tables import cosine_matrix
+from repdyn.lab.studies.panels import planes
+from repdyn.lab.studies.sentence_measurements import (
     ALL_KINDS,
     BETWEEN,
     CHARACTERS,
@@ -52,8 +52,8 @@ from repdyn.studies.sentence_measurements import (
     sentence_vectors,
     separation,
 )
-from repdyn.studies.study import read_groups, select
-from repdyn.studies.token_measurements import (
+from repdyn.lab.studies.study import read_groups, select
+from repdyn.lab.studies.token_measurements import (
     SentenceStates,
     capture_sentence,
     class_tables,
@@ -66,7 +66,7 @@ from repdyn.studies.token_measurements import (
     token_names,
     without_causal_mask,
 )
-from repdyn.studies.topic_measurements import (
+from repdyn.lab.studies.topic_measurements import (
     TextTopics,
     attention_gaps,
     find_topics,
@@ -116,7 +116,7 @@ def test_every_failure_is_one_line(failure, status, capsys, monkeypatch):
     def fail(*_, **__):
         raise failure("expected a model, got https://user:secret@host")
 
-    monkeypatch.setattr("repdyn.studies.study.load_models", fail)
+    monkeypatch.setattr("repdyn.lab.studies.study.load_models", fail)
     assert ended("tokens", "a", "-o", "out") == status
     assert capsys.readouterr().err == "error: expected a model, got https://host\n"
 
@@ -387,7 +387,9 @@ def test_a_group_with_slots_stands_for_every_sentence():
 
 
 def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("repdyn.studies.panels.planes", lambda *given: islice(planes(*given), 1))
+    monkeypatch.setattr(
+        "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+    )
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collections.csv"),

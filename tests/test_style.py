@@ -229,7 +229,8 @@ def room_of(path: Path) -> str:
     """Return the room of a file: a folder of the package, another folder, or `scripts`."""
     parts = path.relative_to(ROOT).parts
     if parts[0] == "src":
-        return Path(parts[2]).stem if len(parts) > 2 else "repdyn"
+        inside = parts[3:] if parts[2] in {"views", "lab"} else parts[2:]
+        return Path(inside[0]).stem
     return parts[0] if len(parts) > 1 else "scripts"
 
 

@@ -44,11 +44,11 @@ from repdyn.checkpoints.targets import (
     select_targets,
 )
 from repdyn.checkpoints.weights import load_lightning, load_model
-from repdyn.diagnosis.stores import described_runs
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Checkpoint
+from repdyn.views.judging.stores import described_runs
 
 SETTINGS = settings(["anisotropy"])
 QUIET = {"quiet": True, "loss": False, "device": "cpu", "metrics": ["anisotropy"]}

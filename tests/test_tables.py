@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measured_runs, to_frame
 
-from repdyn.diagnosis.metrics import best_covered_mean
-from repdyn.figures.charts import end_lines, mean_lines, profile_lines
 from repdyn.measurement.rows import mean_and_spread
 from repdyn.metrics import FAMILIES, METRICS
-from repdyn.publish.loggers import logged_values
 from repdyn.store import Store
 from repdyn.store.schema import (
     LOSS,
     PROBE_LOSS,
     code_of_text,
 )
-from repdyn.tables.frames import (
+from repdyn.utils.intervals import interval_within
+from repdyn.views.figures.charts import end_lines, mean_lines, profile_lines
+from repdyn.views.judging.metrics import best_covered_mean
+from repdyn.views.publish.loggers import logged_values
+from repdyn.views.tables.frames import (
     by_stack,
     causality,
     counted_reasons,
@@ -35,11 +36,10 @@ from repdyn.tables.frames import (
     scalar,
     select_steps,
 )
-from repdyn.tables.frames import failures as failures_of
-from repdyn.tables.runs import differences, is_measured, select, short_names
-from repdyn.tables.series import intervals, metric_series, thin
-from repdyn.tables.texts import cost_line, failure_line, sampling
-from repdyn.utils.intervals import interval_within
+from repdyn.views.tables.frames import failures as failures_of
+from repdyn.views.tables.runs import differences, is_measured, select, short_names
+from repdyn.views.tables.series import intervals, metric_series, thin
+from repdyn.views.tables.texts import cost_line, failure_line, sampling
 
 NAN = math.nan
 

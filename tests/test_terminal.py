@@ -14,15 +14,11 @@ from rich.console import Console
 from synthetic_families import make_everything
 from synthetic_runs import SAMPLED, measured_runs
 
-from repdyn.alerts import RULES
-from repdyn.diagnosis import stacks_of_run
 from repdyn.metrics import METRICS
-from repdyn.tables.findings import findings, on_kind
-from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.series import metric_series
-from repdyn.tables.texts import seconds_by_metric
-from repdyn.terminal.metric_list import print_metrics
-from repdyn.terminal.runs import (
+from repdyn.utils.console import PrintableConsole
+from repdyn.views.alerts import RULES
+from repdyn.views.console.metric_list import print_metrics
+from repdyn.views.console.runs import (
     layer_table,
     print_closing,
     print_comparison,
@@ -30,7 +26,11 @@ from repdyn.terminal.runs import (
     print_summary,
     sparkline,
 )
-from repdyn.utils.console import PrintableConsole
+from repdyn.views.judging import stacks_of_run
+from repdyn.views.tables.findings import findings, on_kind
+from repdyn.views.tables.frames import by_stack, measurements
+from repdyn.views.tables.series import metric_series
+from repdyn.views.tables.texts import seconds_by_metric
 
 NAN = math.nan
 
@@ -195,7 +195,7 @@ def test_a_whole_table(published, finished, frame_of):
 
 
 def test_means_are_those_of_the_figures(published, frame_of):
-    from repdyn.figures.comparison import means_over_layers
+    from repdyn.views.figures.comparison import means_over_layers
 
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
     (panel, *_) = means_over_layers(measured_runs(frame)).axes

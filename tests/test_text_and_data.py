@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from text_fixtures import cache, enwik8_prefix, make_dump, real_data  # noqa: F401  (fixtures)
 
-from repdyn.text import corpus as text
-from repdyn.text.corpus import Corpus, builtin_corpus, load_corpus, read_corpus
+from repdyn.probe import corpus as text
+from repdyn.probe.corpus import Corpus, builtin_corpus, load_corpus, read_corpus
 from repdyn.utils.files import cache_directory
 
 PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50

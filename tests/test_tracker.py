@@ -30,13 +30,13 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
-from repdyn.alerts import Rule
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
-from repdyn.diagnosis import comparison_statements, described_runs
 from repdyn.metrics import Metric
 from repdyn.store import Store
 from repdyn.store.schema import ReasonCode
 from repdyn.tracking.notices import Notices
+from repdyn.views.alerts import Rule
+from repdyn.views.judging import comparison_statements, described_runs
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -143,7 +143,7 @@ def test_the_last_summary_has_every_metric_that_was_asked_for(
 ):
     """Some were measured and nowhere to be seen at the end."""
     monkeypatch.undo()  # what stands for the views
-    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_, **__: {})
+    monkeypatch.setattr("repdyn.views.figures.run.all_figures", lambda *_, **__: {})
     metrics = (
         "anisotropy",
         "two_nn",
@@ -508,8 +508,8 @@ def test_a_page_that_is_slow_or_fails_ends_no_training(attach, monkeypatch, capl
     """
     monkeypatch.setattr("repdyn.tracking.delivery.PAGE_SECONDS", 0.1)
     monkeypatch.setattr("repdyn.tracking.delivery.MAX_TIME_SHARE", 1e9)  # every step is due
-    monkeypatch.setattr("repdyn.report.write_report", write)
-    monkeypatch.setattr("repdyn.publish.results.show_run", _fail_to_draw)
+    monkeypatch.setattr("repdyn.views.report.write_report", write)
+    monkeypatch.setattr("repdyn.views.publish.results.show_run", _fail_to_draw)
     loop = Loop()
     with attach(loop.model, schedule=1, report=True) as tracker:
         for _ in range(3):
@@ -561,7 +561,7 @@ def test_a_standard_error_that_takes_nothing_ends_no_training(attach, monkeypatc
 def test_a_standard_output_that_takes_nothing_ends_no_training(attach, monkeypatch):
     """The summary raised at the end of a training that went well."""
     monkeypatch.undo()  # what stands for the views
-    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_, **__: {})
+    monkeypatch.setattr("repdyn.views.figures.run.all_figures", lambda *_, **__: {})
     monkeypatch.setattr(sys, "stdout", FullStream())
     with attach(HandWritten(), schedule=1) as tracker:
         tracker.step()

@@ -22,10 +22,10 @@ from starlette.testclient import TestClient
 from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
 
 from repdyn.cli.main import main
-from repdyn.watch import app as server
-from repdyn.watch import index as watch_index
-from repdyn.watch.app import Feed, build_app, table_page
-from repdyn.watch.index import Index
+from repdyn.views.watch import app as server
+from repdyn.views.watch import index as watch_index
+from repdyn.views.watch.app import Feed, build_app, table_page
+from repdyn.views.watch.index import Index
 
 
 def settle(index):

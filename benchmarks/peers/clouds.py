@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.text.corpus import load_corpus
+from repdyn.probe.corpus import load_corpus
 from repdyn.utils.printing import without_reports
 
 _SEQUENCE_LENGTH = 256

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
+    from repdyn.activations import attention_weights, layer_states, load_model, output_head
     from repdyn.checkpoints.sweep import Sweep, sweep
-    from repdyn.diagnosis import insights
     from repdyn.measurement.measure import Profile, measure
     from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
-    from repdyn.reading import attention_weights, layer_states, load_model, output_head
     from repdyn.store import Store, open_store
-    from repdyn.tables.sql import query
     from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
     from repdyn.utils.distributed import Ranks
+    from repdyn.views.judging import insights
+    from repdyn.views.tables.sql import query
 
 __all__ = [
     "Design",
@@ -54,14 +54,14 @@ _HOMES = {
     "Store": "repdyn.store",
     "Sweep": "repdyn.checkpoints.sweep",
     "Tracker": "repdyn.tracking.tracker",
-    "attention_weights": "repdyn.reading",
-    "insights": "repdyn.diagnosis",
-    "layer_states": "repdyn.reading",
-    "load_model": "repdyn.reading",
+    "attention_weights": "repdyn.activations",
+    "insights": "repdyn.views.judging",
+    "layer_states": "repdyn.activations",
+    "load_model": "repdyn.activations",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
-    "output_head": "repdyn.reading",
-    "query": "repdyn.tables.sql",
+    "output_head": "repdyn.activations",
+    "query": "repdyn.views.tables.sql",
     "register_metric": "repdyn.metrics",
     "sweep": "repdyn.checkpoints.sweep",
 }
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for
     it.
     """
-    if name in {"kernels", "plots", "torchmetrics"}:
+    if name in {"kernels", "lab", "torchmetrics", "views"}:
         return import_module(f"repdyn.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
 def _picture(shown: Any) -> bytes | None:
     try:
-        return import_module("repdyn.plots.notebook").picture(shown)
+        return import_module("repdyn.views.plots.notebook").picture(shown)
     except ImportError:  # the packages that draw are optional
         return None
 

@@ -238,8 +238,8 @@ def tables() -> Table:
     """
     from synthetic_runs import measured_runs
 
-    from repdyn.tables.findings import findings
-    from repdyn.tables.frames import by_stack
+    from repdyn.views.tables.findings import findings
+    from repdyn.views.tables.frames import by_stack
 
     table: Table = {}
     for store, names in COMMITTED.items():

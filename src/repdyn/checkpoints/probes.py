@@ -26,8 +26,8 @@ from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import LIGHTNING, Selection, Target, is_model
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
+from repdyn.probe.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, class_names, resolve_design
-from repdyn.text.corpus import DEFAULT_TEXT, load_corpus
 from repdyn.utils.printing import shorten_list, without_reports
 
 T = TypeVar("T")

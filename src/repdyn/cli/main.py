@@ -55,7 +55,8 @@ STUDIES = {
     "anatomy": "embedding tables, and paths of tokens through the layers",
     "sentences": "sentence vectors at every layer",
 }
-"""Each is the function of its name in ``repdyn.studies.NAME``, which is imported when it is needed.
+"""Each is the function of its name in ``repdyn.lab.studies.NAME``, which is imported when it is
+needed.
 """
 _EXAMPLES = """Examples:
   repdyn sweep gpt2                     measure a published model
@@ -175,7 +176,7 @@ def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
     )
     for number, (name, text) in enumerate(STUDIES.items()):
         if name in studies:
-            _add(study, getattr(import_module(f"repdyn.studies.{name}"), name), sort_key=number)
+            _add(study, getattr(import_module(f"repdyn.lab.studies.{name}"), name), sort_key=number)
         else:
             study.command(lambda: None, name=name, help=text, sort_key=number)
     app.command(study)

@@ -23,7 +23,7 @@ from repdyn.utils.printing import Lossy, shorten_list
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.recipes.recipe import Recipe
+    from repdyn.lab.recipes.recipe import Recipe
 
 FAILED = 1
 _CLOUD = ("text", "sequence_length", "max_vectors", "batch_vectors")
@@ -109,9 +109,9 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     """Write figures, summary, report and to loggers; print a failure and return False: the
     measurements are stored.
     """
-    from repdyn.diagnosis import doubts
-    from repdyn.publish.results import show_store
-    from repdyn.report import PAGE, write_report
+    from repdyn.views.judging import doubts
+    from repdyn.views.publish.results import show_store
+    from repdyn.views.report import PAGE, write_report
 
     store = swept.store
     if prepared.options.shard:
@@ -132,7 +132,7 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
                 for doubt in doubts(store, [(run, None) for run in runs]):
                     warn(doubt)
             if runs and export:
-                from repdyn.publish.export import export_store
+                from repdyn.views.publish.export import export_store
 
                 for line in export_store(store, runs, to=export):
                     print(line)
@@ -262,16 +262,16 @@ def reproduce(
       repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
     """
     from repdyn.checkpoints.sweep import measure_prepared, prepare
-    from repdyn.diagnosis import doubts
-    from repdyn.recipes.evaluation import (
+    from repdyn.lab.recipes.evaluation import (
         evaluate,
         is_reproduced,
         print_outcomes,
         run_studies,
     )
-    from repdyn.recipes.page import write_results
-    from repdyn.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
+    from repdyn.lab.recipes.page import write_results
+    from repdyn.lab.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
     from repdyn.store import find_store, store_at
+    from repdyn.views.judging import doubts
 
     if list_recipes:
         return _list_recipes(list(shipped_recipes().values()), json)
@@ -341,7 +341,7 @@ def reproduce(
 
 
 def _list_recipes(recipes: Sequence[Recipe], json: bool) -> int:
-    from repdyn.recipes.evaluation import print_recipes
+    from repdyn.lab.recipes.evaluation import print_recipes
 
     names = ("name", "title", "paper", "address", "models", "metrics")
     found = [

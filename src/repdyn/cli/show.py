@@ -69,8 +69,8 @@ def report(
       repdyn report sweeps --run EleutherAI/pythia-70m --open
       repdyn report runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
     """
-    from repdyn.report import PAGE, write_report
     from repdyn.store import find_store
+    from repdyn.views.report import PAGE, write_report
 
     started = time.perf_counter()
     found = [find_store(store) for store in stores]
@@ -94,8 +94,8 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
       repdyn figures RUN --probe 3f2ab1c0 -o figures
       repdyn figures runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
     """
-    from repdyn.publish.results import show_store
     from repdyn.store import find_store
+    from repdyn.views.publish.results import show_store
 
     found = [find_store(store) for store in stores]
     files = show_store(found, rows.run, probe=rows.probe, folder=output, seeds=rows.seeds)
@@ -130,16 +130,16 @@ def compare(
       repdyn compare runs/mine --with scores.csv
       repdyn compare sweeps --with results --lags 0
     """
-    from repdyn.diagnosis import described_runs
-    from repdyn.recipes.published import how_to_measure, show_published
+    from repdyn.lab.recipes.published import how_to_measure, show_published
     from repdyn.store import find_store
+    from repdyn.views.judging import described_runs
 
     found = [find_store(store) for store in stores]
     runs = described_runs(found, rows.run, rows.probe).runs
     is_published = other == "published"
     folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
     if not is_published:
-        from repdyn.publish.results import show_scores
+        from repdyn.views.publish.results import show_scores
 
         why = show_scores(runs, Path(other), lags, folder)
         return _nothing(why) if why else 0
@@ -191,7 +191,7 @@ def watch(
       repdyn watch runs --interval 30              look every half minute
     """
     if once:
-        from repdyn.watch.index import Index
+        from repdyn.views.watch.index import Index
 
         index = Index(runs)
         index.poll(math.inf)  # describes all of them
@@ -204,7 +204,7 @@ def watch(
             "expected --token with at least 8 letters, digits, - or _, and without --no-token"
         )
     from repdyn.utils.addresses import require_root_path
-    from repdyn.watch.app import serve
+    from repdyn.views.watch.app import serve
 
     _warn_of_others(
         host, "see the runs" if no_token else "see the runs if they can read the traffic"
@@ -254,9 +254,9 @@ def insights(
       repdyn insights RUN --alerts --rules alerts.yaml
       repdyn insights RUN --fail && echo healthy
     """
-    from repdyn.alerts import RULES, as_yaml, read_rules
-    from repdyn.diagnosis import comparison_statements, described_runs
-    from repdyn.terminal.runs import alerts_of, print_alerts, print_findings, print_insights
+    from repdyn.views.alerts import RULES, as_yaml, read_rules
+    from repdyn.views.console.runs import alerts_of, print_alerts, print_findings, print_insights
+    from repdyn.views.judging import comparison_statements, described_runs
 
     if print_rules:
         print(as_yaml(RULES), end="")
@@ -320,8 +320,8 @@ def export(
             f"expected --wandb-online with --to wandb, got --to {' '.join(to)}; leave out "
             "--wandb-online"
         )
-    from repdyn.publish.export import export_store
     from repdyn.store import find_store
+    from repdyn.views.publish.export import export_store
 
     chosen: Any = log_layers[0] if log_layers[0] in {"default", "all", "none"} else list(log_layers)
     how: dict[str, Any] = {
@@ -366,7 +366,7 @@ def query(
       repdyn query "describe rows" RUN    the columns of a view
     """
     from repdyn.store import find_stores
-    from repdyn.tables.sql import query as rows_of
+    from repdyn.views.tables.sql import query as rows_of
 
     found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
     if not found:
@@ -390,7 +390,7 @@ def metrics(*, json: Json = False) -> None:
       repdyn metrics
       repdyn metrics --json | jq -r '.[].name'
     """
-    from repdyn.terminal import metric_list
+    from repdyn.views.console import metric_list
 
     print_json(metric_list.records()) if json else metric_list.print_metrics()
 
@@ -432,7 +432,7 @@ def explore(
       repdyn explore bert-base-cased distilbert-base-cased --sentence "Hello."
       repdyn explore my-model --port 0 --open              any free port
     """
-    from repdyn.explorer.app import serve
+    from repdyn.lab.explorer.app import serve
 
     _warn_of_others(host, "use the explorer without a password")
     page = {"sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
@@ -461,8 +461,8 @@ def demo(*, output: Output = None, no_browser: bool = False) -> None:
       repdyn demo                           open the page in a browser
       repdyn demo --no-browser -o FOLDER    write it there
     """
-    from repdyn.report import write_report
     from repdyn.store import open_store
+    from repdyn.views.report import write_report
 
     folder = output or Path(tempfile.mkdtemp(prefix="repdyn_demo_"))
     store = open_store(str(files("repdyn.cli") / "demo"))

@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.tables.style import short_value
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
 from repdyn.utils.printing import gigabytes, shorten_list
 from repdyn.utils.redaction import redacted
+from repdyn.views.tables.style import short_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,10 +118,10 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
-    """Print a line for each run as :mod:`repdyn.watch` describes it: how far it is, its loss, means
-    over layers.
+    """Print a line for each run as :mod:`repdyn.views.watch` describes it: how far it is, its loss,
+    means over layers.
     """
-    from repdyn.terminal.runs import STATUS_STYLES  # with pandas, which plans do without
+    from repdyn.views.console.runs import STATUS_STYLES  # with pandas, which plans do without
 
     rows = []
     for run in summaries:

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
 from repdyn.data.windows import Windows, WindowsDataModule
+from repdyn.probe.corpus import Corpus, load_corpus
 from repdyn.probe.design import INDEPENDENT, class_names, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
-from repdyn.text.corpus import Corpus, load_corpus
 from repdyn.utils.files import cache_directory
 
 if TYPE_CHECKING:

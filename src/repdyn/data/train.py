@@ -25,13 +25,10 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from repdyn.alerts import DEFAULT, Rule, RulesLike
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.publish.loggers import each_target, named_config
-from repdyn.tables.style import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
@@ -39,6 +36,9 @@ from repdyn.utils.mistyped import closest
 from repdyn.utils.printing import silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
+from repdyn.views.alerts import DEFAULT, Rule, RulesLike
+from repdyn.views.publish.loggers import each_target, named_config
+from repdyn.views.tables.style import short_count
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart

@@ -401,7 +401,7 @@ class Probe:
             **settings: sequence_length, max_vectors, batch_vectors, seed, classes, phrases, design,
                 vectors_per_window: as for :meth:`from_texts`.
         """
-        from repdyn.text.corpus import load_corpus
+        from repdyn.probe.corpus import load_corpus
 
         corpus = load_corpus(path or "enwik8")
         # the cut may be inside a character

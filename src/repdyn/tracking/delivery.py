@@ -18,16 +18,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from repdyn.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
 from repdyn.measurement.rows import provenance_of_process
 from repdyn.probe import Probe
-from repdyn.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
-from repdyn.report import PAGE
 from repdyn.store import MeasurementKey, Store, store_at
 from repdyn.store.schema import Row
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
+from repdyn.views.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
+from repdyn.views.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
+from repdyn.views.report import PAGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,7 +285,7 @@ class Alerts:
         found = self._evaluator.update(rows)
         if not found:
             return False
-        from repdyn.tables.texts import alert_lines
+        from repdyn.views.tables.texts import alert_lines
 
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         for line in lines:
@@ -349,7 +349,7 @@ class Views:
         """Write the page of all runs of the store, so that several trackers of it do not overwrite
         each other's.
         """
-        from repdyn.report import write_report
+        from repdyn.views.report import write_report
 
         path, start = self._store.output / PAGE, time.perf_counter()
         try:
@@ -367,7 +367,7 @@ class Views:
         if not store.steps(self._run_id):  # a store that cannot be written may have none
             return
         self._is_described = True
-        from repdyn.publish.results import provenance
+        from repdyn.views.publish.results import provenance
 
         frame = store.to_pandas(self._run_id, categorical=True)
         known = provenance(store, frame.loc[frame["probe"] == self._options["probe"]])
@@ -377,7 +377,7 @@ class Views:
         self._loggers.each(lambda target: target.log_config(config))
 
     def _log_heatmaps(self) -> None:
-        from repdyn.publish.results import log_heatmaps
+        from repdyn.views.publish.results import log_heatmaps
 
         self._loggers.each(
             lambda target: log_heatmaps(self._store, self._run_id, target, **self._options)
@@ -395,7 +395,7 @@ class Views:
         name = self._run_id if path is None else path.name
 
         def draw() -> None:
-            from repdyn.publish.results import show_run
+            from repdyn.views.publish.results import show_run
 
             page = store.output / PAGE if self._live else None
             show_run(store, name, loggers=loggers, report=page, spent=spent, **self._options)

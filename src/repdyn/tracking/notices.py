@@ -130,7 +130,7 @@ class Notices:
                 self.once(f"undefined {row.metric}", f"step {step}: {text}")
         if any(row.own_window_excluded is False for row in rows):
             # with pandas, which no import of a tracker waits for
-            from repdyn.diagnosis.metrics import window_statements
+            from repdyn.views.judging.metrics import window_statements
 
             for statement in window_statements(to_table(rows).to_pandas()):
                 self.once("own windows", f"step {step}: {statement.sentence}")

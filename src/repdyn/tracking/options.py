@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from repdyn.alerts import DEFAULT, Rule, resolve_rules
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
-from repdyn.publish.loggers import LogLayers, validate_log_layers
+from repdyn.views.alerts import DEFAULT, Rule, resolve_rules
+from repdyn.views.publish.loggers import LogLayers, validate_log_layers
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 WhichRanks: TypeAlias = Literal["zero", "all"]
@@ -28,8 +28,8 @@ class TrackingArguments(MeasurementArguments, total=False):
     "anisotropy@no_sink"). Of the others they get the first, the middle and the last layer, of each
     the mean, minimum and maximum. The store has all."""
     alerts: Sequence[Rule] | str | Path | None
-    """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects,
-    or None for none. Only a rule with ``stop: true`` ends the training."""
+    """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.views.alerts.Rule`
+    objects, or None for none. Only a rule with ``stop: true`` ends the training."""
     report: bool
     """Whether ``report.html`` in the store is updated during the run, which is the default."""
     max_overhead: float | None

@@ -21,14 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repdyn.alerts import RULES, applies
 from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
 from repdyn.metrics import BlockWeights, resolve
 from repdyn.probe import Probe
-from repdyn.publish.loggers import logged_values, named_config
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
 from repdyn.store.remote import RefusedError, RemoteError
@@ -66,6 +64,8 @@ from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng, plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.files import is_url
+from repdyn.views.alerts import RULES, applies
+from repdyn.views.publish.loggers import logged_values, named_config
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -17,7 +17,6 @@ from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
-from repdyn.publish.loggers import target_of
 from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
@@ -26,6 +25,7 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import warn
+from repdyn.views.publish.loggers import target_of
 
 log = logging.getLogger(__name__)
 

@@ -180,7 +180,7 @@ def main(folder: Path) -> None:
     _AcceleratorConnector._check_strategy_and_fallback = lambda _: None  # type: ignore[method-assign]
     for name, case in cases(folder).items():
         drawing = (
-            nullcontext() if name == "DDP" else patch("repdyn.publish.results.show_run")
+            nullcontext() if name == "DDP" else patch("repdyn.views.publish.results.show_run")
         )  # slower than all else here
         try:
             with drawing:

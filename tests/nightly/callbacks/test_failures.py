@@ -11,9 +11,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 
-from repdyn.alerts import Rule
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.metrics import METRICS, Metric
+from repdyn.views.alerts import Rule
 
 
 class _BrokenError(Exception):

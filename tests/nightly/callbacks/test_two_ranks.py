@@ -120,7 +120,7 @@ def test_a_rank_that_cannot_measure_stops_nobody(folder):
 LAUNCHED_BY_LIGHTNING = """
     from jobs import Job, batches, tracker, trainer
     from lightning_cases import PROBE
-    from repdyn.publish import results
+    from repdyn.views.publish import results
 
     results.show_run = lambda *_, **__: None  # figures take longer than all else
 

@@ -156,7 +156,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(
     assert family == "bert" or figures in result.stdout.replace("\n", "")
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    for view in ("repdyn.publish.results.show_store", "repdyn.report.write_report"):
+    for view in ("repdyn.views.publish.results.show_store", "repdyn.views.report.write_report"):
         monkeypatch.setattr(view, lambda *_: None)
     with pytest.raises(SystemExit, match="^0$"):
         analyze_checkpoints([str(folder)])

@@ -66,7 +66,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
 from repdyn.models import LanguageModel
-from repdyn.publish import results
+from repdyn.views.publish import results
 
 results.show_run = lambda *_, **__: None  # figures take longer than the training
 

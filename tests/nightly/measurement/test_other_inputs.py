@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from repdyn import Probe, Tracker, kernels, measure, open_store
-from repdyn.tables.texts import sampling
+from repdyn.views.tables.texts import sampling
 
 
 @pytest.fixture(params=FAMILIES)

@@ -88,7 +88,7 @@ def tokenizer_folder(name: str) -> Path:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "stories260K-hf"])
 def test_a_real_tokenizer_and_real_text(name):
-    from repdyn.text.corpus import load_corpus
+    from repdyn.probe.corpus import load_corpus
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(name))
     text = load_corpus("builtin").data.decode()

@@ -29,12 +29,12 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from repdyn import Probe, Ranks, Tracker, measure
-from repdyn.alerts import Rule
 from repdyn.callbacks import HuggingFaceTracker
 from repdyn.capture.states import Buffers
 from repdyn.metrics import Metric
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
+from repdyn.views.alerts import Rule
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 # 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks
@@ -413,7 +413,9 @@ def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     for name, case in cases(folder).items():
         drawing = (
-            nullcontext() if name == "tracked ddp" else patch("repdyn.publish.results.show_run")
+            nullcontext()
+            if name == "tracked ddp"
+            else patch("repdyn.views.publish.results.show_run")
         )  # slower than the rest
         try:
             with drawing:

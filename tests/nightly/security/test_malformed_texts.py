@@ -14,8 +14,8 @@ from sweeping import attempt
 
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.tokens import load_tokenizer
-from repdyn.text.clean import articles, clean_dump
-from repdyn.text.corpus import read_corpus
+from repdyn.probe.clean import articles, clean_dump
+from repdyn.probe.corpus import read_corpus
 
 PROSE = b"A line of text, and another one.\n" * 40
 

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from repdyn import open_store, query
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.store import Store
-from repdyn.tables.frames import measurements
-from repdyn.tables.texts import copies_line, failure_line
+from repdyn.views.tables.frames import measurements
+from repdyn.views.tables.texts import copies_line, failure_line
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -33,8 +33,8 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.setattr(
         "repdyn.checkpoints.hub.has_abandoned_threads", lambda: False
     )  # or it would end this process
-    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
-    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.views.publish.results.show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.views.report.write_report", lambda _, path: path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         quick = (

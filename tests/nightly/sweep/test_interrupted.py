@@ -102,8 +102,8 @@ class PublishedCheckpoint:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
             patched.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-            patched.setattr("repdyn.publish.results.show_store", lambda *_: None)
-            patched.setattr("repdyn.report.write_report", lambda _, path: path)
+            patched.setattr("repdyn.views.publish.results.show_store", lambda *_: None)
+            patched.setattr("repdyn.views.report.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
                 main(self.command(store))
 

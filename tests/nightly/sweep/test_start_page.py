@@ -15,9 +15,9 @@ from sweeping import QUICK
 
 import repdyn
 from repdyn import Probe, open_store
+from repdyn.activations.models import checkpoints_of_run
 from repdyn.cli.main import main
-from repdyn.reading.models import checkpoints_of_run
-from repdyn.text.corpus import builtin_corpus
+from repdyn.probe.corpus import builtin_corpus
 
 PAGE = (Path(__file__).parents[3] / "docs" / "start" / "sweep.md").read_text()
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", PAGE, re.DOTALL)
@@ -33,7 +33,7 @@ def place(hub, family, tmp_path, monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("webbrowser.open", lambda _: True)
     monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-    monkeypatch.setattr("repdyn.text.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
+    monkeypatch.setattr("repdyn.probe.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
     for repository in ("EleutherAI/pythia-70m", "EleutherAI/pythia-160m", "lab/model"):
         for step, folder in family.items():
             hub.publish(repository, f"step{step}", folder)

@@ -10,7 +10,7 @@ import yaml
 
 from repdyn.checkpoints.suites import PublishedModel, Suite, find_models, shipped_suites
 from repdyn.checkpoints.targets import match_revisions, parse_revision, select_revisions
-from repdyn.tables.seeds import model_of
+from repdyn.views.tables.seeds import model_of
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "configs" / "suites"

@@ -29,8 +29,8 @@ def test_a_sweep_of_saved_checkpoints_has_the_live_values(name: str, tmp_path, m
         if family.layers
         else []
     )
-    monkeypatch.setattr("repdyn.publish.results.show_store", lambda store, names: None)
-    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.views.publish.results.show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.views.report.write_report", lambda _, path: path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as stop:
         main(

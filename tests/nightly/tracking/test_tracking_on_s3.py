@@ -98,11 +98,11 @@ import sys
 from pathlib import Path
 import torch
 from repdyn import Probe, Tracker
-import repdyn.report
-from repdyn.publish import results
+import repdyn.views.report
+from repdyn.views.publish import results
 from jobs import Loop
 
-repdyn.report.write_report = results.show_run = lambda *_, **__: None
+repdyn.views.report.write_report = results.show_run = lambda *_, **__: None
 saved, url, probe = Path(sys.argv[1]), sys.argv[2], Probe.load(sys.argv[3])
 loop, start = Loop(), 0
 if saved.exists():

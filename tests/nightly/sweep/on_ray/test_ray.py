@@ -172,8 +172,8 @@ def test_interrupted_and_completed_by_the_same_command(
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("step*.parquet")}
 
     hub.faults.clear()
-    monkeypatch.setattr("repdyn.publish.results.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.report.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.views.publish.results.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.views.report.write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
         main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err

@@ -1,0 +1,218 @@
+"""Read a model: the states of its layers, its attention weights, its output head."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from repdyn.activations.models import LoadedModel
+from repdyn.capture import attention
+from repdyn.capture import output_head as heads
+from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
+from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.output_head import OutputHead
+from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.capture.states import CaptureKind, States
+from repdyn.checkpoints.errors import model_errors
+from repdyn.probe import Design, Probe
+from repdyn.probe.design import MIN_BATCH_VECTORS
+
+Model: TypeAlias = nn.Module | LoadedModel
+Tokens: TypeAlias = Probe | Sequence[Sequence[int]]
+"""A probe, or the token ids of one or several sequences, special tokens included."""
+
+
+def layer_states(
+    model: Model,
+    tokens: Tokens,
+    layers: LayerPatterns = None,
+    *,
+    subsets: Sequence[str] = ("all",),
+    captures: Collection[CaptureKind] = (),
+) -> States:
+    """Run a model over tokens and return the states of every layer.
+
+    Iterate over the result: each layer has ``states``, (n_tokens, dim) in the model's dtype and on
+    its device, its ``index`` (0 is what enters the first block, l the output of block l) and its
+    ``stack`` (None, or its name in a model of several stacks). Memory is freed from layer to layer.
+
+    Args:
+        model: from :func:`repdyn.load_model`, or any module built of a list of blocks; left as it
+            was found.
+        tokens: sequences of token ids, all of whose tokens are read, row after row; or a
+            :class:`repdyn.Probe`, of which the tokens of ``subsets`` are: token number t is row
+            ``states.rows_of([t])``.
+        layers: name pattern of the blocks, such as "model.layers.*"; None finds them.
+        subsets: of a probe.
+        captures: what to capture besides: "after_attention" (``layer.after_attention``, the states
+            between a block's attention and its feed-forward part, or why there are none) and
+            "embeddings" (``states.embeddings``, the table of input embeddings, (vocabulary, dim),
+            or why it is not known).
+
+    Raises:
+        ValueError: an empty sequence, or a module whose blocks are not found.
+        CheckpointError: a loaded model that cannot be run.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = GPT2Model(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> [(layer.index, tuple(layer.states.shape)) for layer in repdyn.layer_states(model, [[5,
+        ...     6, 7], [8, 9]])]
+        [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
+    """
+    is_probe = isinstance(tokens, Probe)
+    probe, subset_names = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
+    with _prepared(model, layers) as prepared:
+        states = capture(prepared, probe, subset_names, captures=captures)
+    if isinstance(model, LoadedModel) and model.stack is not None:
+        states = replace(
+            states, layers=[layer for layer in states.layers if layer.stack == model.stack]
+        )
+    if is_probe:
+        return states
+    numbers = np.arange(sum(map(len, tokens)))
+    rows = states.rows_of(numbers)
+    chosen = []
+    for layer in states.layers:
+        after = layer.after_attention
+        after = after[rows] if isinstance(after, torch.Tensor) else after
+        chosen.append(replace(layer, states=layer.states[rows], after_attention=after))
+    return replace(states, layers=chosen, rows=numbers)
+
+
+def attention_weights(
+    model: Model, tokens: Tokens, layers: LayerPatterns = None, *, n_tokens: int = TOKENS
+) -> AttentionWeights:
+    """Run a model over sequences, one by one, and return the attention weights of every layer and
+    head.
+
+    ``weights.of(stack, layer)`` lists, for each sequence, the weights (heads, n, n) from each
+    position to each, and the numbers of its tokens (n,). It raises
+    :class:`repdyn.kernels.UndefinedError` for a layer without weights.
+
+    Args:
+        model: as for :func:`repdyn.layer_states`.
+        tokens: sequences of token ids, or a :class:`repdyn.Probe`. The first 256 tokens of each
+            sequence are read.
+        layers: as for :func:`repdyn.layer_states`.
+        n_tokens: of a probe, total number of tokens, from the first sequence on.
+
+    Raises:
+        ValueError, CheckpointError: as for :func:`repdyn.layer_states`.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> model = GPT2Model(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> [(weights, numbers)] = repdyn.attention_weights(model, [[5, 6, 7]]).of(None, 1)
+        >>> weights.shape, numbers
+        (torch.Size([2, 3, 3]), array([0, 1, 2]))
+    """
+    with _prepared(model, layers) as prepared:
+        if isinstance(tokens, Probe):
+            return attention.attention_weights(prepared, tokens, n_tokens=n_tokens)
+        read = sum(len(sequence[:LENGTH]) for sequence in tokens)
+        return attention.attention_weights(prepared, sequences_probe(tokens), n_tokens=read)
+
+
+def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) -> OutputHead:
+    """Return the function that maps states of the last block, (n, dim), to the model's logits, (n,
+    vocabulary).
+
+    Args:
+        model: with its head, as ``load_model(..., with_head=True)`` or ``AutoModelForCausalLM``
+            loads it.
+        ids: tokens on which the head is tried: it must reproduce the model's own logits.
+        layers: as for :func:`repdyn.layer_states`.
+
+    Raises:
+        ValueError: the model has no head, or none that reproduces its logits by itself.
+        CheckpointError: as for :func:`repdyn.layer_states`.
+
+    Example:
+        >>> import repdyn
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        >>> *_, last = repdyn.layer_states(model, [[5, 6, 7]])
+        >>> repdyn.output_head(model, [5, 6, 7])(last.states).shape
+        torch.Size([3, 64])
+    """
+    if isinstance(model, LoadedModel) and model.with_head is None:
+        raise ValueError(
+            f"expected a model with a language-modelling head, got {model.name}: its configuration "
+            "names none, or the checkpoint lacks its weights"
+        )
+    with _prepared(model, layers, with_head=True) as prepared:
+        head = heads.find_output_head(prepared, torch.tensor([list(ids)]))
+    if isinstance(head, str):
+        name = model.name if isinstance(model, LoadedModel) else type(model).__name__
+        raise ValueError(f"expected an output head, got none in {name}: {head}")
+    return head
+
+
+def causal_stacks(model: Model, tokens: Tokens) -> dict[str | None, bool | None]:
+    """Return for each stack of blocks whether no position sees a later one; None where that cannot
+    be tested.
+    """
+    with _prepared(model) as prepared:
+        return causality(prepared, tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
+
+
+def count_blocks(loaded: LoadedModel) -> dict[str | None, int]:
+    """Return the number of blocks of each stack of a model.
+
+    Raises:
+        CheckpointError: the blocks are not found.
+    """
+    with model_errors(f"{loaded.name} cannot be measured"):
+        stacks = [block.stack for block in find_blocks(loaded.model, loaded.layers)]
+    return {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)}
+
+
+def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
+    """Return a probe of whole sequences of which every token is sampled, in one batch.
+
+    Copies of the last sequence are appended if these have too few tokens for a probe.
+
+    Raises:
+        ValueError: no sequence, or an empty one.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    if not lengths or min(lengths) < 1:
+        raise ValueError(
+            f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty "
+            "texts out"
+        )
+    whole = [list(sequence) for sequence in sequences]
+    # a probe has at least so many vectors, so the last sequence is repeated
+    whole += [whole[-1] for _ in range(MIN_BATCH_VECTORS - sum(lengths))]
+    n_tokens = sum(map(len, whole))
+    design = Design(
+        "sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False
+    )
+    return Probe.from_tokens(
+        whole,
+        n_windows=len(whole),
+        max_vectors=n_tokens,
+        batch_vectors=n_tokens,
+        design=design,
+    )
+
+
+@contextmanager
+def _prepared(
+    model: Model, layers: LayerPatterns = None, *, with_head: bool = False
+) -> Iterator[PreparedModel]:
+    """Yield the module, prepared; errors of a loaded model become CheckpointErrors that name it."""
+    if not isinstance(model, LoadedModel):
+        yield prepare(model, layers)
+        return
+    with model_errors(f"{model.name} cannot be measured"):
+        module = model.with_head if with_head and model.with_head is not None else model.model
+        yield prepare(module, model.layers if layers is None else layers)

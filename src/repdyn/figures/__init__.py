@@ -1,5 +1,0 @@
-"""Figures: stored measurements drawn with matplotlib."""
-
-from repdyn.utils.extras import require
-
-require("report", "repdyn.figures", "matplotlib")

@@ -1,0 +1,1 @@
+"""One-off analyses of models and of papers, made of what the package shows to any user."""

@@ -1,0 +1,314 @@
+"""``repdyn study anatomy``: a model's embedding tables, and the paths of two sentences through its
+layers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from repdyn.activations import LoadedModel, file_name
+from repdyn.lab.studies import anatomy_figures as draw
+from repdyn.lab.studies import embedding_tables, paths
+from repdyn.lab.studies import table_geometry as geometry
+from repdyn.lab.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable
+from repdyn.lab.studies.panels import plane_figure, plane_table
+from repdyn.lab.studies.paths import TokenTrajectory
+from repdyn.lab.studies.study import Folder, Study, run_study, show, show_title
+from repdyn.utils.arguments import (
+    SENTENCES,
+    Count,
+    ModelOptions,
+    Models,
+    at_least,
+    converted,
+    listed,
+)
+
+
+class AnatomyStudy(Study):
+    """The embedding tables of a model, and the paths of tokens through its layers."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.vocabularies: dict[str, pd.DataFrame] = {}
+
+    def measure_model(self, loaded: LoadedModel) -> None:
+        show_title(loaded.name)
+        self.vocabularies[loaded.name] = geometry.token_kinds(loaded.tokenizer)
+        self._add_tables(loaded)
+        super().measure_model(loaded)
+
+    def measure(self, loaded: LoadedModel) -> None:
+        name, (this, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
+        frames = [
+            paths.trajectory_table(trajectory).assign(sentence=number)
+            for number, trajectory in ((1, this), (2, other))
+        ]
+        self.tables["depth"] = pd.concat(frames, ignore_index=True)
+        self.tables["depth_apart"] = paths.cross_sentence_table(this, other)
+        self.figures["depth"] = draw.depth_figure(name, this, other)
+        self.figures["paths"] = draw.paths_figure(name, this, other)
+        if len(this.states) > 2:
+            early = [
+                replace(trajectory, states=trajectory.states[:-1]) for trajectory in (this, other)
+            ]
+            self.figures["paths_without_last"] = draw.paths_figure(
+                f"{name} without its last layer", *early
+            )
+        if self.options.follow:
+            self.figures["paths_followed"] = draw.paths_figure(
+                name, *followed((this, other), self.options.follow)
+            )
+        self.write(loaded.folder_name)
+
+    def finish(self) -> None:
+        if len(self.vocabularies) > 1:
+            self.add("shared_vocabulary", geometry.shared_vocabulary(self.vocabularies))
+            self.write()
+
+    def _add_tables(self, loaded: LoadedModel) -> None:
+        name = loaded.name
+        options = self.options
+        seed = self.options.seed
+        tables = []
+        values = {}
+        for table in embedding_tables.embedding_tables(
+            loaded.model, loaded.tokenizer, unused=options.unused
+        ):
+            if table.kind == "input":
+                twin = math.inf if options.unused else TWIN
+                table, values[table.name] = embedding_tables.without_twins(
+                    table, options.closest, twin
+                )
+            if table.kind == "position" and options.positions is not None:
+                table = table.subset(
+                    np.arange(min(options.positions, len(table.rows))), "beyond --positions"
+                )
+            tables.append(table)
+        words = tables[0]
+        positions = [table for table in tables if table.kind == "position"]
+        layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
+        measured = [*tables, *layouts[len(positions) :]]
+        pairs_of = {
+            table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed)
+            for table in measured
+        }
+        self.figures["tables"] = draw.tables_figure(
+            name, {table: pairs_of[table] for table in tables}
+        )
+        clouds = geometry.known_clouds(seed)
+        known_curves = {
+            cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()
+        }
+        curves = {table.name: table.explained for table in measured if len(table.explained)}
+        self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
+        self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, values)
+        self.tables["known_clouds"] = geometry.dimension_table(clouds)
+        self.tables["across_tables"] = geometry.across_tables(tables)
+        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, values[words.name])
+        self._add_vocabulary(name, [words, *positions])
+        self.tables.update(embedding_tables.tabulate(pairs_of))
+        show(
+            self.tables["distributions"],
+            "table",
+            "quantity",
+            "mean",
+            "q05",
+            "median",
+            "q95",
+            "min",
+            "max",
+        )
+        show(
+            self.tables["tables"],
+            "table",
+            "parameter",
+            "rows",
+            "dim",
+            "left_out",
+            "all_pairs",
+            "mean_share",
+        )
+        self._add_words(words, self.vocabularies[name])
+        rows = [self._add_positions(name, table) for table in layouts]
+        token: Any = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
+        for table in positions:
+            if start := geometry.start_of_text(words, table, token):
+                self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
+        if not positions:
+            show(
+                "no position table is looked up: positions enter otherwise (rotary, relative, "
+                "sinusoids), or not"
+            )
+            return
+        self.add("position_layouts", pd.DataFrame(rows))
+        if not find_spec("ripser"):
+            show("loops of the positions are not searched: pip install 'repdyn[topology]'")
+            return
+        loops = [geometry.loops_of(table, seed) for table in layouts]
+        for table, of_table in zip(layouts, loops, strict=True):
+            diagram = draw.persistence_figure(f"{name}, {table.name}", *of_table)
+            self.figures[f"{_file_stem(table)}_persistence"] = diagram
+        self.tables["position_loops"], self.tables["position_persistence"] = map(
+            pd.concat, zip(*loops, strict=True)
+        )
+        show("")
+
+    def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
+        """Add what kinds of tokens there are, where their rows lie, and planes of them and of
+        positions.
+        """
+        words = tables[0]
+        closest = self.options.closest
+        kinds = self.vocabularies[name]
+        values = words.about.assign(label=words.labels)
+        self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
+        self.figures["about_mean"] = draw.about_mean_figure(name, values)
+        self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")
+        looks = geometry.looks_of(words.labels, kinds)
+        shown = {"plane_of_tokens": [words]}
+        for table in tables[1:]:
+            if table.rows.shape[1] == words.rows.shape[1]:
+                shown[f"plane_of_tokens_and_{_file_stem(table)}"] = [words, table]
+            if len(table.rows) > 3:
+                shown[f"{_file_stem(table)}_plane"] = [table]
+        for path, together in shown.items():
+            kind = [
+                look
+                for embeddings in together
+                for look in (
+                    looks if embeddings is words else ["position" for _ in embeddings.rows]
+                )
+            ]
+            labels = pd.DataFrame(
+                {
+                    "label": [label for embeddings in together for label in embeddings.labels],
+                    "kind": kind,
+                }
+            )
+            labels.insert(
+                1, "position", labels["label"].where(labels["kind"] == "position").astype(float)
+            )
+            plane = plane_table(
+                torch.cat([embeddings.rows for embeddings in together]), labels, self.options.seed
+            )
+            drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
+            self.tables[path] = plane
+            self.figures[path] = plane_figure(
+                f"{name}: embeddings in a plane", drawn, plane, "kind", "position"
+            )
+
+    def _add_words(self, words: EmbeddingTable, kinds: pd.DataFrame) -> None:
+        """Add what few bits do to the input table, and what it says of parts of speech and
+        opposites.
+        """
+        seed, rows = self.options.seed, geometry.word_rows(words, kinds)
+        self.add("quantisation", geometry.quantisation_table(words, seed))
+        opposites = {
+            **geometry.compare_opposites(words, rows, seed),
+            **geometry.probe_words(words, rows, seed),
+        }
+        for name, table in opposites.items():
+            self.add(name, table)
+        if "word_probe" not in opposites:
+            show(
+                "parts of speech are not read from the input table: too few of the known words are "
+                "in it"
+            )
+
+    def _add_positions(self, model: str, table: EmbeddingTable) -> dict[str, Any]:
+        """Add tables and figures of the layout of positions; return its numbers."""
+        name = f"{model}, {table.name}"
+        path = _file_stem(table)
+        n = len(table.rows)
+        matrix = embedding_tables.cosine_matrix(table.rows)
+        scores, shares = paths.principal(table.rows)
+        offsets = paths.by_offset(matrix)
+        rotation = paths.find_rotation(scores, shares)
+        order_end = paths.find_order_end(table.rows)
+        self.tables[f"{path}_offsets"] = offsets
+        self.figures[f"{path}_image"] = draw.position_image(name, table.rows)
+        self.figures[f"{path}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
+        if scores.shape[1] >= 3:
+            self.figures[f"{path}_path"] = draw.path_figure(name, scores, shares, rotation)
+        neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()
+        layout = {
+            "table": table.name,
+            "positions": n,
+            "neighbours": neighbours,
+            "order_end": order_end,
+        }
+        if rotation is not None:
+            self.tables[f"{path}_turns"] = rotation.windows
+            layout |= {
+                name: getattr(rotation, name) for name in ("period", "share", "purity", "ends")
+            }
+        return layout
+
+
+def _file_stem(table: EmbeddingTable) -> str:
+    return file_name(table.name.replace(": ", " "))
+
+
+def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[TokenTrajectory]:
+    """Return the paths of words (tokens without the mark of a space) alone; an error if neither
+    sentence has any.
+    """
+    trajectories = []
+    for sentence in pair:
+        places = [
+            position for position, token in enumerate(sentence.tokens) if draw.plain(token) in words
+        ]
+        tokens = tuple(sentence.tokens[position] for position in places)
+        trajectories.append(replace(sentence, tokens=tokens, states=sentence.states[:, places]))
+    if not any(sentence.tokens for sentence in trajectories):
+        shown_tokens = ", ".join(
+            dict.fromkeys(draw.plain(token) for sentence in pair for token in sentence.tokens)
+        )
+        raise ValueError(
+            f"expected tokens of the sentences to follow, got {', '.join(words)}; they have "
+            f"{shown_tokens}"
+        )
+    return trajectories
+
+
+def anatomy(
+    models: Models,
+    /,
+    *,
+    output: Folder,
+    loading: ModelOptions = ModelOptions(),
+    pair: tuple[str, str] = SENTENCES,
+    follow: Annotated[tuple[str, ...], converted(listed, "TOKENS")] = (),
+    closest: Count = 20,
+    pairs: Count = MAX_PAIRS,
+    seed: Annotated[int, at_least(0)] = 0,
+    positions: Count | None = None,
+    unused: bool = False,
+) -> None:
+    """Study anatomy: context-free embeddings (input, position, segment), and paths of tokens
+    through the layers.
+
+    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
+
+    Args:
+        pair: Two sentences.
+        follow: Tokens whose paths are drawn alone, separated by commas.
+        closest: Number of closest, of furthest and of other extreme pairs and tokens.
+        pairs: Pairs of rows sampled for a distribution; all if there are no more.
+        seed: Of that sample.
+        positions: Number of the first positions that are measured (default: all).
+        unused: Keep rows of the input table that training did not distinguish.
+
+    Examples:
+      repdyn study anatomy bert-base-cased -o FOLDER
+      repdyn study anatomy gpt2 facebook/opt-125m --closest 50 -o FOLDER
+      repdyn study anatomy gpt2 --pair "He plays the bass." "He eats the bass." -o F
+    """
+    run_study(AnatomyStudy, loading, locals())

@@ -1,0 +1,580 @@
+"""Rules on measured values, and their evaluation on the rows of a run: during a training and over a
+store alike.
+
+A condition depends on the current and earlier observations only, and holds at the step of a change,
+not for as long as the new state lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import yaml
+
+from repdyn.metrics.metric import base_name
+from repdyn.metrics.registry import metric_info
+from repdyn.store.schema import ReasonCode, shown_reason
+from repdyn.utils.files import write_atomically
+from repdyn.utils.records import read_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from repdyn.store.schema import Row
+
+DEFAULT = "default"
+"""Name that stands for :data:`RULES`."""
+ALERT_COLUMNS = (
+    *(
+        "metric",
+        "subset",
+        "stack",
+        "layer",
+        "step",
+        "value",
+        "std",
+        "reason",
+        "reason_code",
+        "n_unique",
+        "n_vectors",
+        "compared_to",
+    ),
+    *("head", "run", "probe"),
+)
+"""Columns of a store that rules are evaluated on."""
+HISTORY = 8  # largest number of earlier changes with which a change of a profile is compared
+MIN_STDS = (
+    2.0  # distance beyond which two values differ, in standard deviations of their difference
+)
+MIN_JUMP = 0.2  # smallest jump of a profile, as mean relative change over layers
+MIN_HISTORY = 4  # least number of earlier changes with which a change of a profile is compared
+UNUSUAL = 2.0
+"""How many times the largest of its last changes a scalar must change, on a logarithmic scale, to
+be said to fall or rise."""
+_REMEMBERED = 200  # measurements that a live evaluation remembers
+_KEY = ["metric", "subset", "stack"]
+_CELL = ["step", "layer", "value", "std", "reason", "reason_code", "compares"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """The event that a rule holds at one step, for one layer, a whole profile, or a scalar."""
+
+    rule: str
+    """Name of the rule."""
+    step: int
+    metric: str
+    subset: str | None
+    """None for a scalar of the run."""
+    stack: str | None
+    layer: int | None
+    """None for a whole profile, and for a scalar."""
+    value: float
+    """NaN for a whole profile, and if undefined."""
+    previous_value: float
+    """The last defined value before; NaN for a whole profile, and if there was none."""
+    previous_step: int | None
+    """The step of the previous value; None if there was none."""
+    event: str
+    """Description of the change."""
+    detail: str
+    """The values, or the reason why there is none."""
+    stop: bool
+    """Whether the training should stop."""
+
+    @property
+    def message(self) -> str:
+        """A line that describes the event, without the step."""
+        return (
+            f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} "
+            f"{self.event}: {self.detail}"
+        )
+
+    @property
+    def log_change(self) -> float:
+        """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0
+        or infinite.
+        """
+        sizes = abs(self.value), abs(self.previous_value)
+        return (
+            abs(math.log(sizes[0]) - math.log(sizes[1]))
+            if all(0 < size < math.inf for size in sizes)
+            else 0.0
+        )
+
+    @property
+    def subject(self) -> str:
+        """The metric, with its stack and subset."""
+        known = ", ".join(filter(None, [self.stack, self.subset]))
+        return f"{self.metric} ({known})" if known else self.metric
+
+
+Key: TypeAlias = tuple[str, str | None, str | None]
+"""Metric, subset and stack."""
+
+
+def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
+    """Return the rows of each metric and scalar of a run on one probe, those of a scalar with the
+    layer -1, without the values of single heads.
+
+    ``frame`` has columns as the fields of :class:`repdyn.store.schema.Row`. A value that is NaN has
+    a reason.
+    """
+    failed = frame["layer"].isna() & frame["reason"].notna()
+    rows = frame.loc[
+        frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])
+    ]  # the others are many
+    layer = rows["layer"].fillna(-1).astype(int)
+    reason = rows["reason"].astype(object).fillna("")
+    # a scalar of a trainer that is no number has none
+    is_bare = rows["value"].isna() & (reason == "")
+    code = rows["reason_code"].astype(object).fillna("").mask(is_bare, ReasonCode.NOT_FINITE)
+    reason = reason.mask(is_bare, "NaN")
+    has_reason = reason != ""
+    columns = (reason, code, rows["n_unique"], rows["n_vectors"])
+    told = zip(*(column.loc[has_reason] for column in columns), strict=True)
+    reason.loc[has_reason] = [shown_reason(*cell) for cell in told]
+    compares = rows["compared_to"].notna()
+    rows = rows.assign(layer=layer, reason=reason, reason_code=code, compares=compares)
+    groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
+    named = (
+        ((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups
+    )
+    return {(str(metric), subset, stack): cells for (metric, subset, stack), cells in named}
+
+
+class Course:
+    """The values of a metric for one subset and one stack, or those of a scalar of the run, by step
+    and layer.
+
+    Grids have the shape (n_steps, n_layers). A layer that the model lacks at a step has neither
+    value nor reason there.
+    """
+
+    def __init__(self, key: Key, cells: pd.DataFrame) -> None:
+        self.metric, self.subset, self.stack = key
+        self.steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
+        """Ascending."""
+        self.layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
+        """Ascending; -1 for a scalar."""
+        shape = len(self.steps), len(self.layers)
+        self.values = np.full(shape, np.nan)
+        self.stds = np.full(shape, np.nan)
+        self.reasons = np.full(shape, "", object)
+        self.codes = np.full(shape, "", object)
+        for grid, name in (
+            (self.values, "value"),
+            (self.stds, "std"),
+            (self.reasons, "reason"),
+            (self.codes, "reason_code"),
+        ):
+            grid[step, layer] = cells[name].to_numpy(grid.dtype)
+        self.compares = np.zeros(len(self.steps), bool)
+        """(n_steps,) whether any value compares the checkpoint with an earlier one."""
+        self.compares[step[cells["compares"]]] = True
+
+    @cached_property
+    def in_means(self) -> np.ndarray:
+        """(n_layers,) whether a layer enters means over layers: the blocks do, and a scalar does
+        as the only one.
+        """
+        metric = metric_info(self.metric)
+        return np.array([layer < 0 or metric.enters_means(layer) for layer in self.layers], bool)
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """The place of the last defined value before each step; -1 if there was none."""
+        places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
+        return np.vstack([np.full_like(places[:1], -1), np.maximum.accumulate(places, axis=0)[:-1]])
+
+    def _at_previous(self, grid: np.ndarray) -> np.ndarray:
+        return np.where(
+            self.before < 0, np.nan, np.take_along_axis(grid, self.before.clip(0), axis=0)
+        )
+
+    @cached_property
+    def previous(self) -> np.ndarray:
+        """The last defined value before each step; NaN if there was none."""
+        return self._at_previous(self.values)
+
+    @cached_property
+    def difference(self) -> np.ndarray:
+        """|value - previous|; NaN if one of them is missing."""
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return np.abs(self.values - self.previous)
+
+    @cached_property
+    def exceeds_noise(self) -> np.ndarray:
+        """Return whether a value differs from the previous one by more than both vary over
+        batches.
+        """
+        return self.difference > MIN_STDS * np.nan_to_num(
+            np.hypot(self.stds, self._at_previous(self.stds)), posinf=np.inf
+        )
+
+    @cached_property
+    def relative(self) -> np.ndarray:
+        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not
+        exceed its noise.
+        """
+        larger = np.fmax(np.abs(self.values), np.abs(self.previous))
+        counts = np.isfinite(self.difference) & self.exceeds_noise
+        return np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
+
+    @cached_property
+    def changes(self) -> np.ndarray:
+        """(n_steps,) the mean of the relative changes over the layers in means, or that of a
+        scalar; NaN if none of them has both values.
+        """
+        n_known = np.isfinite(self.difference[:, self.in_means]).sum(axis=1)
+        with np.errstate(invalid="ignore"):  # 0 / 0
+            return self.relative[:, self.in_means].sum(axis=1) / n_known
+
+    def usual_change(self, statistic: str, least: int) -> np.ndarray:
+        """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`;
+        NaN where there are fewer than ``least``."""
+        import pandas as pd  # which no import of a tracker waits for
+
+        changes = pd.Series(self.changes)
+        is_change = changes > 0
+        recent = changes.loc[is_change].rolling(HISTORY, min_periods=least).agg(statistic)
+        return recent.reindex(changes.index).ffill().shift().to_numpy(float)
+
+    def holds(self, when: str, bound: float) -> np.ndarray:
+        """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a
+        whole profile.
+        """
+        if when == "undefined":
+            # missing although the previous observation had a value, or at first because of NaN or
+            # inf
+            missing = np.isnan(self.values)
+            appears = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
+            appears[0] = missing[0] & (self.codes[0] == ReasonCode.NOT_FINITE)
+            # metrics that compare checkpoints have no value if the earlier checkpoint is not
+            # available
+            appears[np.logical_or.accumulate(self.compares)] = False
+            return appears
+        if when == "above":
+            return (self.values > bound) & ~(self.previous > bound)
+        if when == "below":
+            return (self.values < bound) & ~(self.previous < bound)
+        if when == "jumps":
+            # steps without a change are ignored: the first ones, at a low learning rate, are not
+            # representative
+            return (
+                self.changes
+                > np.maximum(MIN_JUMP, bound * self.usual_change("median", MIN_HISTORY))
+            )[:, None]
+        reached = (
+            self.values <= bound * self.previous
+            if when == "falls"
+            else self.values >= bound * self.previous
+        )
+        appears = reached & (self.previous > 0) & self.exceeds_noise
+        if self.layers[0] >= 0 or not appears.any():
+            return appears
+        # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound
+        # training with small batches has an alert every few steps; a relative change c = 1 - 1 /
+        # ratio is that of a ratio whose logarithm is -log(1 - c), and the first change has nothing
+        # to be compared with
+        with np.errstate(divide="ignore", invalid="ignore"):
+            usual = -np.log1p(-np.minimum(self.usual_change("max", 1), 1.0))
+            change = np.abs(np.log(self.values / self.previous))
+        return appears & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
+
+
+_ANY = (-math.inf, math.inf)
+CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
+    "undefined": ("has no value", None),
+    "falls": ("fell to {bound:g} of what it was or less", (0.0, 1.0)),
+    "rises": ("rose to {bound:g} times what it was or more", (1.0, math.inf)),
+    "above": ("rose above {bound:g}", _ANY),
+    "below": ("fell below {bound:g}", _ANY),
+    "jumps": ("jumped: a change {bound:g} times the usual one or more", (1.0, math.inf)),
+}
+"""By the name used in rules: the event, formatted with the bound, and the exclusive limits of the
+bound, None for a condition without one. A whole profile jumps, the others concern single layers;
+:meth:`Course.holds` has their terms."""
+
+_EVENTS_AT_FIRST = {"above": "is above {bound:g}", "below": "is below {bound:g}"}
+"""The events of a value that is the first one, and therefore did not rise or fall."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A change between two measurements that raises an alert.
+
+    Args:
+        name: name of the rule, reported in alerts.
+        when: the condition: a value is "undefined" (NaN, after a measurement with a value), "falls"
+            or "rises" (to a fraction or multiple of the previous value, by more than twice the
+            standard deviation of their difference), is "above" or "below" a bound (which the
+            previous value was not), or its profile over depth "jumps" (changes by a multiple of its
+            usual change between two measurements).
+        metrics: patterns of the names of metrics, or of scalars such as "train/loss". A name
+            without settings matches the metric without settings; "two_nn[discard=0.8]" matches it
+            with this setting.
+        bound: the fraction, multiple or bound; None for "undefined".
+        subsets: subsets of tokens; all that are measured if empty.
+        stop: whether an alert stops the training.
+
+    Raises:
+        ValueError: a name, condition, metric or bound is missing or invalid.
+    """
+
+    name: str
+    when: str
+    metrics: tuple[str, ...]
+    bound: float | None = None
+    subsets: tuple[str, ...] = ()
+    stop: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("metrics", "subsets"):
+            value = getattr(self, name)
+            names = [value] if isinstance(value, str) else value
+            if not isinstance(names, list | tuple) or not all(
+                isinstance(each, str) for each in names
+            ):
+                raise ValueError(
+                    f"expected {name} of the rule {self.name!r} to be a list of names, got "
+                    f"{value!r}"
+                )
+            object.__setattr__(self, name, tuple(names))
+        _, limits = CONDITIONS.get(str(self.when), ("", None))
+        low, high = limits or _ANY
+        is_number = isinstance(self.bound, int | float) and not isinstance(self.bound, bool)
+        is_bound = (
+            self.bound is None if limits is None else is_number and low < (self.bound or 0) < high
+        )
+        bounds = f"a bound between {low:g} and {high:g}" if limits else "no bound"
+        for is_valid, field, expected in (
+            (
+                isinstance(self.name, str) and self.name.isprintable() and self.name,
+                "name",
+                "a name of printable text",
+            ),
+            (str(self.when) in CONDITIONS, "when", f"when: {' | '.join(CONDITIONS)}"),
+            (self.metrics, "metrics", "metrics"),
+            (is_bound, "bound", f"{bounds} with when: {self.when}"),
+            (isinstance(self.stop, bool), "stop", "stop: true or false"),
+        ):
+            if not is_valid:
+                raise ValueError(
+                    f"expected {expected} in the rule {self.name!r}, got {getattr(self, field)!r}"
+                )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(name="no value", when="undefined", metrics=("*",)),
+    Rule(
+        name="dimension halved",
+        when="falls",
+        bound=0.5,
+        metrics=("two_nn", "gride_*", "levina_bickel", "effective_rank", "participation_ratio"),
+    ),
+    Rule(
+        name="one direction", when="above", bound=0.9, metrics=("anisotropy",), subsets=("no_sink",)
+    ),
+    Rule(
+        name="profile jumps",
+        when="jumps",
+        bound=5.0,
+        metrics=("two_nn", "anisotropy", "effective_rank"),
+    ),
+    Rule(name="loss rises", when="rises", bound=1.25, metrics=("train/loss",)),
+)
+"""The default rules."""
+
+
+RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
+"""Rules, a YAML file of them, "default", or None for no alerts."""
+
+
+def resolve_rules(rules: RulesLike) -> tuple[Rule, ...]:
+    """Return the rules that an argument stands for; errors as for :func:`read_rules`."""
+    if rules is None:
+        return ()
+    if isinstance(rules, str | Path):
+        return RULES if str(rules) == DEFAULT else read_rules(Path(rules))
+    if invalid := [rule for rule in rules if not isinstance(rule, Rule)]:
+        raise ValueError(f"expected rules as repdyn.views.alerts.Rule, got {invalid[0]!r}")
+    return tuple(rules)
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Read the rules of a YAML file: a list, each with the fields of :class:`Rule`.
+
+    Raises:
+        ValueError: the file has other content.
+        OSError: the file cannot be read.
+    """
+    entries = read_yaml(path)
+    if not isinstance(entries, list):
+        raise ValueError(
+            f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- "
+            "name: ...'"
+        )
+    names = [field.name for field in fields(Rule)]
+    for entry in entries:
+        if (
+            not isinstance(entry, dict)
+            or set(entry) - {*names}
+            or {"name", "when", "metrics"} - set(entry)
+        ):
+            raise ValueError(
+                f"{path}: expected each rule to be a mapping with name, when and metrics, and "
+                f"perhaps {', '.join(names[3:])}, got {entry!r}"
+            )
+    try:
+        return tuple(Rule(**entry) for entry in entries)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def stored_rules(path: Path) -> tuple[Rule, ...]:
+    """Read the rules of a run from the file in its store; the default ones if there is none or,
+    with a warning, if it cannot be read: no file of one run may take all others from a view."""
+    try:
+        return read_rules(path) if path.is_file() else RULES
+    except (ValueError, OSError) as error:
+        logging.getLogger(__name__).warning("using the default rules: %s", error)
+        return RULES
+
+
+def as_yaml(rules: Iterable[Rule]) -> str:
+    """Return rules as YAML text, as read by :func:`read_rules`."""
+    defaults = {field.name: field.default for field in fields(Rule)}
+    entries = []
+    for rule in rules:
+        changed = {name: value for name, value in vars(rule).items() if value != defaults[name]}
+        entries.append(
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in changed.items()
+            }
+        )
+    return yaml.safe_dump(entries, sort_keys=False, default_flow_style=None, width=120)
+
+
+def write_rules(rules: Iterable[Rule], path: Path) -> None:
+    """Write rules to a file atomically."""
+    text = as_yaml(rules)
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def applies(rule: Rule, metric: str, subset: str | None) -> bool:
+    """Return whether a rule applies to a metric and subset; a rule on subsets applies to
+    no scalar.
+    """
+    if rule.subsets and subset not in rule.subsets:
+        return False
+    # brackets of settings, as in "two_nn[discard=*]", are literal
+    patterns = (
+        each.replace("[", "[[]") if base_name(each) != each else each for each in rule.metrics
+    )
+    return any(fnmatchcase(metric, pattern) for pattern in patterns)
+
+
+class AlertEvaluator:
+    """Stateful evaluation of rules on the steps of a run, one after the other."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = tuple(rules)
+        self._cells: dict[Key, pd.DataFrame] = {}
+
+    def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
+        """Evaluate the rules on further rows, or records, and return the alerts at their steps as
+        :func:`find_alerts`.
+
+        What is known from their first step on is discarded: the last step may be given again with
+        additional rows.
+        """
+        import pandas as pd  # which no import of a tracker waits for
+
+        if not isinstance(rows, pd.DataFrame):
+            rows = pd.DataFrame(
+                [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
+            )
+        alerts: list[tuple[int, int, Alert]] = []
+        for key, cells in cells_by_key(rows).items():
+            first = int(cells["step"].to_numpy(int).min())
+            if (cell := self._cells.get(key)) is not None:
+                step = cell["step"].to_numpy(int)
+                is_earlier = step < first
+                remembered = np.unique(step[is_earlier])[-_REMEMBERED:]
+                cells = pd.concat([cell.loc[np.isin(step, remembered)], cells])
+            self._cells[key] = cells
+            course = Course(key, cells)
+            n_earlier = int(np.searchsorted(course.steps, first))
+            for index, rule in enumerate(self._rules):
+                if applies(rule, course.metric, course.subset):
+                    holds = course.holds(rule.when, rule.bound or 0.0)[n_earlier:]
+                    for place, layer in np.argwhere(holds).tolist():
+                        alert = _alert(rule, course, n_earlier + place, layer)
+                        alerts.append((alert.step, index, alert))
+        return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
+
+
+def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
+    """Return the alerts of a run, by step.
+
+    Args:
+        frame: rows of one run on one probe, including scalars; columns as the fields of
+            :class:`repdyn.store.schema.Row`. Values of single attention heads are ignored.
+        rules: the rules to evaluate.
+
+    Returns:
+        Alerts by step, then by rule, metric, subset and layer. Those of a step depend only on the
+        rows up to it.
+    """
+    return AlertEvaluator(rules).update(frame)
+
+
+def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
+    of_profile = rule.when == "jumps"
+    most = ""
+    if of_profile:
+        layer = int(np.nanargmax(np.where(course.in_means, course.difference[row], np.nan)))
+        # what goes wrong in one layer changes those after it, the more the further
+        first = int(np.argmax(course.in_means & (course.relative[row] >= MIN_JUMP)))
+        most = f"most in layer {course.layers[layer]}, "
+        if first < layer:
+            most = f"first in layer {course.layers[first]}, {most}"
+    before = int(course.before[row, layer])
+    previous_step = int(course.steps[before]) if before >= 0 else None
+    event = CONDITIONS[rule.when][0]
+    if previous_step is None:
+        event = _EVENTS_AT_FIRST.get(rule.when, event)
+    elif rule.when == "undefined":
+        event = f"{event} any more"
+    value = float(course.values[row, layer])
+    previous_value = float(course.previous[row, layer])
+    if math.isnan(value):
+        detail = course.reasons[row, layer]
+    elif previous_step is None:
+        detail = f"{value:.3g}"
+    else:
+        detail = f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
+    return Alert(
+        rule=rule.name,
+        step=int(course.steps[row]),
+        metric=course.metric,
+        subset=course.subset,
+        stack=course.stack,
+        layer=None if of_profile or course.layers[layer] < 0 else int(course.layers[layer]),
+        value=math.nan if of_profile else value,
+        previous_value=math.nan if of_profile else previous_value,
+        previous_step=previous_step,
+        event=event.format(bound=rule.bound),
+        detail=f"{most}{detail}",
+        stop=rule.stop,
+    )

@@ -1,0 +1,270 @@
+"""Figures that compare runs: profiles over relative depth, means over layers during training,
+families of metrics.
+
+A hue stands for a class of models, blue and others for decoders, orange and others for encoders,
+light to dark by number of parameters; a run has the same colour and marker in every figure. The
+stacks of a model are drawn as separate models. Seeds of one model are drawn as one line, their
+mean, with the interval over seeds as its band, above a thin line for each seed.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from repdyn.metrics import FAMILIES, metric_info
+from repdyn.metrics.metric import file_stem
+from repdyn.utils.attempts import Attempt
+from repdyn.views.figures.charts import (
+    RELATIVE_DEPTH,
+    Axis,
+    Line,
+    Panel,
+    about_checkpoints,
+    end_lines,
+    mean_lines,
+    notes,
+    run_colours,
+    training_axis,
+)
+from repdyn.views.figures.drawing import LEGEND_ROWS, draw, draw_all
+from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
+from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
+from repdyn.views.tables.runs import Key, MeasuredRun, spans
+from repdyn.views.tables.seeds import INTERVAL, SeedGroup
+from repdyn.views.tables.series import MetricSeries, intervals
+from repdyn.views.tables.style import KINDS, has_own_figures, metric_title, overview_families
+from repdyn.views.tables.texts import brief_sampling
+
+_MAX_MARKERS = 12
+_MARKERS = "os^DvPX*<>"
+
+
+def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
+    """Return colour, marker and band of each run, the same in every figure of these runs."""
+    colours, looks = run_colours(runs), {}
+    for number, run in enumerate(runs):
+        # no two of the first runs share a marker, which greyscale leaves
+        marker, opacity = (
+            _MARKERS[number % len(_MARKERS)],
+            0.2 if isinstance(run, SeedGroup) else 0.1,
+        )
+        looks[run.key] = {
+            "colour": colours[run.key],
+            "marker": marker,
+            "marker_size": 4.5,
+            "band_opacity": opacity,
+        }
+    return looks
+
+
+def _valued(runs: Sequence[MeasuredRun]) -> set[tuple[str, str]]:
+    """Return the metrics with their subsets that have a value at the end of some run."""
+    return {
+        key
+        for run in runs
+        for key, one in run.series.items()
+        if not np.isnan(one.values[:, -1]).all()
+    }
+
+
+def profiles(runs: Sequence[MeasuredRun], metric: str) -> Figure:
+    """Draw a metric over relative depth, a panel for each subset on one axis of values."""
+    return over_depth(runs, [metric], metric_title(metric), LARGE)
+
+
+def over_depth(
+    runs: Sequence[MeasuredRun], metrics: Sequence[str], title: str, panel: tuple[float, float]
+) -> Figure:
+    """Draw metrics over relative depth, one line per run at its last measured step.
+
+    A panel for each metric and subset; two classes of tokens that are compared with each other
+    share one, the second dashed. Values between two layers are drawn between them. Layers without a
+    value leave a gap.
+    """
+    drawn, looks = (
+        [run for run in runs if any(metric in metrics for metric, _ in run.series)],
+        _looks(runs),
+    )
+    keys = sorted(
+        (key for key in _valued(runs) if key[0] in metrics), key=lambda key: metrics.index(key[0])
+    )
+    board = Board(panes_of(keys, "runs"), panel, drawn[0].vectors_of)
+    when, suffixes = _end_checkpoints(drawn)
+    cells = {run.label: (ends := run.at_end()).loc[ends["metric"].isin(metrics)] for run in drawn}
+    panels = _panels(
+        board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **looks[run.key])
+    )
+    about = board.about_tokens(), about_checkpoints(concatenated([*cells.values()]))
+    title = f"{title} over depth, {_count_kinds(drawn)}"
+    return _drawn(board, panels, looks, suffixes, title, drawn, cells, when, *about)
+
+
+def _panels(
+    board: Board,
+    x: Axis,
+    runs: Sequence[MeasuredRun],
+    lines_of: Callable[[MeasuredRun, MetricSeries], list[Line]],
+) -> list[Panel]:
+    """Return a panel for each pane with the lines of each run that has its metric; those of a
+    second class dashed.
+    """
+    lines = [
+        [
+            replace(line, dash=dash)
+            for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
+            for run in runs
+            if trace.key in run.series
+            for line in lines_of(run, run.series[trace.key])
+        ]
+        for pane in board.panes
+    ]
+    return [Panel(x=x, lines=of_pane) for of_pane in lines]
+
+
+def means_over_layers(
+    runs: Sequence[MeasuredRun], metrics: Sequence[str] = ("two_nn", "anisotropy")
+) -> Figure:
+    """Draw metrics averaged over layers against training, one line per run, one panel per metric
+    and subset.
+
+    The panels of a metric share the axis of values. The x axis is in tokens if all runs have token
+    counts, otherwise in steps; it is logarithmic and shows zero. Runs with one checkpoint are left
+    out, and the title says how many. The legend tells which runs are averaged over fewer layers
+    than they have.
+    """
+    drawn, looks = [run for run in runs if len(run.steps) > 1], _looks(runs)
+    wanted = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
+    by_tokens = all(run.tokens.max() > 0 for run in drawn)
+    axis = training_axis(
+        [x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens
+    )
+    keys = {key for run in drawn for key in run.keys_of(wanted)}
+    board = Board(
+        panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"),
+        WIDE,
+        drawn[0].vectors_of,
+    )
+    n_left = len(runs) - len(drawn)
+
+    def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
+        lines = mean_lines(series, **looks[run.key])
+        steps = [int(step) for step in lines[-1].x]
+        x = run.tokens[steps].tolist() if by_tokens else steps
+        return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
+
+    title = f"Mean over layers during training, {_count_kinds(drawn)}" + (
+        f"; {n_left} with one checkpoint left out" if n_left else ""
+    )
+    suffixes = []  # of the runs that are not averaged over all of their layers in every panel
+    for run in drawn:
+        means = [
+            mean
+            for key in keys
+            if key in run.series and (mean := run.series[key].layer_mean).n_used
+        ]
+        used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
+        suffixes.append(
+            f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
+        )
+    cells = {run.label: run.rows_of(wanted) for run in drawn}
+    return _drawn(
+        board, _panels(board, axis, drawn, lines_of), looks, suffixes, title, drawn, cells
+    )
+
+
+def comparison_figures(
+    runs: Sequence[MeasuredRun], attempt: Attempt = nullcontext
+) -> dict[str, Figure]:
+    """Return all figures that compare these runs, in the order of
+    :func:`repdyn.views.tables.seeds.with_seeds`, by name.
+
+    A metric of geometry, or of the user's own, has its profiles and its place in the means over
+    layers; any other family has its profiles in one overview. ``attempt`` collects the errors of
+    figures, so that others are drawn.
+    """
+    valued = sorted({metric for metric, _ in _valued(runs)})
+    own = [metric for metric in valued if has_own_figures(metric)]
+    drawings: dict[str, Callable[[], Figure]] = {
+        f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in own
+    }
+    if any(run.rows_of(own)["step"].nunique() > 1 for run in runs):
+        drawings["means_over_layers"] = partial(
+            means_over_layers, runs, in_registry_order(own)[::-1]
+        )
+    for family in overview_families(valued):
+        members = in_registry_order(
+            metric for metric in valued if metric_info(metric).family == family
+        )
+        drawings[f"compare_{family}"] = partial(over_depth, runs, members, FAMILIES[family], SMALL)
+    return draw_all(drawings, attempt)
+
+
+def _drawn(
+    board: Board,
+    panels: Sequence[Panel],
+    looks: Mapping[Key, dict[str, Any]],
+    suffixes: Sequence[str],
+    title: str,
+    runs: Sequence[MeasuredRun],
+    rows: Mapping[str, pd.DataFrame],
+    when: str = "",
+    *texts: str,
+) -> Figure:
+    """Draw panels with their legend: the runs under a heading for each kind, with a suffix for each
+    name. The caption has texts, how many vectors the drawn rows of each run, by its label, rest on,
+    and what bands mean."""
+    single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
+    bands = [intervals(concatenated(single))] if single else []
+    if len(single) < len(runs):
+        bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
+    dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
+    caption = notes(when, dashed, *texts, brief_sampling(concatenated([*rows.values()])), *bands)
+    legend: list[Line | str] = []
+    for kind, members in groupby(
+        zip(runs, suffixes, strict=True), key=lambda member: member[0].causal
+    ):
+        group = list(members)
+        legend.append(_plural(kind, len(group)))
+        legend += [Line(x=(), y=(), label=run.label + end, **looks[run.key]) for run, end in group]
+    labels = [entry.label for entry in legend if isinstance(entry, Line)]
+    # with room for headings
+    width = math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (
+        0.7 + 0.085 * max(map(len, labels))
+    )
+    return draw(
+        board.chart(panels, legend_width=width, title=title, caption=caption, legend=legend)
+    )
+
+
+def _count_kinds(runs: Sequence[MeasuredRun]) -> str:
+    kinds = Counter(run.causal for run in runs)
+    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds.items())
+
+
+def _plural(kind: bool | None, number: int) -> str:
+    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
+
+
+def _end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
+    """Return the checkpoints of the profiles as text, and a suffix for the name of each run if they
+    differ.
+    """
+    last = {run.steps[-1] for run in runs if not run.finished}
+    if not last:
+        return "finished models", [""] * len(runs)
+    if len(last) == 1:
+        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", [
+            ""
+        ] * len(runs)
+    return "at the last measured step", [
+        "" if run.finished else f", step {run.steps[-1]:,}" for run in runs
+    ]

@@ -1,0 +1,269 @@
+"""The panels of a figure of several metrics: which metric and tokens stand in which, and how they
+are arranged.
+"""
+
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from repdyn.metrics import metric_info
+from repdyn.metrics.metric import base_name
+from repdyn.views.figures.charts import Chart, Line, Panel, axis_of_lines
+from repdyn.views.tables.frames import NO_CLASSES, in_order
+from repdyn.views.tables.style import (
+    ORDERED,
+    SUBSET_COLOURS,
+    metric_title,
+    metric_unit,
+    shades,
+    subset_title,
+    title_among,
+)
+from repdyn.views.tables.style import short_subset_title as short
+
+PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
+"""Classes of tokens that are compared with each other."""
+SMALL, LARGE, WIDE = (3.5, 2.35), (4.6, 3.4), (6.4, 2.6)
+"""Sizes of a panel in inches: one of many metrics, one of a single metric, and one across the whole
+figure.
+"""
+_MAX_COLUMNS = 4
+_TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
+
+
+class Trace(NamedTuple):
+    """One line: a metric on a subset, under a label that distinguishes it from the others of the
+    panel.
+    """
+
+    metric: str
+    subset: str
+    label: str
+    layer: int | None = None
+    """The layer of a line against step; None for the mean over layers."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metric, self.subset
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One panel, whose metrics share a scale."""
+
+    title: str
+    tokens: str
+    """The tokens as text; empty if the lines are labelled with them."""
+    traces: tuple[Trace, ...]
+    ordered: bool = False
+    """Whether the lines have an order, shown by their colours."""
+    pair: bool = False
+    """Whether there are two lines with a gap to be shaded."""
+
+    @property
+    def metric(self) -> str:
+        return self.traces[0].metric
+
+    @property
+    def unit(self) -> str:
+        return metric_unit(self.metric)
+
+    @property
+    def quantity(self) -> str:
+        """Return the quantity of the values, on whichever tokens and before or after the
+        feed-forward part.
+
+        Panels of one quantity share a scale.
+        """
+        return self.unit if self.unit == "dimension" else self.metric.removesuffix("_attention")
+
+    @property
+    def colours(self) -> list[str]:
+        """A colour for each line."""
+        if self.ordered and len(self.traces) > 1:
+            return shades(ORDERED, len(self.traces), 0.05, 0.85)
+        places = (0, -1) if self.pair else range(len(self.traces))
+        return [SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places]
+
+
+def panes_of(
+    keys: Iterable[tuple[str, str]],
+    along: Literal["depth", "step", "runs"],
+    name: Callable[[str], str] = short,
+    embeddings: Container[tuple[str, str]] = (),
+) -> list[Pane]:
+    """Return the panels of metrics, each with a subset on which it has a value; ``name`` names a
+    subset.
+
+    Over depth, metrics on one scale that differ in a number share a panel, and any other metric has
+    one for all tokens and one without sinks. Against step these two share one, with the embedding
+    output for metrics that show it and have a value there, which are among ``embeddings``. Two
+    contrasted classes of tokens share one, and so do all other classes. Of several runs, each
+    metric and subset has a panel of its own, except contrasted classes.
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for metric, subset in keys:
+        # a variant with other settings does not belong to the group
+        panel = metric_info(metric).panel if metric == base_name(metric) and along != "runs" else ""
+        groups.setdefault(panel or metric, {}).setdefault(metric, []).append(subset)
+    panes: list[Pane] = []
+    for panel, members in groups.items():
+        subsets = in_order({subset for measured in members.values() for subset in measured})
+        if len(members) > 1:
+            for subset in subsets:
+                of_subset = [metric for metric, measured in members.items() if subset in measured]
+                lines = tuple(
+                    Trace(metric, subset, metric_info(metric).line) for metric in of_subset
+                )
+                panes.append(Pane(panel, name(subset), lines, ordered=True))
+        else:
+            (metric,) = members
+            panes += _panes(metric, subsets, along, name, embeddings)
+    # metrics with fewer panels than fit a row come last if one metric fills a row
+    counts = Counter(pane.metric for pane in panes)
+    of_one = max(counts.values())
+    return (
+        sorted(panes, key=lambda pane: counts[pane.metric] < of_one)
+        if 2 < of_one <= _MAX_COLUMNS
+        else panes
+    )
+
+
+def _panes(
+    metric: str,
+    subsets: Sequence[str],
+    along: str,
+    name: Callable[[str], str],
+    embeddings: Container[tuple[str, str]],
+) -> list[Pane]:
+    """Return the panels of one metric that shares none with another."""
+
+    names = {subset: title_among(subset, subsets, name(subset)) for subset in subsets}
+
+    def pane(subsets: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
+        lines = tuple(Trace(metric, subset, names[subset]) for subset in subsets)
+        return Pane(metric_title(metric), tokens, lines, pair=pair)
+
+    pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
+    whole = [subset for subset in subsets if subset in NO_CLASSES]
+    classes = [
+        subset for subset in subsets if not any(subset in others for others in (whole, *pairs))
+    ]
+    of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
+    if along == "runs":
+        return [*(pane([subset], names[subset]) for subset in (*whole, *classes)), *of_pairs]
+    of_whole = [pane([subset], names[subset]) for subset in whole]
+    if along == "step" and whole:
+        together = pane(whole, "" if len(whole) > 1 else names[whole[0]])
+        first = together.traces[0]
+        if first.key in embeddings and metric_info(metric).shows_embeddings:
+            lines = (
+                first._replace(label="mean over layers"),
+                first._replace(label="layer 0", layer=0),
+            )
+            if len(whole) > 1:
+                lines = (
+                    *together.traces,
+                    first._replace(label=f"{first.label},\nlayer 0", layer=0),
+                )
+            together = replace(together, traces=lines)
+        of_whole = [together]
+    tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
+    return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
+
+
+@dataclass(frozen=True)
+class Board:
+    """Panels of one size in rows."""
+
+    panes: Sequence[Pane]
+    panel: tuple[float, float] = SMALL
+    of: str = "tokens"
+    """What the vectors are the states of."""
+
+    @property
+    def columns(self) -> int:
+        """The number of panels in a row, such that those of one metric share a row if possible."""
+        number, counts = len(self.panes), set(Counter(pane.metric for pane in self.panes).values())
+        if self.panel == WIDE:
+            return 1
+        if self.panel == LARGE:
+            return min(3, number)
+        if 2 < max(counts) <= _MAX_COLUMNS:
+            return max(counts)
+        if counts == {2}:
+            return _MAX_COLUMNS if number > 6 else 2
+        if number in {4, 2, 1}:
+            return min(2, number)
+        return 3 if number <= 9 and number not in {7, 8} else _MAX_COLUMNS
+
+    @property
+    def subsets(self) -> list[str]:
+        """The subsets that have a line, in order."""
+        return in_order({subset for _, subset in self._keys})
+
+    @property
+    def _keys(self) -> set[tuple[str, str]]:
+        return {trace.key for pane in self.panes for trace in pane.traces}
+
+    def about_tokens(self) -> str:
+        """Return which tokens all small panels show, or the meaning of a short name for tokens."""
+        if self.panel == SMALL and len(self.subsets) == 1:
+            return subset_title(self.subsets[0], self.of)
+        is_short = self.panel == SMALL and "no_sink" in self.subsets
+        return f"{short('no_sink')}: {subset_title('no_sink')}" if is_short else ""
+
+    def chart(
+        self,
+        panels: Sequence[Panel],
+        *,
+        legend_width: float = 0.0,
+        panel_legend_width: float = 0.0,
+        **texts: Any,
+    ) -> Chart:
+        """Return the chart of a panel for each pane, here given titles, one scale for the panels of
+        one quantity, and labels of the x axis on the lowest, with room in inches for a legend of
+        all and for those in a column."""
+        lines: defaultdict[str, list[Line]] = defaultdict(list)
+        for pane, panel in zip(self.panes, panels, strict=True):
+            lines[pane.quantity] += panel.lines
+        arranged = []
+        for number, (panel, pane) in enumerate(zip(panels, self.panes, strict=True)):
+            x = panel.x if number + self.columns >= len(panels) else replace(panel.x, label="")
+            y = axis_of_lines(pane.metric, lines[pane.quantity], pane.unit)
+            if self.panel == LARGE and number % self.columns:
+                y = replace(y, label="")
+            arranged.append(replace(panel, title=self._title(pane) + panel.title, x=x, y=y))
+        named = {
+            number % self.columns for number, pane in enumerate(self.panes) if len(pane.traces) > 1
+        }
+        width, height = self.panel
+        width = self.columns * width + len(named) * panel_legend_width + legend_width
+        return Chart(
+            panels=arranged,
+            columns=self.columns,
+            size=(max(7.2, width), 1.1 + -(-len(panels) // self.columns) * height),
+            is_small=self.panel == SMALL,
+            shares_x=self.panel == WIDE,
+            **texts,
+        )
+
+    def _title(self, pane: Pane) -> str:
+        width = _TITLE_WIDTH[self.panel]
+        if self.panel == SMALL:
+            several = len(self.subsets) > 1
+            return textwrap.fill(pane.title, width) + (
+                f"\n{pane.tokens}" if several and pane.tokens else ""
+            )
+        tokens = pane.tokens
+        if len(pane.traces) == 1:
+            (trace,) = pane.traces
+            of_metric = {subset for metric, subset in self._keys if metric == pane.metric}
+            title = subset_title(trace.subset, self.of)
+            tokens = title_among(trace.subset, of_metric, title)
+        one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
+        return textwrap.fill(
+            ", ".join(filter(None, [pane.title * (not one_metric), tokens])), width
+        )

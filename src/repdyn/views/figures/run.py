@@ -1,0 +1,273 @@
+"""Figures of one run: metrics over depth, their means over layers during training, heatmaps.
+
+Each metric of geometry and each of the user's own has a figure over depth, its place in one of the
+means, and heatmaps; those of another family share a figure over depth and one of means. Bands are
+95% intervals over probes, if known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from repdyn.metrics import FAMILIES
+from repdyn.metrics.metric import file_stem
+from repdyn.store.schema import FINISHED
+from repdyn.utils.attempts import Attempt
+from repdyn.views.alerts import Alert
+from repdyn.views.figures import charts
+from repdyn.views.figures.drawing import draw, draw_all
+from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
+from repdyn.views.tables.frames import LOSS_TITLES, loss_of_run, select_steps
+from repdyn.views.tables.runs import MeasuredRun
+from repdyn.views.tables.series import MetricSeries, intervals, on_shared_layers
+from repdyn.views.tables.style import (
+    has_own_figures,
+    metric_title,
+    overview_families,
+    short_subset_title,
+    subset_title,
+)
+
+MAX_STEPS = 8
+_HEATMAP_SIZE = (7.2, 4.3)
+_LEGEND_WIDTH = 1.2
+_Series = Mapping[tuple[str, str], MetricSeries]
+
+
+def over_depth(
+    run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
+) -> Figure:
+    """Draw metrics of a run over depth, a panel of this size for each and each subset.
+
+    A line is a step, at most eight. Where several metrics or classes of tokens share a panel a line
+    is one of them at the last step, and dotted at the first. Layers without a value leave a gap.
+    """
+    measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
+    steps = select_steps(sorted(measured), MAX_STEPS)
+    rows, board = (
+        run.rows_of(metrics),
+        Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of),
+    )
+    colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
+    several = len(steps) > 1
+    by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
+    by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
+    both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
+    when = "" if several else f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
+    axis = charts.depth_axis(
+        [run.series[trace.key] for pane in board.panes for trace in pane.traces]
+    )
+    chart = board.chart(
+        [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
+        legend_width=_LEGEND_WIDTH * by_step,
+        panel_legend_width=_LEGEND_WIDTH,
+        title=charts.run_title(run, f"{title} over depth{when}"),
+        caption=charts.run_caption(
+            rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)
+        ),
+        legend=[
+            charts.Line(x=(), y=(), colour=colours[at], label=f"{at:,}")
+            for at in reversed(steps)
+            if by_step
+        ],
+        legend_title="step",
+    )
+    return draw(chart)
+
+
+def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
+    """Return one line per step; or one per trace at its last step, dotted at its first."""
+    if len(pane.traces) == 1:
+        one = series[pane.traces[0].key]
+        chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
+        return charts.Panel(lines=charts.profile_lines(one, chosen))
+    lasts, firsts = [], []
+    for trace, colour in zip(pane.traces, pane.colours, strict=True):
+        one = series[trace.key]
+        first, last = one.steps_with_values[0], one.steps_with_values[-1]
+        lasts += charts.profile_lines(one, {last: colour}, label=trace.label)
+        if first != last:
+            firsts += charts.profile_lines(
+                one, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
+            )
+    return _named_lines(pane, lasts, firsts)
+
+
+def _named_lines(
+    pane: Pane, lines: Sequence[charts.Line], others: Sequence[charts.Line] = ()
+) -> charts.Panel:
+    legend = "right" if len(lines) > 1 else ""
+    return charts.Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
+
+
+def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
+    """Draw metrics of a run averaged over layers against step, below each other, with a loss in the
+    first panel.
+
+    The loss is that of :func:`repdyn.views.tables.frames.loss_of_run`. The step axis is logarithmic
+    beyond 1 and linear below, so that step 0 shows. A mean over fewer layers than measured is
+    labelled. Steps with an alert on a metric are marked in its panel.
+    """
+    chart = _against_step(run, metrics, "Mean over layers during training", WIDE)
+    name, losses = loss_of_run(run.frame)
+    first, *others = chart.panels
+    first = replace(first, loss=charts.loss_line(losses, LOSS_TITLES[name]))
+    return draw(
+        replace(
+            chart,
+            panels=[replace(panel, legend=panel.legend and "inside") for panel in (first, *others)],
+        )
+    )
+
+
+def steps_overview(run: MeasuredRun, family: str) -> Figure:
+    """Draw the metrics of a family of one run as :func:`mean_over_layers`, a small panel each,
+    without a loss.
+    """
+    title = f"{FAMILIES[family]}: means over layers during training"
+    return draw(_against_step(run, run.metrics(family), title, SMALL))
+
+
+def _against_step(
+    run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
+) -> charts.Chart:
+    rows, keys = run.rows_of(metrics), run.keys_of(metrics)
+    embeddings = [
+        key
+        for key in keys
+        if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()
+    ]
+    names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
+    board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
+    axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
+    marked = charts.MARKED * any(alert.metric in metrics for alert in run.alerts)
+    return board.chart(
+        [replace(_step_panel(run.series, pane, run.alerts), x=axis) for pane in board.panes],
+        panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
+        title=charts.run_title(run, title),
+        caption=charts.run_caption(
+            rows, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows), marked
+        ),
+    )
+
+
+def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.Panel:
+    """Return one line per trace; its label tells if layers are left out."""
+    lines, notes_on_layers = [], []
+    # told apart without colours too
+    dashes = cycle("-" if pane.ordered else ("-", "--", ":"))
+    for trace, colour, dash in zip(pane.traces, pane.colours, dashes, strict=False):
+        one = series[trace.key]
+        note, look = "", dict[str, Any](colour=colour, dash=dash)
+        if trace.layer is None:
+            n_layers = one.layer_mean.n_layers
+            if (beside := charts.cloud_beside(one, series)) is not None:
+                one, _ = on_shared_layers(one, beside)
+            coverage = replace(one.layer_mean, n_layers=n_layers)
+            note = f"\n({coverage.coverage})" if coverage.is_partial else ""
+            lines += charts.mean_lines(one, label=trace.label + note, **look)
+        else:
+            at = one.layers.index(trace.layer)
+            look |= {"marker_size": charts.marker_size(one.steps), "label": trace.label}
+            lines.append(
+                charts.Line(
+                    x=one.steps, y=one.values[at], band=(one.lows[at], one.highs[at]), **look
+                )
+            )
+        notes_on_layers.append(note)
+    raised = [alert for trace in pane.traces for alert in charts.alerts_on(alerts, *trace.key)]
+    panel = replace(_named_lines(pane, lines), marks=charts.marks_on(raised, None))
+    return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
+
+
+def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
+    """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced),
+    alerts marked.
+
+    Cells without a value are hatched. All subsets of the tokens that the run has share their
+    colours.
+    """
+    series = run.series[metric, subset]
+    panel = charts.heatmap_panel(run, series)
+    hatched = (
+        "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
+    )
+    title = (
+        f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
+    )
+    shown = run.rows_of([metric], subset)
+    caption = charts.run_caption(
+        shown, charts.about_checkpoints(shown), charts.MARKED * bool(panel.marks)
+    )
+    return draw(
+        charts.Chart(
+            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
+        )
+    )
+
+
+def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
+    """Draw a metric of a run by attention head and layer at the last measured step, hatched where
+    it has no value.
+    """
+    series = run.series[metric, subset]
+    panel = charts.heads_panel(series, np.asarray(series.by_head)[-1:])
+    when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
+    title = (
+        f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
+    )
+    caption = charts.run_caption(run.rows_of([metric], subset))
+    return draw(
+        charts.Chart(
+            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
+        )
+    )
+
+
+def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, Figure]:
+    """Return all figures of a run, by name (a stem for a file, a key for a logger).
+
+    A finished model has no figures against step, and a metric without any value none at all.
+    ``attempt`` collects the errors of figures, so that the others are drawn; by default they are
+    raised at once.
+    """
+    trained, drawings = not run.finished, dict[str, Callable[[], Figure]]()
+
+    def heatmaps(metric: str) -> None:
+        for subset in (of for name, of in run.series if name == metric):
+            drawings[f"heatmap_{file_stem(metric)}_{subset}"] = partial(
+                heatmap, run, metric, subset
+            )
+
+    valued = run.metrics()
+    own = [metric for metric in valued if has_own_figures(metric)]
+    for metric in own:
+        drawings[f"profile_{file_stem(metric)}"] = partial(
+            over_depth, run, [metric], metric_title(metric), LARGE
+        )
+    if own and trained:
+        drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(own, reverse=True))
+        for metric in own:
+            heatmaps(metric)
+    for family in overview_families(valued):
+        drawings[f"depth_{family}"] = partial(
+            over_depth, run, run.metrics(family), FAMILIES[family], SMALL
+        )
+        if trained:
+            drawings[f"steps_{family}"] = partial(steps_overview, run, family)
+        if family == "change" and trained:
+            for metric in run.metrics(family):
+                heatmaps(metric)
+    for (metric, subset), series in run.series.items():
+        if series.by_head is not None and not np.isnan(series.by_head).all():
+            ending = "" if subset == "all" else f"_{subset}"
+            drawings[f"heads_{file_stem(metric)}{ending}"] = partial(
+                heads_heatmap, run, metric, subset
+            )
+    return draw_all(drawings, attempt)

@@ -1,0 +1,251 @@
+"""Statements about several runs: in which settings they differ, and in which metrics most, by how
+much, in which layers and since when."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from repdyn.store.schema import LEARNING_RATE
+from repdyn.views.judging.insight import Insight, report_link
+from repdyn.views.judging.metrics import MIN_CHANGE
+from repdyn.views.judging.neighbours import CLOUDS_DIFFER, distinct_of
+from repdyn.views.judging.run import chosen_series, ranked
+from repdyn.views.tables.effects import Effect, change_size
+from repdyn.views.tables.frames import scalar
+from repdyn.views.tables.runs import PLACES, MeasuredRun, differences, listed
+from repdyn.views.tables.seeds import SeedGroup, with_seeds
+from repdyn.views.tables.series import MetricSeries
+from repdyn.views.tables.style import (
+    NO_VALUE,
+    metric_title,
+    number_text,
+    short_count,
+    short_subset_title,
+)
+
+
+def comparison_statements(
+    described: Sequence[MeasuredRun], seeds: Sequence[SeedGroup]
+) -> list[Insight]:
+    """Return in which settings runs differ, and in which metrics most, the largest difference
+    first; and in which they agree.
+
+    Compared are the means over layers, at the last step that all have or else at the end of each,
+    of the two runs with the highest and the lowest one. They differ if the interval of the ratio of
+    two independent values leaves out 1, and the ratio exceeds 1 by
+    :data:`repdyn.views.judging.metrics.MIN_CHANGE`. A difference of a dimension that all runs have
+    on distinct inputs too is one if both clouds have it, and is otherwise said to be of one of
+    them.
+    Runs that do not compare, or are one run on two probes, have no statement.
+
+    Args:
+        described: the runs.
+        seeds: those that are seeds of one model, which count as one run.
+    """
+    settings = [] if len(described) < 2 else [*_settings_statements(described)]
+    if len({run.key for run in described}) < max(2, len(described)) or differences(described):
+        return settings
+    runs, found, agreeing = with_seeds(described, seeds), settings, []
+    if len(runs) < 2:
+        return settings
+    of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
+    for key in (key for key in of_runs[0] if all(key in others for others in of_runs)):
+        members = [series[key] for series in of_runs]
+        compared = _compared(runs, members)
+        both = [distinct_of(series, run.series) for run, series in zip(runs, members, strict=True)]
+        on_distinct = [series for series in both if series is not None]
+        if len(on_distinct) == len(runs):
+            compared = _on_both_clouds(compared, _compared(runs, on_distinct))
+        if isinstance(compared, Insight):
+            found.append(compared)
+        elif compared:
+            agreeing.append(metric_title(key[0]))
+    if any(insight.kind in _DIFFERENT for insight in found):
+        found += _of_single_seeds(runs)
+    if agreeing:
+        common = set.intersection(*(set(run.steps) for run in runs))
+        at = (
+            "at the end"
+            if any(run.finished for run in runs) or not common
+            else f"at step {max(common):,}"
+        )
+        what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
+        sentence = f"{what}: {', '.join(agreeing)}."
+        found.append(Insight("note", "agreement", sentence))
+    return ranked(found)
+
+
+_DIFFERENT = ("difference", CLOUDS_DIFFER)
+"""Kinds of the statements that two runs differ in a metric."""
+
+
+def _of_single_seeds(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+    """Yield that the intervals of runs of one seed leave out what another seed would change."""
+    single = [run.label for run in runs if not isinstance(run, SeedGroup)]
+    if single:
+        whose = "One seed each" if len(single) == len(runs) else f"One seed of {', '.join(single)}"
+        sentence = f"{whose}: such intervals are over probes, not over seeds."
+        yield Insight("note", "single seeds", sentence, weight=1.0)
+
+
+def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insight | bool:
+    """Join what :func:`_compared` says of the dimension of all vectors and of distinct inputs."""
+    if isinstance(on_all, Insight) and isinstance(on_distinct, Insight):
+        evidence = {f"distinct_{name}": value for name, value in on_distinct.evidence.items()}
+        evidence = {**on_all.evidence, **evidence}
+        higher, lower = (str(on_distinct.evidence[name]) for name in ("higher", "lower"))
+        highest, lowest = (
+            number_text(float(on_distinct.evidence[name])) for name in ("highest", "lowest")
+        )
+        if (higher, lower) == (on_all.evidence["higher"], on_all.evidence["lower"]):
+            sentence = f"{on_all.sentence[:-1]}; so it is on distinct inputs ({highest}, {lowest})."
+            return replace(on_all, sentence=sentence, evidence=evidence)
+        on_distinct_it = f"it is higher in {higher} ({highest}) than in {lower} ({lowest})"
+        sentence = f"On all vectors alone: {on_all.sentence[:-1]}; on distinct inputs"
+        sentence = f"{sentence} {on_distinct_it}."
+        return replace(on_all, kind=CLOUDS_DIFFER, sentence=sentence, evidence=evidence)
+    for difference, of, other in (
+        (on_all, "all vectors", "distinct inputs"),
+        (on_distinct, "distinct inputs", "all vectors"),
+    ):
+        if isinstance(difference, Insight):
+            sentence = f"On {of} alone: {difference.sentence[:-1]}; on {other} none is shown."
+            return replace(difference, kind=CLOUDS_DIFFER, sentence=sentence)
+    return on_all and on_distinct
+
+
+_STORED = {
+    "model": "model",
+    "design": "design",
+    "dtype": "states in",
+    "attention": "attention",
+    "device": "on",
+}
+"""Names of settings by the column that has them."""
+_MAX_SETTINGS, _MAX_VALUES = 12, 4  # that are named
+
+
+def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+    """Yield in which settings runs differ: those of the trainings, where all are stored, then those
+    of the measurement.
+
+    Of trainings without them the largest learning rate that was measured is compared.
+    """
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in PLACES)
+    values = {name: [run.settings.get(name, NO_VALUE) for run in runs] for name in names}
+    if not all(run.settings for run in runs):
+        rates = [scalar(run.scalars, LEARNING_RATE).max() for run in runs]
+        values = {"largest learning rate measured": [number_text(rate) for rate in rates]}
+    for column, title in _STORED.items():
+        values[title] = [
+            ", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs
+        ]
+    values["parameters"] = [
+        NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs
+    ]
+    values["probe"] = [run.probe[:8] for run in runs]
+    # a module's learning rate is its optimizer's too: what differs in the same way is listed once
+    names_by_values: dict[tuple[str, ...], list[str]] = {}
+    for name, of_runs in values.items():
+        names_by_values.setdefault(tuple(of_runs), []).append(name)
+    different = []
+    for of_runs, names_of_it in names_by_values.items():
+        labels: dict[str, list[str]] = {}
+        for value, run in zip(of_runs, runs, strict=True):
+            labels.setdefault(value, []).append(run.label)
+        if len(labels) > 1:
+            shown = listed(labels) if len(labels) <= _MAX_VALUES else f"{len(labels)} values"
+            different.append(f"{' and '.join(names_of_it)} {shown}")
+    if different:
+        more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (
+            len(different) > _MAX_SETTINGS
+        )
+        sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
+        yield Insight("note", "settings", sentence, weight=1.0)
+
+
+def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:
+    """Return the difference of the two runs that differ most, or whether all are known to agree."""
+    shared = sorted(set.intersection(*(set(one.steps_with_values) for one in members)))
+    steps = [] if any(run.finished for run in runs) else shared
+    columns = [[one.steps.index(step) for step in steps] or [-1] for one in members]
+    cells = [
+        (one.values[:, at], one.margins[:, at]) for one, at in zip(members, columns, strict=True)
+    ]
+    known = [
+        ~np.isnan(values[:, -1]) & one.in_means
+        for one, (values, _) in zip(members, cells, strict=True)
+    ]
+    if has_same_layers := len({one.layers for one in members}) == 1:
+        known = [np.logical_and.reduce(known)] * len(known)
+    if not all(layers.any() for layers in known):
+        return False
+    means, margins = np.swapaxes(
+        [[part[at].mean(axis=0) for part in of] for of, at in zip(cells, known, strict=True)], 0, 1
+    )
+    high, low = int(means[:, -1].argmax()), int(means[:, -1].argmin())
+    highest, lowest = float(means[high, -1]), float(means[low, -1])
+    if lowest <= 0:
+        return False
+    effect = Effect(
+        math.log(highest / lowest),
+        math.hypot(margins[high, -1] / highest, margins[low, -1] / lowest),
+    )
+    if effect.log_ratio <= math.log1p(MIN_CHANGE) or effect.low <= 0:
+        return True
+    at, layers = "at the end", ()
+    if steps:
+        beyond = means[high] - means[low] > np.nan_to_num(np.hypot(margins[high], margins[low]))
+        first = steps[np.flatnonzero(~beyond[:-1]).max(initial=-1) + 1]
+        at = f"at step {steps[-1]:,}" + f", and since step {first:,}" * (first < steps[-1])
+        steps = list(dict.fromkeys([first, steps[-1]]))
+    if has_same_layers:
+        ends = cells[high][0][:, -1], cells[low][0][:, -1]
+        place = int(np.nanargmax(np.abs(ends[0] - ends[1])))
+        layers = (members[0].layers[place],)
+        at += (
+            f", most in layer {layers[0]} "
+            f"({' and '.join(number_text(values[place]) for values in ends)})"
+        )
+    metric, subset = members[0].key
+    about = f"mean over layers{'' if subset == 'all' else f', {short_subset_title(subset)}'},"
+    size = (
+        str(effect)
+        if math.isfinite(effect.half_width)
+        else f"{change_size(effect.log_ratio)} (no interval is known)"
+    )
+    sentence = (
+        f"{metric_title(metric)}, {about} is higher in {runs[high].label} ({number_text(highest)}) "
+        f"than in {runs[low].label} "
+        f"({number_text(lowest)}){f' of {len(runs)} runs' * (len(runs) > 2)} by {size} {at}."
+    )
+    shown = (
+        with_highest.members[0]
+        if isinstance(with_highest := runs[high], SeedGroup)
+        else with_highest
+    )
+    link = report_link(shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None)
+    evidence = {
+        "highest": highest,
+        "lowest": lowest,
+        "log_ratio": effect.log_ratio,
+        "half_width": effect.half_width,
+        "higher": runs[high].label,
+        "lower": runs[low].label,
+    }
+    size = 1 - math.exp(-effect.log_ratio)
+    return Insight(
+        "note",
+        "difference",
+        sentence,
+        metric,
+        subset,
+        None,
+        layers,
+        tuple(steps),
+        evidence,
+        size,
+        link,
+    )

@@ -1,0 +1,557 @@
+"""Statements about one metric: the course of its mean over layers, its coupling with the loss, its
+fit; and its profile over depth at the last step, layers unlike their neighbours, missing values,
+whole sequences."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from repdyn.metrics.metric import base_name
+from repdyn.probe.design import NO_MASSIVE
+from repdyn.store.schema import ReasonCode
+from repdyn.views.judging.insight import Insight, LossCorrelation, LossCorrelations
+from repdyn.views.tables.effects import MOVES, MOVING, change_size, rank_correlation
+from repdyn.views.tables.fits import fits_of
+from repdyn.views.tables.frames import (
+    LOSS_TITLES,
+    REASON_COLUMNS,
+    counted_reasons,
+    drop_first_comparison,
+    is_finished,
+    loss_of_run,
+)
+from repdyn.views.tables.runs import layer_names
+from repdyn.views.tables.series import LayerMean, MetricSeries
+from repdyn.views.tables.style import metric_title, number_text, short_subset_title
+from repdyn.views.tables.surrogates import against_drift
+
+MIN_STEPS = 5  # least number of measured steps for a statement about a course
+MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the larger value
+
+TURNS = {"peak": ("rise", "fall"), "trough": ("fall", "rise")}
+NO_PHASE = "; no sharper a turn than drift shows"
+
+MASSIVE_SHARE = 0.5
+"""Largest share of the anisotropy that is left without vectors of massive norm where these are said
+to make it.
+"""
+
+MIN_PAIRS = 12  # least number of changes for a correlation
+
+
+def course_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a
+    change.
+
+    A change counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of
+    the values or, if that is unknown, estimated from second differences. The extremum is that of
+    the running median of three steps, so that a single outlier is no peak. A turn that drift shows
+    too is said to be one.
+    """
+    mean = best_covered_mean(series)
+    if len(mean.mean) < MIN_STEPS:
+        return
+    noise, smooth = _noise(mean), mean.mean.rolling(3, center=True).median().fillna(mean.mean)
+    steps, values = smooth.index.tolist(), smooth.to_numpy(float)
+    (start, end), (first, last) = (steps[0], steps[-1]), values[[0, -1]].tolist()
+    course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
+    for kind, verbs, place in (
+        ("peak", MOVES, values.argmax()),
+        ("trough", MOVES[::-1], values.argmin()),
+    ):
+        at, extreme = steps[place], float(values[place])
+        if _differs(extreme, first, noise) and _differs(extreme, last, noise):
+            drift = against_drift(mean.mean.to_numpy(float), TURNS[kind])
+            sentence = (
+                f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then "
+                f"{verbs[1]} to "
+                f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
+            )
+            evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
+            evidence |= {"sharpness": drift.sharpness, "of_drift": drift.threshold}
+            size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (
+                1.0 if drift.is_exceeded else 0.5
+            )
+            yield Insight(
+                "note",
+                kind,
+                sentence,
+                *series.key,
+                None,
+                (),
+                (start, at, end),
+                evidence,
+                min(1.0, size),
+            )
+            return
+    if _differs(last, first, noise):
+        half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
+        late = max(1, len(values) // 4)
+        moves = (
+            (half, last),
+            (values[-2 * late : -late].mean(), values[-late:].mean()),
+            mean.mean.iloc[-2:],
+        )
+        goes_on = _differs(last, half, noise) and all(
+            (now > before) == (last > first) for before, now in moves
+        )
+        sentence = (
+            f"{course.format(MOVES[last < first])} {number_text(last)} at step "
+            f"{end:,}{_by(first, last)}"
+            f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
+        )
+        evidence = {"first": first, "last": last, "noise": noise}
+        size = min(1.0, abs(_share(last, first)))
+        yield Insight(
+            "note", "change", sentence, *series.key, None, (), (start, end), evidence, size
+        )
+
+
+def coupling_statements(series: MetricSeries, correlations: LossCorrelations) -> Iterator[Insight]:
+    """Yield whether changes of the mean over layers go with changes of the loss.
+
+    Of the changes between successive steps, not of the values: two curves that both fall correlate
+    whatever drives them.
+    """
+    for one in (
+        each for each in correlations.of_metrics if (each.metric, each.subset) == series.key
+    ):
+        found = one.changes
+        if found.n < MIN_PAIRS or not abs(found.value) >= 0.5 or found.low <= 0.0 <= found.high:
+            return
+        direction = "the same" if found.value > 0 else "the opposite"
+        sentence = (
+            f"{_subject(series, best_covered_mean(series))} moves in {direction} direction as the "
+            f"{correlations.loss} (rank correlation of {found.n} changes {found.value:.2f}, 95% "
+            f"interval {found.low:.2f} to {found.high:.2f})."
+        )
+        evidence = {
+            "correlation": found.value,
+            "low": found.low,
+            "high": found.high,
+            "changes": float(found.n),
+        }
+        about, weight = (
+            (*series.key, None, (), (series.steps[0], series.steps[-1])),
+            0.4 * abs(found.value),
+        )
+        yield Insight("note", "coupling", sentence, *about, evidence, weight)
+
+
+def best_covered_mean(series: MetricSeries) -> LayerMean:
+    """Return the mean over layers at the steps at which all of these layers have a value.
+
+    The layers are those with the most values: as many as maximise layers times steps. The mean over
+    all layers would be that of a single one where the others have no value at the beginning.
+    """
+    known = ~np.isnan(series.values) & series.in_means[:, None]
+    order = np.argsort(-known.sum(axis=1), kind="stable")
+    complete = np.logical_and.accumulate(known[order])
+    sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
+    n_used = len(sizes) - int(np.argmax(sizes[::-1]))  # of equal sizes, more layers
+    steps = complete[n_used - 1]
+    chosen = order[:n_used]
+    index = pd.Index(np.array(series.steps)[steps])
+    mean = pd.Series(series.values[chosen][:, steps].mean(axis=0), index)
+    low, high = (
+        pd.Series(ends[chosen][:, steps].mean(axis=0), index)
+        for ends in (series.lows, series.highs)
+    )
+    return LayerMean(
+        mean=mean,
+        low=low,
+        high=high,
+        n_used=n_used if steps.any() else 0,
+        n_layers=int(series.in_means.sum()),
+    )
+
+
+def _subject(series: MetricSeries, mean: LayerMean) -> str:
+    tokens = "" if series.subset == "all" else f", {short_subset_title(series.subset)}"
+    return f"{metric_title(series.metric)}, mean over {mean.coverage}{tokens},"
+
+
+def _noise(mean: LayerMean) -> float:
+    """Return the standard error of a value of the mean: the median over steps, or from second
+    differences.
+    """
+    known = mean.margin.dropna()
+    if len(known) == len(mean.margin):
+        return float(known.median()) / 1.96
+    seconds = np.diff(mean.mean.to_numpy(float), 2)
+    # the standard deviation of a normal distribution, from the median of absolute values; and of x
+    # - 2 y + z
+    return float(np.median(np.abs(seconds)) * 1.4826 / math.sqrt(6.0))
+
+
+def _differs(value: float, other: float, noise: float) -> bool:
+    return abs(_share(value, other)) >= MIN_CHANGE and abs(value - other) > 2 * math.sqrt(2) * noise
+
+
+def _share(value: float, other: float) -> float:
+    """Return the difference as a share of the larger of both."""
+    larger = max(abs(value), abs(other))
+    return (value - other) / larger if larger > 0 else 0.0
+
+
+def _by(value: float, other: float) -> str:
+    """Return the size of a change in brackets; nothing if it changes sign or begins at 0."""
+    return f" (by {change_size(math.log(other / value))})" if value * other > 0 else ""
+
+
+MIN_CHECKPOINTS = 8  # least number of checkpoints with both a value of the metric and a loss
+CAVEAT = (
+    "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are "
+    "not independent, so that the intervals of the values are too narrow."
+)
+
+
+def loss_correlations(
+    frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]
+) -> LossCorrelations:
+    """Return Spearman's correlation of each metric with the loss, over checkpoints and over the
+    changes between them.
+
+    The mean of a metric is over the layers of :func:`best_covered_mean`, the loss that of
+    :func:`repdyn.views.tables.frames.loss_of_run`. Each metric and subset needs
+    :data:`MIN_CHECKPOINTS` checkpoints. The intervals assume independent pairs, which checkpoints
+    of one training are not.
+    """
+    if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
+        return LossCorrelations(
+            None, reason="a finished model has no checkpoints to correlate over"
+        )
+    name, losses = loss_of_run(frame)
+    if losses.empty:
+        return LossCorrelations(None, reason="no loss is stored with the measurements")
+    pairs: dict[tuple[str, str], np.ndarray] = {}
+    for key, one in series.items():
+        both = pd.concat(
+            [best_covered_mean(one).mean, losses], axis="columns", join="inner"
+        ).sort_index()
+        pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)
+    found = tuple(
+        LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
+        for key, both in pairs.items()
+        if len(both) >= MIN_CHECKPOINTS
+    )
+    most = max(map(len, pairs.values()), default=0)
+    reason = f"{most} checkpoints have both a value and a loss, and {MIN_CHECKPOINTS} are needed"
+    return LossCorrelations(LOSS_TITLES[name], found, None if found else reason)
+
+
+def activation_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of
+    the layer in which it ends largest."""
+    fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
+    if not fits:
+        return
+    first, last = series.steps_with_values[0], series.steps_with_values[-1]
+    largest = max(fits, key=lambda layer: float(fits[layer].at(last)))
+    fit, mean = fits[largest], math.fsum(each.r_squared for each in fits.values()) / len(fits)
+    peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
+    where = layer_names(peaks) if peaks else "none of them"
+    sentence = (
+        f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + "
+        f"t0 in {len(fits)} of {len(series.layers)} layers (mean R² {mean:.3f}), with a maximum "
+        f"within the run in {where}; in layer {largest} A {number_text(fit.amplitude)}, lambda "
+        f"{number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
+        f"K {number_text(fit.baseline)} (R² {fit.r_squared:.3f}, {fit.n_steps} steps)."
+    )
+    numbers = {
+        "layers": len(fits),
+        "mean_r_squared": mean,
+        "peak_step": fit.peak_step,
+        **fit._asdict(),
+    }
+    evidence, weight = (
+        {name: float(value) for name, value in numbers.items()},
+        0.5 * len(fits) / len(series.layers),
+    )
+    about = *series.key, None, tuple(fits), (first, last)
+    yield Insight("note", "activation growth", sentence, *about, evidence, weight)
+
+
+MIN_LAYERS = 5  # least number of layers for a statement about one that differs
+OUTLIER = 2.0
+"""Distance of a layer from its neighbours at which it stands out, in usual distances between
+successive layers.
+"""
+MIN_SHARE = 0.25  # least such distance, as a share of the largest absolute value
+MIN_SPREAD = 0.1
+"""Least difference between the largest and the smallest value of a profile, as a share of the
+larger one.
+"""
+_CELL = ["layer", "metric", "subset", "head"]
+MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
+# share of vectors with the nearest neighbour in their own window above which values describe
+# windows
+OWN_WINDOW = 0.05
+
+
+def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:
+    """Return the last step with a value, and values and margins over depth; None if too few layers
+    have one.
+    """
+    if not series.steps_with_values:
+        return None
+    step = series.steps_with_values[-1]
+    values, margins = series.at(step)
+    return (step, values, margins) if np.isfinite(values).sum() >= MIN_LAYERS else None
+
+
+def layer_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers that lie above or below both of their neighbours at the last step, by an
+    unusual distance.
+
+    The distance to the nearer neighbour is compared with the median distance between successive
+    layers, and with twice the interval of the value if it is known. The first and the last layer
+    have one neighbour and are left out.
+    """
+    if (profile := _last_profile(series)) is None:
+        return
+    step, values, margins = profile
+    largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
+    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
+    # signed, to the nearer of both neighbours; 0 between them
+    distances = np.where(
+        before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0
+    )
+    outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
+    for place in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
+        distance, layer = float(distances[place - 1]), series.layers[place]
+        sentence = (
+            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at "
+            f"step {step:,}, {'above' if distance > 0 else 'below'} "
+            f"{number_text(values[place - 1])} and {number_text(values[place + 1])} in the layers "
+            "before and after it."
+        )
+        evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
+        weight = 0.6 * min(1.0, abs(distance) / largest)
+        yield Insight(
+            "note", "layer", sentence, *series.key, None, (layer,), (step,), evidence, weight
+        )
+
+
+def profile_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers with the largest and the smallest value at the last step."""
+    if (profile := _last_profile(series)) is None:
+        return
+    step, values, _ = profile
+    high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
+    if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
+        return
+    sentence = (
+        f"{metric_title(series.metric)} is largest in layer {series.layers[high]} "
+        f"({number_text(values[high])}) and smallest in layer {series.layers[low]} "
+        f"({number_text(values[low])}){_at(series, step)}."
+    )
+    layers = tuple(sorted((series.layers[high], series.layers[low])))
+    evidence = {
+        "largest": float(values[high]),
+        "largest_layer": float(series.layers[high]),
+        "smallest": float(values[low]),
+        "smallest_layer": float(series.layers[low]),
+    }
+    yield Insight("note", "profile", sentence, *series.key, None, layers, (step,), evidence, 0.1)
+
+
+def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield how many values of the last step are missing, and why.
+
+    Those of the embeddings are expected: the tokens of a text repeat, so that a model without
+    position embeddings has few distinct vectors there. Blocks that change little have few from the
+    first step on, which says nothing of the training; such values are named, but call for no
+    attention.
+    """
+    steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
+    last = int(steps.max())
+    at_end = rows.loc[
+        (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", *REASON_COLUMNS]
+    ]
+    at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
+    missing = at_end.loc[at_end["value"].isna()]
+    if missing.empty:
+        return
+    earlier = rows.loc[(steps < last) & ~is_missing, _CELL].drop_duplicates()
+    had_value = missing.merge(earlier, "left", indicator=True)["_merge"].eq("both").to_numpy()
+    is_few = missing["reason_code"].eq(ReasonCode.FEW_DISTINCT).fillna(False).to_numpy(bool)
+    as_ever = is_few & ~had_value & (last > steps.min())
+    share = len(missing) / len(at_end)
+    reason = counted_reasons(missing)
+    metrics = missing["metric"].unique().tolist()
+    layers = tuple(sorted(missing["layer"].unique().tolist()))
+    named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
+    before = ", as at every step before" if as_ever.all() else ""
+    sentence = (
+        f"{named}: no value in {len(missing)} of {len(at_end)} cells at step {last:,} "
+        f"({layer_names(layers)}){before}: {reason}."
+    )
+    not_finite = bool(missing["reason_code"].eq(ReasonCode.NOT_FINITE).any())
+    severity = (
+        "failed"
+        if not_finite
+        else "watch"
+        if sum(~as_ever) > MANY_MISSING * len(at_end)
+        else "note"
+    )
+    metric = metrics[0] if len(metrics) == 1 else None
+    evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
+    yield Insight(
+        severity,
+        "missing values",
+        sentence,
+        metric,
+        None,
+        None,
+        layers,
+        (last,),
+        evidence,
+        weight=share,
+    )
+
+
+def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield whether many vectors have their nearest neighbour in their own window of text, and
+    whether ever more.
+    """
+    counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
+    known = rows.loc[counted, ["step", "metric", "same_window_share"]]
+    if known.empty:
+        return
+    highest = known.groupby("step")["same_window_share"].max()
+    first, last = float(highest.iloc[0]), float(highest.iloc[-1])
+    if last <= OWN_WINDOW:
+        return
+    rising = f", up from {first:.0%}" if last > first + 0.1 else ""
+    metric = str(known["metric"].iloc[0])
+    sentence = (
+        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in "
+        "their own window of "
+        f'text{rising}, which this sampling design lets count; a probe of the design "independent" '
+        "leaves it out."
+    )
+    evidence = {"first_share": first, "last_share": last}
+    steps = int(highest.index[0]), int(highest.index[-1])
+    yield Insight(
+        "watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last
+    )
+
+
+MIN_CORRELATION = 0.5  # least absolute rank correlation with depth that is worth a sentence
+MIDDLE = (1 / 3, 2 / 3)  # relative depths between which a layer is a middle one
+
+
+def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the trend of ``sequence_cosine`` over depth at the last step."""
+    if base_name(series.metric) != "sequence_cosine" or not series.steps_with_values:
+        return
+    first, step = series.steps_with_values[0], series.steps_with_values[-1]
+    (before, _), (correlation, n_layers) = _with_depth(series, first), _with_depth(series, step)
+    if n_layers < MIN_LAYERS or not abs(correlation) >= MIN_CORRELATION:
+        return
+    earlier = f"; {before:.2f} at step {first:,}" if first < step and not np.isnan(before) else ""
+    sentence = (
+        f"{metric_title(series.metric)} {'rises' if correlation > 0 else 'falls'} with "
+        f"depth{_at(series, step)} (rank correlation {correlation:.2f} over {n_layers} "
+        f"layers{earlier})."
+    )
+    evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
+    weight = 0.3 * abs(correlation)
+    yield Insight(
+        "note", "condensation", sentence, *series.key, None, (), (step,), evidence, weight
+    )
+
+
+def valley_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the valley of ``sequence_entropy`` over depth at the last step."""
+    profile = _last_profile(series) if base_name(series.metric) == "sequence_entropy" else None
+    if profile is None:
+        return
+    step, values, margins = profile
+    low = int(np.nanargmin(values))
+    if not MIDDLE[0] <= series.depths[low] <= MIDDLE[1] or np.isnan(values[:low]).all():
+        return
+    before, after = int(np.nanargmax(values[:low])), low + int(np.nanargmax(values[low:]))
+    rise, largest = (
+        float(min(values[before], values[after]) - values[low]),
+        float(np.nanmax(values)),
+    )
+    if not rise > MIN_SHARE * largest or rise <= 2 * margins[low]:
+        return
+    layers = tuple(series.layers[place] for place in (before, low, after))
+    texts = [number_text(values[place]) for place in (before, low, after)]
+    sentence = (
+        f"{metric_title(series.metric)} has a valley{_at(series, step)}: {texts[1]} in layer "
+        f"{layers[1]}, between {texts[0]} in layer {layers[0]} and {texts[2]} in layer {layers[2]}."
+    )
+    evidence = {
+        "lowest": float(values[low]),
+        "before": float(values[before]),
+        "after": float(values[after]),
+    }
+    weight = 0.6 * rise / largest
+    yield Insight(
+        "note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight
+    )
+
+
+def massive_statements(series: Mapping[tuple[str, str], MetricSeries]) -> Iterator[Insight]:
+    """Yield the layers whose anisotropy a few vectors of massive norm make at the last step: those
+    where it is at most half of it without these, by more than both intervals.
+    """
+    on_all = series.get(("anisotropy", "all"))
+    without = series.get(("anisotropy", NO_MASSIVE))
+    if on_all is None or without is None or on_all.layers != without.layers:
+        return
+    if not (steps := sorted({*on_all.steps_with_values} & {*without.steps_with_values})):
+        return
+    values, margins = on_all.at(steps[-1])
+    values_without, margins_without = without.at(steps[-1])
+    beyond = values - values_without > np.nan_to_num(np.hypot(margins, margins_without))
+    places = np.flatnonzero(beyond & (values_without <= MASSIVE_SHARE * values))
+    if not len(places):
+        return
+    layers = tuple(on_all.layers[place] for place in places)
+    sentence = (
+        f"{metric_title('anisotropy')} is {_extent(values[places])} in {layer_names(layers)}"
+        f"{_at(on_all, steps[-1])}, {_extent(values_without[places])} without a few vectors of "
+        "massive norm."
+    )
+    evidence = {
+        "mean": float(values[places].mean()),
+        "mean_without": float(values_without[places].mean()),
+    }
+    weight = float((values - values_without)[places].max())
+    yield Insight(
+        severity="note",
+        kind="massive norms",
+        sentence=sentence,
+        metric="anisotropy",
+        subset="all",
+        layers=layers,
+        steps=(steps[-1],),
+        evidence=evidence,
+        weight=weight,
+    )
+
+
+def _extent(values: np.ndarray) -> str:
+    """Return the smallest and the largest of some values, or the one that both read as."""
+    ends = dict.fromkeys((number_text(float(values.min())), number_text(float(values.max()))))
+    return " to ".join(ends)
+
+
+def _with_depth(series: MetricSeries, step: int) -> tuple[float, int]:
+    """Return Spearman's rank correlation of the values with depth, NaN if there is none, and the
+    number of values.
+    """
+    values = series.at(step)[0]
+    known = np.flatnonzero(~np.isnan(values))
+    return rank_correlation(values[known], known).value, len(known)
+
+
+def _at(series: MetricSeries, step: int) -> str:
+    return "" if len(series.steps) == 1 else f" at step {step:,}"

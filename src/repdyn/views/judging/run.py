@@ -1,0 +1,234 @@
+"""One run with its status, its alerts, the statements on it, and the findings, judged."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+
+from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics.metric import base_name
+from repdyn.store.schema import LOSS
+from repdyn.views.alerts import RULES, Rule
+from repdyn.views.judging import metrics, neighbours, training
+from repdyn.views.judging.insight import (
+    SEVERITIES,
+    Insight,
+    LossCorrelations,
+    RunInsights,
+    Status,
+    report_link,
+)
+from repdyn.views.tables.continuity import collapsed_layers
+from repdyn.views.tables.findings import JUDGED, Finding, findings, on_kind
+from repdyn.views.tables.frames import CLOUDS, by_stack, scalar
+from repdyn.views.tables.runs import MeasuredRun
+from repdyn.views.tables.series import MetricSeries
+from repdyn.views.tables.style import of_stack
+
+_OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
+_WATCHED_KINDS = {"overfitting", "missing values", "failed measurement", *training.LAYER_KINDS}
+"""Kinds of statements by which a run is watched, apart from alerts."""
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedRun(MeasuredRun):
+    """One run on one probe, or one stack of its model, with what every view says of it."""
+
+    @cached_property
+    def insights(self) -> RunInsights:
+        """The status and the statements, with links to a report that shows the run under
+        its label.
+        """
+        statements = ranked(chain(self._of_training, of_continuity(self), _of_metrics(self)))
+        linked = []
+        for each in statements:
+            place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
+            at = {
+                "metric": each.metric,
+                "subset": each.subset,
+                "step": each.steps[place] if each.steps else None,
+            }
+            linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
+        return RunInsights(
+            self.name, self.probe, self.stack, *self.status, tuple(linked), self.loss_correlations
+        )
+
+    @cached_property
+    def loss_correlations(self) -> LossCorrelations:
+        """The correlations of the metrics with the loss over the checkpoints."""
+        return metrics.loss_correlations(self.frame, self.series)
+
+    @cached_property
+    def status(self) -> tuple[Status, str]:
+        """The status and the reason for it; statements on the course of single metrics do not
+        change it.
+
+        A run has failed if a statement says so: the loss is not finite or has diverged, or states
+        contain NaN or infinity. It is watched if a layer collapsed or its block changes nothing, if
+        an alert was raised in the second half of its steps, if it overfits, or if checkpoints or
+        many values of the last step are missing.
+        """
+        statements = ranked(self._of_training)
+        if failed := [each for each in statements if each.severity == "failed"]:
+            return "failed", failed[0].sentence
+        if self.finished:
+            return "unknown", "A finished model has no course of training to judge."
+        if (number := len(self.steps)) < training.MIN_LOSSES:
+            return (
+                "unknown",
+                f"{number} of the {training.MIN_LOSSES} measured steps that a judgement needs.",
+            )
+        watched = [
+            each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS
+        ]
+        if layers := [each.sentence for each in watched if each.kind in training.LAYER_KINDS]:
+            return "watch", layers[0]
+        if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
+            steps = {alert.step for alert in recent}
+            of = (
+                f"{len(steps)} of the last {sum(step >= self._second_half for step in self.steps)} "
+                "measured steps"
+            )
+            rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
+            return "watch", f"Alerts ({rules}) were raised at {of}."
+        if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
+            return "watch", watched[0].sentence
+        has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES
+        loss = ", and the loss has not diverged" if has_loss else ""
+        return "healthy", f"No alert in the second half of the run{loss}."
+
+    @property
+    def _second_half(self) -> float:
+        """The step half way between the first and the last measured step.
+
+        Half of the steps of a schedule that doubles lie in the warm-up, where each change is larger
+        than those before.
+        """
+        return (self.steps[0] + self.steps[-1]) / 2
+
+    @cached_property
+    def _of_training(self) -> list[Insight]:
+        of_losses = (training.loss_statements, training.overfitting, training.probe_loss_statements)
+        found = [
+            *(statements(self.frame) for statements in of_losses if not self.finished),
+            training.alert_statements(self.alerts, self._second_half, finished=self.finished),
+            training.failed_measurements(self.frame),
+            training.layer_failures(self.rows),
+            metrics.missing_statements(self.rows),
+        ]
+        statements = [*chain(*found)]
+        collapsed = {
+            layer for each in statements if each.kind == "collapsed layer" for layer in each.layers
+        }
+        return [
+            # what a collapsed layer lacks follows from its collapse
+            replace(each, severity="note", weight=0.0)
+            if each.kind in {"alert", "missing values"}
+            and each.layers
+            and collapsed.issuperset(each.layers)
+            else each
+            for each in statements
+        ]
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """The findings published for this kind of model, judged; empty if none of the metrics that
+        they are about was measured on tokens.
+        """
+        is_judged = self.vectors_of == "tokens" and any(
+            metric in JUDGED for metric, _ in self.series
+        )
+        return on_kind(findings(self.frame), self.causal) if is_judged else []
+
+
+def stacks_of_run(
+    frame: pd.DataFrame,
+    rules: Sequence[Rule] = RULES,
+    label: str | None = None,
+    configuration: Mapping[str, Any] | None = None,
+) -> list[DescribedRun]:
+    """Return each stack of one run, from all of its rows on one probe; its label is its name unless
+    given.
+    """
+    name = str(frame["run"].iloc[0])
+    return [
+        DescribedRun(name, of_stack(label or name, stack), stack, rows, rules, configuration or {})
+        for stack, rows in by_stack(frame).items()
+    ]
+
+
+def of_continuity(run: DescribedRun) -> Iterator[Insight]:
+    """Yield the steps that repeat another one or are out of line; of geometry, if there is no
+    training loss, in which case there are no alerts for its jumps."""
+    if run.finished:
+        return
+    if not collapsed_layers(run.rows):  # the values that are left may stay the same
+        yield from training.repeated_checkpoints(run.rows)
+    yield from training.out_of_line_statements(run.frame)
+    if scalar(run.frame, LOSS).empty:
+        for chosen in chosen_series(run):
+            if base_name(chosen.metric) in DEFAULT_METRICS:
+                yield from training.geometry_statements(chosen)
+
+
+def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
+    yield from metrics.window_statements(run.rows)
+    yield from metrics.massive_statements(run.series)
+    told = set()
+    for chosen in chosen_series(run):
+        for statement in _of_depth_and_course(run, chosen):
+            if neighbours.begins_with_nearest(statement):
+                told.add(chosen.metric)
+            yield statement
+        yield from metrics.condensation_statements(chosen)
+        yield from metrics.valley_statements(chosen)
+        if not run.finished:
+            yield from metrics.coupling_statements(chosen, run.loss_correlations)
+            yield from metrics.activation_statements(chosen)
+    yield from neighbours.nearest_is_same(run.rows, told)
+
+
+def _of_depth_and_course(run: DescribedRun, chosen: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers that stand out, the profile and the course of a metric; of a dimension of
+    nearest neighbours as both of its curves have them."""
+    detectors = [metrics.layer_statements]
+    if base_name(chosen.metric) in DEFAULT_METRICS:
+        detectors.append(metrics.profile_statements)
+    if not run.finished:
+        detectors.append(metrics.course_statements)
+    of_tokens = run.vectors_of == "tokens" and chosen.subset == "all"
+    for statements_of in detectors:
+        if of_tokens and neighbours.is_of_neighbours(chosen.metric):
+            on_distinct = neighbours.distinct_of(chosen, run.series)
+            yield from neighbours.of_both(statements_of, chosen, on_distinct, run.rows)
+        else:
+            yield from statements_of(chosen)
+
+
+def chosen_series(run: MeasuredRun) -> Iterator[MetricSeries]:
+    """Yield the series of each metric that is described: without attention sinks if it was measured
+    so, otherwise on the first subset; on all vectors where distinct inputs stand beside them."""
+    for metric in dict.fromkeys(metric for metric, _ in run.series):
+        subsets = [subset for name, subset in run.series if name == metric]
+        has_both = set(CLOUDS) <= set(subsets)
+        is_without = "no_sink" in subsets and not has_both
+        yield run.series[metric, "no_sink" if is_without else subsets[0]]
+
+
+def ranked(statements: Iterable[Insight]) -> list[Insight]:
+    """Return statements by severity, then by weight, of which those on metrics not measured by
+    default have half.
+    """
+    weighted = (
+        each
+        if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
+        else replace(each, weight=_OTHER_METRICS * each.weight)
+        for each in statements
+    )
+    return sorted(
+        weighted,
+        key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence),
+    )

@@ -1,0 +1,228 @@
+"""The runs of stores with everything said of them, which every view takes from here."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+
+from repdyn.store import Store, StoreLike, stores_of
+from repdyn.store.schema import COLUMNS
+from repdyn.utils.printing import shorten_list
+from repdyn.views.alerts import stored_rules
+from repdyn.views.judging.insight import RunInsights
+from repdyn.views.judging.run import DescribedRun, of_continuity, ranked, stacks_of_run
+from repdyn.views.tables.frames import design_names
+from repdyn.views.tables.runs import (
+    in_comparison_order,
+    is_measured,
+    run_labels,
+    select,
+    short_names,
+)
+from repdyn.views.tables.seeds import SeedGroup, seed_groups
+from repdyn.views.tables.style import of_stack
+
+_UNSHOWN = {
+    *(
+        "run_id",
+        "trainer_step",
+        "weights",
+        "weights_kind",
+        "on_distinct",
+        "near_duplicate_share",
+        "way",
+        "rank",
+    ),
+}
+SHOWN_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
+"""Columns of which some view shows something."""
+
+RunKey: TypeAlias = tuple[Store, str, str]
+"""Store, name and probe of a run."""
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedRuns:
+    """Runs, each stack of a model for itself, and which of them are seeds of one model."""
+
+    runs: list[DescribedRun]
+    """In the order of a comparison."""
+    frames: Mapping[str, pd.DataFrame]
+    """All rows of each run, also of those without a measurement, by the name that it has here."""
+    seeds: Sequence[SeedGroup] = ()
+    """Runs that are seeds of one model."""
+    not_seeds: str | None = None
+    """Why runs that are named like seeds of one model are not shown as such; None if there are
+    none.
+    """
+
+
+def described_runs(
+    stores: StoreLike | Iterable[StoreLike],
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+    seeds: Sequence[str] | None = None,
+) -> DescribedRuns:
+    """Read runs from stores; the arguments are those of
+    :func:`repdyn.views.report.write_report`.
+    """
+    return described_rows(selected_rows(stores_of(stores), runs, probe), seeds)
+
+
+def _nothing_measured(frames: Iterable[pd.DataFrame]) -> str:
+    """Return what to say of runs without a measurement: why their checkpoints failed, each reason
+    once."""
+    steps: dict[str, list[str]] = {}
+    for rows in frames:
+        failures = rows.loc[rows["reason"].notna(), ["step", "reason"]].drop_duplicates()
+        for step, reason in failures.itertuples(index=False):
+            steps.setdefault(reason, []).append(str(step))
+    if not steps:
+        return "expected runs with measurements, got none; measure at least one checkpoint first"
+    listed = "; ".join(f"step {shorten_list(of)}: {reason}" for reason, of in steps.items())
+    return (
+        f"expected runs with measurements, got failures alone: {listed}; mend that, then repeat "
+        "the sweep with --retry-failed"
+    )
+
+
+def described_rows(
+    found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | None = None
+) -> DescribedRuns:
+    """Return runs from the rows of each on one probe, scalars and failures among them, with the
+    rules of their alerts.
+
+    A ValueError says that none has a measurement, or that ``seeds`` do not fit.
+    """
+    names = _names(found)
+    frames = {
+        names[key]: rows if names[key] == key[1] else rows.assign(run=names[key])
+        for key, rows in found.items()
+    }
+    if not (measured := {name: rows for name, rows in frames.items() if is_measured(rows)}):
+        raise ValueError(_nothing_measured(frames.values()))
+    labels, keys = run_labels(measured), {name: key for key, name in names.items()}
+
+    def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
+        store, run, _ = keys[name]
+        configuration = (
+            path.run.configuration.get("training") if (path := store.path_of(run)) else None
+        )
+        return stacks_of_run(
+            rows, stored_rules(store.alerts_path(run)), labels[name], configuration
+        )
+
+    runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))
+    try:
+        return DescribedRuns(runs, frames, seed_groups(runs, seeds))
+    except ValueError as error:
+        if seeds is not None:  # patterns of the user's that do not fit
+            raise
+        return DescribedRuns(runs, frames, not_seeds=str(error))
+
+
+def insights(
+    stores: StoreLike | Iterable[StoreLike],
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+) -> list[RunInsights]:
+    """Return the status of each run of stores and ranked statements on what happened in it.
+
+    They follow from the stored rows alone: the same rows give the same statements in the same
+    order.
+
+    Args:
+        stores: one or several with measurements, or the folders they are in.
+        runs: names; all runs unless given.
+        probe: hash, or the beginning of one, of the only probe to describe.
+
+    Returns:
+        For each run, probe and stack of the model: decoders, encoders, then others; each by size,
+        then by name.
+
+    Raises:
+        ValueError: nothing is measured; no such run or probe.
+    """
+    return [run.insights for run in described_runs(stores, runs, probe).runs]
+
+
+def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return what :func:`insights` states of steps that repeat another one or are out of line, for
+    runs and the probe to look at of each, or all of them."""
+    found = (
+        run for name, probe in probes for run in described_runs(store, [name], probe, seeds=()).runs
+    )
+    stated = [(run, each) for run in found for each in ranked(of_continuity(run))]
+    return list(
+        dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated)
+    )
+
+
+def selected_rows(
+    stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None = None
+) -> dict[RunKey, pd.DataFrame]:
+    """Return the rows of the selected runs by store, run and probe, with the columns that a report
+    shows.
+    """
+    runs = [runs] if isinstance(runs, str) else runs
+    there = {store: store.runs() for store in stores}
+    if runs and len(stores) > 1:
+        every = sorted({run for names in there.values() for run in names})
+        if unknown := [run for run in runs if run not in every]:
+            raise ValueError(
+                f"expected runs of these stores, got {unknown[0]!r}; they have {', '.join(every)}"
+            )
+    found = {}
+    for store in stores:
+        named = (
+            runs
+            if runs is None or len(stores) == 1
+            else [run for run in runs if run in there[store]]
+        )
+        if named is None or named:
+            found |= {
+                (store, *key): rows
+                for key, rows in select(store, named, probe, columns=SHOWN_COLUMNS).items()
+            }
+    return found
+
+
+def _names(found: Mapping[RunKey, pd.DataFrame]) -> dict[RunKey, str]:
+    """Name each run: with its store where another has the same name, with its probe where it has
+    several.
+
+    Probes of several sampling designs go by these too.
+    """
+    keys = list(found)
+    probes = Counter((store, run) for store, run, _ in keys)
+    in_stores = names_in_stores(list(probes))
+    names = {}
+    for store, run, probe in keys:
+        name = in_stores[store, run]
+        if probes[store, run] > 1:
+            measured = {
+                key: rows.loc[rows["layer"].notna()]
+                for key, rows in found.items()
+                if key[:2] == (store, run)
+            }
+            of_run = {key: ", ".join(design_names(rows)) for key, rows in measured.items()}
+            design = (
+                f", design {of_run[store, run, probe]}" if len(set(of_run.values())) > 1 else ""
+            )
+            name = f"{name} (probe {probe[:8]}{design})"
+        names[store, run, probe] = name
+    return names
+
+
+def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str], str]:
+    """Name each run of several stores: with its store where another one has a run of the
+    same name.
+    """
+    stores = Counter(run for _, run in runs)
+    paths = {
+        (store, run): f"{store.path.as_posix()}/{run}" for store, run in runs if stores[run] > 1
+    }
+    short = short_names(list(paths.values()))
+    return {key: short[paths[key]] if key in paths else key[1] for key in runs}

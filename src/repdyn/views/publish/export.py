@@ -1,0 +1,252 @@
+"""Export of stored runs to loggers, with the names and steps of a live run."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from operator import methodcaller
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
+
+from repdyn.store import Store
+from repdyn.store.files import folder_name
+from repdyn.utils.arguments import Destination
+from repdyn.utils.attempts import attempts
+from repdyn.utils.redaction import redacted
+from repdyn.views.figures.run import all_figures
+from repdyn.views.publish.loggers import (
+    LOGGED_SCALARS,
+    TOKENS_KEY,
+    LogLayers,
+    each_target,
+    log_status,
+    logged_values,
+    named_config,
+    target_of,
+    validate_log_layers,
+)
+from repdyn.views.publish.results import log_pictures, provenance, rows_and_stacks
+from repdyn.views.report import write_report
+from repdyn.views.tables.runs import is_measured, select
+
+
+def export_run(
+    store: Store,
+    run: str,
+    loggers: Sequence[Logger],
+    *,
+    probe: str | None = None,
+    log_layers: LogLayers = "default",
+) -> int:
+    """Log a stored run to loggers, which stay open: the figures, their provenance, and a row for
+    each of the steps, whose number is returned.
+
+    The row of a step and the hyperparameters have the names a live run logs
+    (:func:`repdyn.views.publish.loggers.logged_values`,
+    :func:`repdyn.views.publish.loggers.named_config`), beside the settings of the training; a row also has the scalars stored with it
+    (``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A finished
+    model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An error in one figure or
+    logger does not affect the others: the first is raised once everything else is logged.
+
+    A ValueError says that nothing is stored of the run, or that it was measured on several probes
+    and none is named.
+    """
+    frame, stacks = rows_and_stacks(store, run, probe)
+    path = store.path_of(run)
+    configuration = path.run.configuration if path else {}
+    origin = provenance(store, frame)
+    if configuration:
+        origin |= {
+            "schedule": configuration.get("schedule"),
+            "metrics": ", ".join(configuration.get("metrics", ())),
+        }
+    values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
+    steps = sorted(values["step"].unique().tolist())
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                logger.log_hyperparams(
+                    {**configuration.get("training", {}), **named_config(origin)}
+                )
+        for step in steps:
+            is_at_step = values["step"] == step
+            stored = values.loc[is_at_step]
+            with attempt():
+                present = stored.notna() | (stored.columns == "value")
+                rows: list[Any] = [*stored.astype(object).where(present, None).itertuples()]
+                row = logged_values(rows, log_layers) | _scalars(stored)
+                each_target(loggers, methodcaller("log_values", row, step))
+        for stack in stacks:
+            with attempt():
+                each_target(loggers, partial(log_pictures, stack, all_figures(stack, attempt)))
+        if any(target_of(logger).takes_pages for logger in loggers):
+            with attempt(), TemporaryDirectory() as folder:
+                page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)
+                each_target(loggers, lambda target: target.log_page(page, "report", steps[-1]))
+        with attempt():
+            log_status([stack.insights for stack in stacks], loggers)
+    return len(steps)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Describes what was exported of a run; ``str`` gives the line that the command prints."""
+
+    run: str
+    place: str | None = None
+    """Where it can be viewed; None for a run without measurements, of which nothing is exported."""
+    n_steps: int | None = None
+    """Number of checkpoints; None where an error left some of it out."""
+
+    def __str__(self) -> str:
+        if self.place is None:
+            return f"{self.run}: nothing measured"
+        if self.n_steps is None:
+            return f"{self.run}: not everything in {self.place}"
+        checkpoints = "checkpoint" if self.n_steps == 1 else "checkpoints"
+        return f"{self.run}: {self.n_steps} {checkpoints} in {self.place}"
+
+
+def export_store(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    *,
+    to: Sequence[Destination] = ("wandb",),
+    probe: str | None = None,
+    folder: Path | None = None,
+    project: str = "repdyn",
+    online: bool = False,
+    log_layers: LogLayers = "default",
+) -> Iterator[Exported]:
+    """Export runs of a store, all unless some are named, each to loggers of its own.
+
+    A run measured on several probes is exported once for each, unless one is named by the beginning
+    of its hash. The loggers' files go into ``folder``, by default ``exports`` inside the store. An
+    error in one figure or logger does not affect the others: the first is raised once everything
+    else is exported.
+
+    Yields:
+        Each export, with the place where it can be viewed, and each run without measurements.
+
+    Raises:
+        ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a
+            package that is not installed.
+        ConnectionError: W&B cannot be reached, or there is no account.
+    """
+    into = folder or store.output / "exports"
+    selected = select(store, runs, probe)
+    measured = pd.concat(
+        [frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()]
+    )
+    pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)
+    validate_log_layers(log_layers, list(pairs))
+    with attempts() as attempt:
+        for (run, hash_of_probe), frame in selected.items():
+            if not is_measured(frame):
+                yield Exported(run)
+                continue
+            for destination in dict.fromkeys(to):
+                n_steps = None
+                with (
+                    open_logger(destination, run, into, project=project, online=online) as (
+                        logger,
+                        target,
+                    ),
+                    attempt(),
+                ):
+                    n_steps = export_run(
+                        store, run, [logger], probe=hash_of_probe, log_layers=log_layers
+                    )
+                yield Exported(run, target, n_steps)
+
+
+@contextmanager
+def open_logger(
+    to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
+) -> Iterator[tuple[Logger, str]]:
+    """Open a logger for one export of a run; yield it with the place where it can be viewed, and
+    close it on exit.
+
+    A second export makes a second complete run: W&B puts it into the same group under the same
+    name, TensorBoard and CSV count up ``version_0``, ``version_1``. The files go into ``wandb``,
+    ``tensorboard``, ``csv`` or ``mlflow`` in a folder; those of MLflow go where the environment
+    variable MLFLOW_TRACKING_URI says, if it is set, and those of Trackio where TRACKIO_DIR says.
+    """
+    if to != "csv" and find_spec(to) is None:
+        raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")
+    run_of_wandb: Any = nullcontext()
+    if to == "wandb":
+        run_of_wandb = _wandb_run(run, folder, project, online)
+        logger: Logger = WandbLogger(experiment=run_of_wandb)
+        destination = str(run_of_wandb.url if online else Path(run_of_wandb.dir).parent)
+    elif to == "mlflow":
+        tracking, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not tracking:
+            database = (folder / "mlflow").resolve()
+            database.mkdir(parents=True, exist_ok=True)
+            tracking = f"sqlite:///{database / 'mlflow.db'}"
+            artifacts = (database / "artifacts").as_uri()
+        logger = MLFlowLogger(
+            project, run_name=run, tracking_uri=tracking, artifact_location=artifacts
+        )
+        destination = f"{tracking}, run {logger.run_id}"
+    elif to == "trackio":
+        from repdyn.views.publish.trackio import TrackioLogger
+
+        logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
+        destination = f"Trackio, run {run}; trackio show --project {project}"
+    else:
+        # nested folders that cannot lead out of their parent
+        name = "/".join(folder_name(part) for part in run.split("/") if part)
+        if to == "csv":
+            logger = CSVLogger(folder / "csv", name=name)
+        else:
+            logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
+        destination = str(logger.log_dir)
+    with run_of_wandb:
+        yield logger, destination
+        logger.finalize("success")
+
+
+def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:
+    import wandb  # an optional dependency
+    from wandb.errors import Error
+
+    # W&B takes a temporary folder where its own does not exist yet
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return wandb.init(
+            project=project,
+            name=run,
+            group=run.rpartition("/")[0] or run,
+            dir=folder,
+            mode="online" if online else "offline",
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+        )
+    except Error as error:
+        raise ConnectionError(
+            f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb "
+            "login, or leave out online"
+        ) from error
+
+
+def _scalars(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the scalars of a step, and its training tokens."""
+    scalars = rows.loc[rows["layer"].isna()]
+    tokens = rows["tokens_seen"].dropna()
+    scalars = scalars.loc[~scalars["metric"].isin(LOGGED_SCALARS)]
+    values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
+    return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}

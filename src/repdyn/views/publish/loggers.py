@@ -1,0 +1,504 @@
+"""Loggers: names and values of a checkpoint, and what each kind of logger shows of a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import translate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+from repdyn.metrics import metric_info
+from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
+from repdyn.utils.attempts import attempts
+from repdyn.utils.files import safe_file_name
+from repdyn.views.tables.style import subset_title
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from matplotlib.figure import Figure
+
+    from repdyn.views.judging import RunInsights
+
+STEP_KEY = "repdyn/step"
+"""The x axis of everything logged to W&B from here."""
+TOKENS_KEY = "repdyn/tokens"
+"""Training tokens seen, for use as the x axis."""
+LOGGED_SCALARS = {
+    LOSS: "repdyn/loss",
+    VALIDATION_LOSS: "repdyn/val_loss",
+    LEARNING_RATE: "repdyn/learning_rate",
+}
+"""Names beside the metrics of what the training did at the step; it may log the stored ones itself,
+on another axis.
+"""
+
+LogLayers: TypeAlias = str | Sequence[str]
+"""Metrics of which every layer is logged: "default", "all", "none", or patterns such as
+``("two_nn", "cka_*")``.
+"""
+
+Place: TypeAlias = Literal["config", "summary"]
+"""Where a logger shows what is known of a whole run."""
+
+ALL_TOKENS = "all"
+_EVERY_LAYER: dict[str, tuple[str, ...]] = {
+    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}", "two_nn@distinct_inputs"),
+    "all": ("*",),
+    "none": (),
+}
+
+
+def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
+    """Check a choice of layers against the name and subset of each measured metric.
+
+    >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; ...
+    """
+    patterns = _patterns(log_layers)
+    if isinstance(log_layers, str):
+        return
+    names = [f"{metric}@{subset}" for metric, subset in measured]
+    for layer, pattern in zip(log_layers, patterns, strict=True):
+        if not any(map(pattern.match, names)):
+            raise ValueError(
+                f"expected patterns of log_layers that match a measured metric, got {layer!r}; "
+                f"measured are {', '.join(names)}"
+            )
+
+
+def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dict[str, float]:
+    """Return the values of one checkpoint by the names under which they are logged.
+
+    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part
+    before the slash is a section in W&B and TensorBoard. In a model with several stacks the stack
+    precedes the subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``.
+    ``anisotropy/mean``, ``anisotropy/min`` and ``anisotropy/max`` are taken over the blocks of a
+    stack that have a value at this step, without the embeddings, NaN if none has. Values of single
+    attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``.
+    The loss on the probe and what belongs to it have their own names, ``probe/loss`` for example,
+    unless they have no value; loss, validation loss and learning rate of the training those of
+    :data:`LOGGED_SCALARS`. Other scalar rows are left out.
+
+    Args:
+        rows: of one run and one step, each of another layer, head, metric or subset.
+        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy on
+            all tokens and TwoNN on these and on distinct inputs, "all" every metric; a sequence of
+            patterns names them: ``"cka_*"`` on all its subsets, ``"anisotropy@no_sink"`` on one,
+            with ``*`` for any characters. The other metrics have the first, the middle and the last
+            layer and no heads. "none" leaves out every layer.
+
+    Returns:
+        Finite values and NaN; numbers of layers and heads are padded to the width of the largest,
+        at least two digits.
+
+    Raises:
+        ValueError: ``log_layers`` is another word.
+    """
+    patterns = _patterns(log_layers)
+    numbers = ([row.layer for row in rows], [row.head for row in rows])
+    width, width_of_heads = (
+        max(2, len(str(max(filter(None, each), default=0)))) for each in numbers
+    )
+    values: dict[str, float] = {}
+    sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    of_blocks: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.layer is None:
+            if row.metric in (*PROBE_SCALARS, *LOGGED_SCALARS) and row.reason is None:
+                values[LOGGED_SCALARS.get(row.metric, row.metric)] = row.value
+            continue
+        subset = row.subset or ALL_TOKENS
+        section = "_".join(
+            filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset])
+        )
+        key = f"{section}/layer_{row.layer:0{width}d}"
+        if row.head is not None:
+            key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
+        if any(pattern.match(f"{row.metric}@{subset}") for pattern in patterns):
+            values[key] = row.value
+        if row.head is None:
+            sections[section][row.layer] = row.value
+            if metric_info(row.metric).enters_means(row.layer):
+                of_blocks[section].append(row.value)
+    for section, layers in sections.items():
+        ordered = sorted(layers)
+        for layer in (
+            (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ()
+        ):
+            values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
+        known = [value for value in of_blocks[section] if not math.isnan(value)] or [math.nan]
+        statistics = {"mean": sum(known) / len(known), "min": min(known), "max": max(known)}
+        values |= {f"{section}/{name}": value for name, value in statistics.items()}
+    return values
+
+
+def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
+    """Return the patterns of METRIC@SUBSET."""
+    if isinstance(log_layers, str) and log_layers not in _EVERY_LAYER:
+        raise ValueError(
+            'expected log_layers "default", "all", "none" or a sequence of patterns such as '
+            '("two_nn", "cka_*"), '
+            f"got {log_layers!r}"
+        )
+    given = _EVERY_LAYER[log_layers] if isinstance(log_layers, str) else log_layers
+    named = (pattern if "@" in pattern else f"{pattern}@*" for pattern in given)
+    # brackets are those of a metric's settings
+    return [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in named]
+
+
+# names already defined in each W&B run: defining one again adds a record to the run's file
+_defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+# keys of each TensorBoard writer that its layout shows
+_laid_out: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+_DISTINCT = "_distinct_inputs"
+"""What the section of a metric on distinct inputs has more in its name than that on all tokens."""
+BOTH_CLOUDS = ("all vectors", subset_title("distinct_inputs"))
+"""Names of the two lines of a chart that shows a metric with and without repeated inputs."""
+
+
+class Target:
+    """Any of Lightning's loggers: it takes values, and nothing else is sent."""
+
+    takes_pages = False
+    """Whether it shows a page of HTML."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        self._logger.log_metrics(dict(values), step=step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        """Show alerts as text."""
+
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
+        """Show figures as images, which are left open; an error in one does not affect the
+        others.
+        """
+        with attempts() as attempt:
+            for name, figure in figures.items():
+                with attempt():
+                    self.log_image(name, figure, step)
+
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        """Show a figure as an image."""
+
+    def log_lines(
+        self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int
+    ) -> None:
+        """Show a chart of several lines over one axis, which is called ``x``, with values ``at``
+        these places.
+        """
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        """Show a page of HTML."""
+
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        """Add what is known of the whole run to its configuration, or to its summary."""
+
+
+class WandbTarget(Target):
+    """Weights & Biases."""
+
+    takes_pages = True
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        # no step=: W&B silently drops a row whose step is less than its own counter
+        self.log_media(values, step)
+        profiles: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        for name, value in values.items():
+            section, _, layer = name.partition("/layer_")
+            if layer.isdecimal():
+                profiles[section][int(layer)] = value
+        whole = {
+            section: [profile[layer] for layer in sorted(profile)]
+            for section, profile in profiles.items()
+            if len(profile) == 1 + max(profile)  # every layer is logged
+        }
+        for section, profile in whole.items():
+            if section.endswith(_DISTINCT) and section.removesuffix(_DISTINCT) in whole:
+                continue  # a line of the chart of all vectors
+            lines = {section: profile}
+            if len(distinct := whole.get(section + _DISTINCT, ())) == len(profile):
+                lines = dict(zip(BOTH_CLOUDS, (profile, distinct), strict=True))
+            self.log_lines(f"{section}_over_depth", "layer", range(len(profile)), lines, step)
+
+    def log_lines(
+        self, name: str, x: str, at: Sequence[int], lines: Mapping[str, Sequence[float]], step: int
+    ) -> None:
+        # an optional dependency, present wherever a WandbLogger is
+        from wandb.plot import (
+            line_series,
+        )
+
+        # browsers read no NaN
+        values = [
+            [None if math.isnan(value) else value for value in line] for line in lines.values()
+        ]
+        chart = line_series(list(at), values, list(lines), name, x)
+        # W&B stores its table under this path
+        self.log_media({f"charts/{name.replace('/', '_')}": chart}, step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        title = f"{lines[0].partition(': ')[0]}{more}"
+        # W&B sends one alert per title and minute: the step makes each title unique
+        self._logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
+
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
+        import matplotlib.pyplot  # noqa: F401  (W&B compares figures with this module, and does not import it)
+        import wandb  # an optional dependency, present wherever a run of it is
+
+        images = {}
+        with attempts() as attempt:
+            for name, figure in figures.items():
+                with attempt():
+                    images[name] = wandb.Image(figure)
+            self.log_media(images, step)
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        import wandb
+
+        self.log_media({name: wandb.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
+
+    def log_media(self, media: Mapping[str, Any], step: int) -> None:
+        """Log values or objects of W&B, such as images and tables, on the axis of steps."""
+        if not media:
+            return
+        run = self._logger.experiment
+        # W&B takes an asterisk for a pattern of names
+        named = {name.replace("*", "-"): value for name, value in media.items()}
+        defined = _defined.setdefault(run, set())
+        if not defined:
+            run.define_metric(STEP_KEY)
+        for name in (name for name in named if name not in defined):
+            # only an exact name overrides the "*" that WandbLogger defines; a dot would lead into a
+            # nested value
+            run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
+        defined.update(named)
+        run.log({STEP_KEY: step, **named})
+
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        may_change = {"allow_val_change": True} if section == "config" else {}
+        getattr(self._logger.experiment, section).update(dict(values), **may_change)
+
+
+class TensorBoardTarget(Target):
+    """TensorBoard: values also have a layout for the tab Custom Scalars."""
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        super().log_values(values, step)
+        writer = self._logger.experiment
+        shown = _laid_out.setdefault(writer, set())
+        if not values.keys() <= shown:
+            shown.update(values)
+            # TensorBoard shows the last layout of a run, so that it must hold the keys of earlier
+            # ones
+            writer.add_custom_scalars(layout_of(shown))
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.add_text("alerts", "  \n".join(lines), global_step=step)
+
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        self._logger.experiment.add_figure(name, figure, global_step=step, close=False)
+
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        # as text: its hyperparameters are written once, by the training
+        self._logger.experiment.add_text(f"repdyn/{section}", _listed(values))
+
+
+class MLflowTarget(Target):
+    """MLflow: images, pages and alerts are artifacts."""
+
+    takes_pages = True
+
+    def log_values(self, values: Mapping[str, float], step: int) -> None:
+        # brackets of a metric's settings are not allowed in its names
+        named = {
+            re.sub(r"[^\w/. -]", "-", name, flags=re.ASCII): value for name, value in values.items()
+        }
+        super().log_values(named, step)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.log_text(
+            self._logger.run_id, "\n".join(lines), f"alerts/step_{step:08d}.txt"
+        )
+
+    def log_image(self, name: str, figure: Figure, step: int) -> None:
+        self._logger.experiment.log_figure(
+            self._logger.run_id, figure, f"{name}/step_{step:08d}.png"
+        )
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        text = page.read_text(encoding="utf-8")
+        self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
+
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        # an optional dependency, present wherever an MLFlowLogger is
+        from mlflow.entities import (
+            RunTag,
+        )
+
+        # tags, since a resumed run cannot change a parameter
+        tags = [RunTag(name, str(value)) for name, value in values.items()]
+        self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
+
+
+class TrackioTarget(Target):
+    """Trackio."""
+
+    takes_pages = True
+
+    def log_values(self, values: Mapping[str, Any], step: int) -> None:
+        # a step given to a run that another counts would move the steps at which that one logs
+        at = {} if isinstance(self._logger, _Bare) else {"step": step}
+        self._logger.experiment.log({STEP_KEY: step, **values}, **at)
+
+    def log_alerts(self, lines: Sequence[str], step: int) -> None:
+        self._logger.experiment.alert(
+            title=lines[0].partition(": ")[0], text="\n".join(lines), step=step
+        )
+
+    def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
+        self.log_values(figures, step)
+
+    def log_page(self, page: Path, name: str, step: int) -> None:
+        import trackio  # an optional dependency, present wherever a run of it is
+
+        self.log_values({name: trackio.Html(page.read_text(encoding="utf-8"), inject=False)}, step)
+
+    def log_config(self, values: Mapping[str, Any], section: Place = "config") -> None:
+        import trackio
+
+        # as text: Trackio keeps the configuration that a run has at its first values
+        self._logger.experiment.log({f"repdyn/{section}": trackio.Markdown(_listed(values))})
+
+
+class _Bare:
+    """A run of W&B or Trackio, or a writer of TensorBoard, that is given without a logger of
+    Lightning around it.
+    """
+
+    def __init__(self, experiment: Any) -> None:
+        self.experiment = experiment
+
+    def log_metrics(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.experiment.add_scalar(name, value, step)
+        self.experiment.flush()
+
+
+_TARGETS: dict[str, type[Target]] = {
+    "WandbLogger": WandbTarget,
+    "TensorBoardLogger": TensorBoardTarget,
+    "MLFlowLogger": MLflowTarget,
+    "TrackioLogger": TrackioTarget,
+    "wandb.Run": WandbTarget,
+    "trackio.Run": TrackioTarget,
+    "torch.SummaryWriter": TensorBoardTarget,
+    "tensorboardX.SummaryWriter": TensorBoardTarget,
+}
+"""By the class: loggers of whichever of Lightning's two packages by its name, runs and writers by
+package and name.
+"""
+
+
+def target_of(logger: Any) -> Target:
+    """Return the target that a logger writes to, or that a run or a writer without a logger is."""
+    for base in type(logger).__mro__:
+        if kind := _TARGETS.get(base.__name__):
+            return kind(logger)
+        if kind := _TARGETS.get(f"{base.__module__.partition('.')[0]}.{base.__name__}"):
+            return kind(_Bare(logger))
+    if not callable(getattr(logger, "log_metrics", None)):
+        raise TypeError(
+            "expected loggers such as wandb.run, a SummaryWriter or one of Lightning's, got "
+            f"{logger!r}"
+        )
+    return Target(logger)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    """Return values as lines of Markdown; indented, so that nothing in them is taken for markup."""
+    return "\n".join(f"    {name}: {value}" for name, value in values.items())
+
+
+def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
+    """Return a category for each metric and subset of :func:`logged_values`, as
+    ``SummaryWriter.add_custom_scalars`` takes it: a chart of its layers, and one of mean, minimum
+    and maximum; where a metric has a section on distinct inputs too, a chart of both means.
+
+    >>> charts = layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])["two_nn"]
+    >>> charts["two_nn: layers"]
+    ['Multiline', ['^two_nn/layer_\\\\d+$']]
+    >>> charts["two_nn: mean, min, max"]
+    ['Multiline', ['^two_nn/(mean|min|max)$']]
+    """
+    layout = {}
+    for section in dict.fromkeys(
+        key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")
+    ):
+        charts = (
+            {"layers": r"layer_\d+"}
+            if any(key.startswith(f"{section}/layer_") for key in keys)
+            else {}
+        )
+        charts["mean, min, max"] = "(mean|min|max)"
+        beginning = f"^{re.escape(section)}/"
+        layout[section] = {
+            f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]]
+            for title, end in charts.items()
+        }
+        if f"{section}{_DISTINCT}/mean" in keys:
+            both = f"^{re.escape(section)}({_DISTINCT})?/mean$"
+            layout[section][f"{section}: mean with and without repeated inputs"] = [
+                "Multiline",
+                [both],
+            ]
+    return layout
+
+
+def each_target(loggers: Iterable[Logger], job: Callable[[Target], None]) -> None:
+    """Call ``job(target)`` for each logger; an error in one does not affect the others, after which
+    the first is raised."""
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                job(target_of(logger))
+
+
+def named_figures(
+    figures: Mapping[str, Figure], stack: str | None = None, prefix: str = ""
+) -> dict[str, Figure]:
+    """Return figures by their names in the loggers, ``figures/NAME``, or ``figures/STACK/NAME``."""
+    folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
+    return {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
+
+
+def named_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values of a configuration or a summary by their names in the loggers, which have those
+    of the training,
+    too: ``repdyn/``, a prefix, the name."""
+    return {f"repdyn/{prefix}{name}": value for name, value in config.items()}
+
+
+def log_status(
+    insights: Sequence[RunInsights], loggers: Iterable[Logger], prefix: str = ""
+) -> None:
+    """Log the status of a run and the most important statement on it to the summary of the run:
+    ``repdyn/status`` and ``repdyn/headline``, a prefix before both names, ``repdyn/decoder/status``
+    in a model with several stacks."""
+    summary: dict[str, str] = {}
+    for statements in insights:
+        stack = f"{statements.stack}/" if statements.stack else ""
+        summary |= named_config(
+            {"status": statements.status, "headline": statements.headline}, f"{stack}{prefix}"
+        )
+    each_target(loggers, lambda target: target.log_config(summary, "summary"))

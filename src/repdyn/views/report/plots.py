@@ -1,0 +1,787 @@
+"""The figures of a report as plain dictionaries of Plotly, light and dark: of one run, and of
+several together.
+
+Used by the page, which stores arrays used twice once, and by :mod:`repdyn.views.plots`.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from repdyn.store.schema import LOSS as LOSS_NAME
+from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
+from repdyn.views.figures import charts
+from repdyn.views.judging import DescribedRun
+from repdyn.views.tables.frames import LOSS_TITLES, scalar_rows, select_steps
+from repdyn.views.tables.runs import Key, MeasuredRun
+from repdyn.views.tables.seeds import SeedGroup, with_seeds
+from repdyn.views.tables.series import MetricSeries, on_shared_layers
+from repdyn.views.tables.style import (
+    ALERT_COLOUR,
+    DIVERGING,
+    LOSS_COLOUR,
+    ORDERED,
+    STEPS,
+    SUBSET_COLOURS,
+    metric_title,
+    metric_unit,
+    shades,
+    short_subset_title,
+    subset_title,
+    title_among,
+)
+
+VALUE, BESIDE = SUBSET_COLOURS[:2]
+LOSS = LOSS_COLOUR
+BAND_OPACITY = 0.18
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+
+
+def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
+    """Return the Plotly template of a theme with these colours of text, grid lines and
+    background.
+    """
+    axis = {
+        "gridcolor": grid,
+        "linecolor": grid,
+        "zerolinecolor": text,
+        "zeroline": False,
+        "automargin": True,
+    }
+    axis = {**axis, "title": {"font": {"size": 12}}}
+    return {
+        "layout": {
+            "paper_bgcolor": paper,
+            "plot_bgcolor": paper,
+            "font": {"color": text, "family": _FONT, "size": 13},
+            "xaxis": {**axis, "ticks": "outside", "tickcolor": grid},
+            "yaxis": axis,
+            "colorway": [VALUE],
+            "hoverlabel": {"font": {"family": _FONT}},
+            "margin": {"l": 60, "r": 20, "t": 16, "b": 50},
+            "legend": {"bgcolor": "rgba(0,0,0,0)"},
+            "coloraxis": {"colorbar": {"outlinewidth": 0}},
+        },
+    }
+
+
+LIGHT = template(text="#1b2733", grid="#e3e8ee", paper="#ffffff")
+DARK = template(text="#dbe4ee", grid="#31404f", paper="#17212b")
+
+EMPTY = "#D5DBE1"
+"""Cells without a value."""
+DARK_COLOURS = {
+    VALUE: "#56B4E9",
+    BESIDE: "#3FD0A4",
+    ALERT_COLOUR: "#FF6B6B",
+    LOSS: "#F0A860",
+    EMPTY: "#3A4855",
+}
+"""Colours of the dark theme, by those of the light one."""
+
+
+def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, str]:
+    """Return the colours of the dark theme by those of the light one: of other steps, of layers, of
+    runs, and of what all charts have."""
+    colours: dict[str, str] = {}
+    for number in range(1, MAX_TRAIL + 1):
+        colours |= zip(charts.step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
+    for number in {len(series.layers) for run in runs for series in run.series.values()}:
+        colours |= zip(charts.layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
+    members = with_seeds(runs, seeds)
+    dark = charts.run_colours(members, (0.2, 0.7), 0.45)
+    return (
+        colours
+        | {colour: dark[key] for key, colour in charts.run_colours(members).items()}
+        | DARK_COLOURS
+    )
+
+
+PlotlyDict: TypeAlias = dict[str, Any]
+"""A figure of Plotly, or a part of one."""
+
+HEIGHT = 380
+DIVERGING_SCALE = [
+    [place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))
+]
+"""Colours of signed values, 0 in the middle."""
+_LABEL_WIDTH, _NAME_WIDTH = 40, 20
+"""Characters of a line of an axis's label, and of a cloud's name in a legend."""
+_ROW_HEIGHT, _TICKS_HEIGHT, _ROW_GAP, _ROW_MARGINS = 96, 18, 24, 76
+"""Of panels below each other, in pixels."""
+_BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "fixedrange": True}
+_WIDTH_FACTOR, _SIZE_FACTOR = 1.45, 1.7
+"""From points of matplotlib to pixels."""
+_DASHES = {"-": "solid", "--": "dash", ":": "dot"}
+_SYMBOLS = {"x": "x", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
+_LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
+
+
+def plotly_panel(
+    panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool = True
+) -> PlotlyDict:
+    """Return data and layout of a panel of lines or of cells; many lines have no bands, which would
+    hide each other.
+
+    The axis of a training is left to the caller, who may offer several. A line has its intervals,
+    from which :func:`with_bands` and the page make its band where it is drawn.
+    """
+    if panel.cells is not None:
+        return _heatmap(panel, panel.cells, height)
+    traces = [_line_trace(line, panel, has_bands) for line in panel.lines]
+    layout: PlotlyDict = {
+        "height": height,
+        "xaxis": {} if panel.x.is_training else plotly_axis(panel.x),
+        "yaxis": plotly_axis(panel.y),
+        "showlegend": bool(panel.legend),
+        "legend": _LEGEND_ABOVE
+        if panel.legend == "above"
+        else {"font": {"size": 11}, "traceorder": "normal"},
+    }
+    floor = panel.y.floor
+    heights = [mark for mark in panel.marks if mark.y is not None]
+    shown = charts.placed(np.array([mark.y for mark in heights], float), floor).tolist()
+    traces += _mark_traces(heights, [mark.x for mark in heights], shown)
+    if panel.x.is_training:
+        for trace in traces:
+            trace["meta"] = {**trace.get("meta", {}), "along": "training"}
+    return {"data": traces, "layout": layout}
+
+
+def stacked_rows(panels: Sequence[charts.Panel]) -> PlotlyDict:
+    """Return panels of lines below each other on one axis of a training, each under its title.
+
+    A panel without lines, of marks alone, is a narrow one without ticks.
+    """
+    heights = [_ROW_HEIGHT if panel.lines else _TICKS_HEIGHT for panel in panels]
+    whole = sum(heights) + _ROW_GAP * (len(panels) - 1)
+    layout: PlotlyDict = {
+        "annotations": [],
+        "showlegend": False,
+        "hovermode": "x",
+        "hoversubplots": "axis",
+    }
+    traces: list[PlotlyDict] = []
+    top = float(whole)
+    for number, (panel, height) in enumerate(zip(panels, heights, strict=True), 1):
+        name = str(number) if number > 1 else ""
+        plot = plotly_panel(panel)
+        traces += [trace | {"yaxis": f"y{name}"} for trace in plot["data"]]
+        place = {
+            "domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)],
+            "anchor": "x",
+            "nticks": 4,
+        }
+        layout[f"yaxis{name}"] = {
+            **plot["layout"]["yaxis"],
+            **place,
+            **({} if panel.lines else _BARE),
+        }
+        layout["annotations"].append(heading(panel.title, 0.0, min(1.0, top / whole)))
+        layout["xaxis"] = {"anchor": f"y{name}"}
+        top -= height + _ROW_GAP
+    return {
+        "data": traces,
+        "layout": {**layout, "height": whole + _ROW_MARGINS, "margin": {"t": 26, "b": 50}},
+    }
+
+
+def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
+    """Return a heading above a panel, whose upper left corner is given in shares of the figure."""
+    place = {
+        "x": x,
+        "y": y,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "bottom",
+    }
+    return {"text": escaped(text), "showarrow": False, "font": {"size": size}, **place}
+
+
+def plotly_axis(axis: charts.Axis) -> PlotlyDict:
+    """Return an axis; 0 on a logarithmic one stands at its floor, below which nothing is drawn."""
+    found: PlotlyDict = {"title": _title(axis.label)}
+    if axis.limits is None:
+        return found | {"type": "linear"}
+    ends = [float(charts.placed(np.asarray(end), axis.floor)) for end in axis.limits]
+    if axis.log_from is not None:
+        ends = [math.log10(end) for end in ends]
+        found["type"] = "log"
+    if axis.ticks is not None:
+        values = [float(charts.placed(np.asarray(value), axis.floor)) for value in axis.ticks]
+        found |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
+    if axis.is_integer:
+        found["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
+    if axis.is_signed:
+        found["zeroline"] = True
+    if not axis.is_training:
+        before, after = (share * (ends[1] - ends[0]) or 0.5 * bool(share) for share in axis.padding)
+        found["range"] = [ends[0] - before, ends[1] + after]
+    return found
+
+
+def colour_axis(axis: charts.Axis) -> PlotlyDict:
+    """Return a scale of colours for :func:`coloured` values."""
+    low, high = axis.limits or (0.0, 1.0)
+    bar: PlotlyDict = {
+        "title": {**_title(axis.label), "side": "right"},
+        "thickness": 14,
+        "outlinewidth": 0,
+    }
+    if axis.is_signed:
+        high = max(-low, high) or 1.0
+        return {"colorscale": DIVERGING_SCALE, "cmin": -high, "cmax": high, "colorbar": bar}
+    if axis.log_from is not None and axis.ticks is not None:
+        low, high = (float(coloured(np.asarray(end), axis)) for end in (low, high))
+        places = [float(coloured(np.asarray(value), axis)) for value in axis.ticks]
+        bar |= {"tickvals": places, "ticktext": list(axis.ticks.values())}
+    return {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
+
+
+def coloured(values: np.ndarray, axis: charts.Axis) -> np.ndarray:
+    """Return what Plotly, which has no logarithmic colours, is to colour."""
+    return values if axis.log_from is None else np.log10(charts.placed(values, axis.floor))
+
+
+def cells_trace(cells: charts.Cells) -> PlotlyDict:
+    """Return the cells of a heatmap that have a value."""
+    shown = coloured(cells.values, cells.colours)
+    is_log, band = shown is not cells.values, cells.band
+    customdata = cells.values if is_log else None
+    interval = ""
+    if not is_log and band is not None and bool(np.isfinite(band[0]).any()):
+        customdata = np.stack(band, axis=-1)
+        interval = " (95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
+    return {
+        "type": "heatmap",
+        "x": cells.columns,
+        "y": cells.rows,
+        "z": shown,
+        "customdata": customdata,
+        "coloraxis": "coloraxis",
+        "hoverongaps": False,
+        "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
+        f"{interval}<extra></extra>",
+    }
+
+
+def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
+    """Return traces, each with intervals above its band; the page does the same in drawing.js."""
+    found = []
+    for trace in traces:
+        if "low" in (meta := dict(trace.get("meta", {}))):
+            outline = band_outline(trace["x"], meta.pop("low"), meta.pop("high"), meta.pop("floor"))
+            filled = {
+                "fill": "toself",
+                "fillcolor": trace["line"]["color"],
+                "opacity": BAND_OPACITY,
+            }
+            look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+            kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
+            found.append({**outline, **filled, **look, **kept})
+        found.append({**trace, "meta": meta})
+    return found
+
+
+def band_outline(
+    x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, floor: float | None
+) -> dict[str, np.ndarray]:
+    """Return x and y of one closed area for each run of points that have an interval, NaN between
+    two.
+
+    >>> band_outline([0, 1, 2], np.array([0.5, np.nan, 2.0]), np.array([1.5, np.nan, 4.0]),
+    ...     None)["y"].tolist()
+    [1.5, 0.5, nan, 4.0, 2.0, nan]
+    """
+    x, end = np.asarray(x, float), [np.nan]
+    known = np.ma.masked_invalid(low + high)
+    low, high = (charts.placed(edge, floor) for edge in (low, high))
+    across = [np.empty(0)]
+    up = [np.empty(0)]
+    for run in np.ma.clump_unmasked(known):
+        across += [x[run], x[run][::-1], end]
+        up += [high[run], low[run][::-1], end]
+    return {"x": np.concatenate(across), "y": np.concatenate(up)}
+
+
+def escaped(text: str) -> str:
+    """Return text with the markup of Plotly escaped and line breaks preserved."""
+    return html.escape(text, quote=False).replace("\n", "<br>")
+
+
+def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> PlotlyDict:
+    """Return a line; one that may have a band has its exact values, and its intervals unless
+    bands are left out.
+    """
+    number = "y" if line.band is None else "customdata"
+    trace: PlotlyDict = {
+        "x": line.x,
+        "y": charts.placed(np.asarray(line.y), panel.y.floor),
+        "mode": "lines+markers" if line.marker and line.marker_size else "lines",
+        "name": escaped(line.label),
+        "showlegend": bool(line.label),
+        "line": {
+            "color": line.colour,
+            "width": _WIDTH_FACTOR * line.width,
+            "dash": _DASHES[line.dash],
+        },
+        "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
+        "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
+    }
+    meta: PlotlyDict = {}
+    if line.marker in _SYMBOLS:
+        trace["marker"]["symbol"] = _SYMBOLS[line.marker]
+    if panel.x.is_training:
+        trace["text"] = [f"{step:,}" for step in line.x]
+    if line.opacity < 1:
+        trace["opacity"] = line.opacity
+    if line.band is not None:
+        trace["customdata"] = np.asarray(line.y, float)
+        meta = {"role": "value"}
+        if has_bands:
+            low, high = (np.asarray(ends, float) for ends in line.band)
+            meta |= {"low": low, "high": high, "floor": panel.y.floor}
+    if line.run is not None:
+        # a click in the legend also toggles the band
+        trace["legendgroup"] = escaped(line.group or line.label)
+        meta |= {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
+    return trace | ({"meta": meta} if meta else {})
+
+
+def _heatmap(panel: charts.Panel, cells: charts.Cells, height: int) -> PlotlyDict:
+    trace = cells_trace(cells)
+    columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
+    where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
+    traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
+    if cells.reasons is not None:  # the cells without a value, with the reasons as hover text
+        texts = {reason: escaped(reason) for of_layer in cells.reasons for reason in {*of_layer}}
+        missing = {
+            "type": "heatmap",
+            "x": cells.columns,
+            "y": cells.rows,
+            "z": [[1 if reason else None for reason in of_layer] for of_layer in cells.reasons],
+            "text": [[texts[reason] for reason in of_layer] for of_layer in cells.reasons],
+            "colorscale": [[0, EMPTY], [1, EMPTY]],
+            "showscale": False,
+            "hoverongaps": False,
+            "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
+        }
+        traces.append(missing)
+    on_cells = [mark for mark in panel.marks if mark.y is not None]
+    x, y = (
+        [cells.columns[int(mark.x)] for mark in on_cells],
+        [cells.rows[int(mark.y or 0)] for mark in on_cells],
+    )
+    traces += _mark_traces(on_cells, x, y)
+    named = {"type": "category", "showgrid": False}
+    layout = {
+        "height": height,
+        "coloraxis": colour_axis(cells.colours),
+        "showlegend": False,
+        "xaxis": {**named, "title": {"text": panel.x.label}, "nticks": 12},
+        "yaxis": {**named, "title": {"text": panel.y.label}, "nticks": 16},
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _mark_traces(
+    marks: Sequence[charts.Mark], x: Sequence[object], y: Sequence[object]
+) -> list[PlotlyDict]:
+    if not marks:
+        return []
+    look = {
+        "symbol": "triangle-up",
+        "color": ALERT_COLOUR,
+        "size": 11,
+        "line": {"color": "#ffffff", "width": 1.5},
+    }
+    return [
+        {
+            "x": x,
+            "y": y,
+            "text": [escaped(mark.text) for mark in marks],
+            "mode": "markers",
+            "name": "alerts",
+            "marker": look,
+            "cliponaxis": False,
+            "hovertemplate": "%{text}<extra>alert</extra>",
+            "meta": {"role": "alerts"},
+        }
+    ]
+
+
+def _title(label: str) -> PlotlyDict:
+    """Return the title of an axis, wrapped."""
+    lines = textwrap.wrap(escaped(label), _LABEL_WIDTH, break_on_hyphens=False)
+    return {"text": "<br>".join(lines), "font": {"size": 12}}
+
+
+TRAINING, NO_VALUES = charts.Axis(is_training=True), charts.Axis(limits=(0.0, 1.0), is_empty=True)
+MAX_TRAIL = 7
+"""Number of other steps in a profile."""
+MAX_PANELS = 24
+"""Largest number of heatmaps in a comparison."""
+MAX_BANDS = 6
+"""Largest number of lines with bands; more would hide each other."""
+_COLUMNS, _LONGEST = 3, 34
+"""Of panels in a row, and of characters in the name of one."""
+_PANEL_HEIGHT = 220
+_MARGINS = 70
+_GAP = 0.05
+_ROW_SPACE = 0.3
+"""Of the height of a row, for ticks and a heading."""
+_STEP_FRAME = {
+    "type": "rect",
+    "yref": "paper",
+    "x0": 0,
+    "x1": 0,
+    "y0": 0,
+    "y1": 1,
+    "visible": False,
+}
+_STEP_FRAME |= {"line": {"color": LOSS, "width": 2}}
+_STEP_LINE = _STEP_FRAME | {"type": "line"}
+"""Where the selected step is; the page places them."""
+
+
+def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
+    """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
+    plot = plotly_panel(charts.heatmap_panel(run, series))
+    plot["layout"]["shapes"] = [_STEP_FRAME]
+    return plot
+
+
+def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
+    """Return a metric over depth at the last step, between faint lines of a few others."""
+    trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
+    colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
+    last = series.steps[-1]
+    other = charts.cloud_beside(series, run.series)
+    look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
+    own = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
+    beside = []
+    if other is not None:
+        look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
+        beside = charts.profile_lines(other, {last: BESIDE}, **look)
+    panel = charts.Panel(
+        x=charts.depth_axis([series] if other is None else [series, other]),
+        y=charts.shared_axis(series, run.series),
+        lines=[
+            *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
+            *beside,
+            *own,
+        ],
+        legend="right" if trail or beside else "",
+    )
+    plot = plotly_panel(panel)
+    for trace, step in zip(plot["data"], trail, strict=False):
+        trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
+    if beside:
+        plot["data"][len(trail)]["meta"] = {"role": "beside"}
+    heading = "; ".join([*(["vectors"] if beside else []), *(["step"] if trail else [])])
+    plot["layout"]["legend"] = {"title": {"text": heading}, "traceorder": "reversed"}
+    return plot
+
+
+def _cloud(run: DescribedRun, series: MetricSeries, other: MetricSeries | None) -> str:
+    """Return the name of a line beside that of another cloud; empty without another."""
+    if other is None:
+        return ""
+    title = subset_title(series.subset, run.vectors_of)
+    named = title_among(series.subset, [series.subset, other.subset], title)
+    return "\n".join(textwrap.wrap(named, _NAME_WIDTH))
+
+
+def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
+    """Return a line for each layer of a metric during training, dashed for the other cloud where
+    there is one, without their values, which the page has already.
+    """
+    colours = charts.layer_colours(len(series.layers))
+    traces = _layer_traces(series, colours, "solid", "layer")
+    other = charts.cloud_beside(series, run.series)
+    if other is not None and other.layers == series.layers:
+        dashed = _layer_traces(other, colours, "dash", "layer beside")
+        traces += [{**trace, "x": other.steps} for trace in dashed]
+    y = plotly_axis(charts.shared_axis(series, run.series, has_bands=False))
+    return {
+        "data": traces,
+        "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]},
+    }
+
+
+def _layer_traces(
+    series: MetricSeries, colours: Sequence[str], dash: str, role: str
+) -> list[PlotlyDict]:
+    look = {"mode": "lines", "showlegend": False}
+    return [
+        {
+            **look,
+            "name": f"layer {layer}",
+            "line": {"color": colour, "width": 1.5, "dash": dash},
+            "meta": {"along": "training", "role": role, "row": row},
+        }
+        for row, (layer, colour) in enumerate(zip(series.layers, colours, strict=True))
+    ]
+
+
+def course_plot(
+    run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()
+) -> PlotlyDict:
+    """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps
+    with alerts.
+    """
+    rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
+    if marks := [replace(mark, y=0.5) for mark in charts.marks_on(run.alerts, None)]:
+        rows.append(charts.Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
+    plot = stacked_rows(rows)
+    plot["layout"]["shapes"] = [_STEP_LINE]
+    return plot
+
+
+def _loss_row(run: DescribedRun) -> list[charts.Panel]:
+    training = charts.loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
+    validation = charts.loss_line(
+        run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
+    )
+    rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
+    low, high = (
+        rows[end].astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
+        for end in ("low", "high")
+    )
+    look: dict[str, Any] = {"dash": "-", "marker": "", "band": (low, high)}
+    on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], **look)
+    if on_probe is not None and training is not None:
+        on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
+    lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
+    drawn = {name: line for name, line in lines.items() if line is not None}
+    marks = [
+        mark
+        for name, line in drawn.items()
+        for mark in charts.marks_on(charts.alerts_on(run.alerts, name), line)
+        if mark.y is not None
+    ]
+    title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
+    return (
+        [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)]
+        if drawn
+        else []
+    )
+
+
+def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
+    other = charts.cloud_beside(series, run.series)
+    if other is not None:
+        series, other = on_shared_layers(series, other)
+    lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
+    alerts = [
+        alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
+    ]
+    unit, title = metric_unit(series.metric), metric_title(series.metric)
+    mean = f"mean over {series.layer_mean.coverage}"
+    of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, {mean}"
+    if other is not None:
+        lines += charts.mean_lines(other, colour=BESIDE, dash="--", marker_size=2.5)
+        names = [
+            _cloud(run, *both).replace("\n", " ") for both in ((series, other), (other, series))
+        ]
+        of = f"{title}, {mean}: {names[0]} (solid), {names[1]} (dashed)"
+    return charts.Panel(
+        title=of if unit in (title, "dimension") else f"{of} ({unit})",
+        x=TRAINING,
+        y=replace(charts.axis_of_lines(series.metric, lines), label=""),
+        lines=lines,
+        marks=charts.marks_on(alerts, lines[0]),
+    )
+
+
+def heads_plot(series: MetricSeries) -> PlotlyDict | None:
+    """Return a metric by attention head and layer at the last step; None if it was not measured
+    head by head.
+    """
+    if series.by_head is None:
+        return None
+    plot = plotly_panel(charts.heads_panel(series, series.by_head), height=HEIGHT - 40)
+    plot["data"][0]["meta"] = {"role": "heads"}
+    return plot
+
+
+def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str]) -> PlotlyDict:
+    """Return the last profile of each run over relative depth."""
+    lines = []
+    for member in members:
+        when = "" if member.run.finished else f", step {member.series.steps[-1]:,}"
+        lines += _lines_of(member, charts.end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
+    return _lines_plot(charts.Panel(x=charts.RELATIVE_DEPTH, lines=lines), members)
+
+
+def training_plot(
+    members: Sequence[ComparedMember], colours: Mapping[Key, str]
+) -> PlotlyDict | None:
+    """Return the mean over layers of each run during its training; None if none has two
+    checkpoints.
+    """
+    trained = [member for member in members if len(member.series.steps) > 1]
+    if not trained:
+        return None
+    lines = []
+    for member in trained:
+        lines += _lines_of(member, charts.mean_lines, colours, "\nstep %{text}")
+    return _lines_plot(
+        charts.Panel(x=charts.training_axis(trained[0].series.steps), lines=lines), trained
+    )
+
+
+def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
+    """Return the losses of several runs during training, a row for each that two have; None if
+    there is none.
+    """
+    colours, rows = compared_colours(runs, seeds), []
+    for name, title in LOSS_TITLES.items():
+        drawn = (
+            charts.loss_line(
+                run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker=""
+            )
+            for number, run in enumerate(runs)
+        )
+        if len(lines := list(filter(None, drawn))) > 1:
+            rows.append(charts.Panel(title=title, x=TRAINING, lines=lines))
+    return stacked_rows(rows) if rows else None
+
+
+def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
+    """Return heatmaps of the runs on one scale of colours; None if fewer than two have several
+    steps.
+    """
+    trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
+    if len(trained) < 2:
+        return None
+    colours, columns = (
+        charts.colour_scale([member.series for member in trained]),
+        min(_COLUMNS, len(trained)),
+    )
+    n_rows = math.ceil(len(trained) / columns)
+    width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
+    traces: list[PlotlyDict] = []
+    layout: PlotlyDict = {"annotations": []}
+    for number, (place, run, series, _) in enumerate(trained):
+        name = str(number + 1) if number else ""
+        row, column = divmod(number, columns)
+        left, top = column * width, 1 - row * height
+        across, up = (
+            [left, min(1.0, left + width - _GAP)],
+            [max(0.0, top - height + _ROW_SPACE / n_rows), top],
+        )
+        steps = [f"{step:,}" for step in series.steps]
+        trace = cells_trace(
+            charts.Cells(values=series.values, rows=(), columns=steps, colours=colours)
+        )
+        where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
+        # the page reads the values from here
+        trace |= {
+            "y": series.depths,
+            "customdata": series.values,
+            "hovertemplate": where,
+            "meta": {"member": place},
+        }
+        traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
+        x = {
+            "type": "category",
+            "domain": across,
+            "anchor": f"y{name}",
+            "nticks": 6,
+            "showgrid": False,
+        }
+        layout |= {
+            f"xaxis{name}": x,
+            f"yaxis{name}": {"domain": up, "anchor": f"x{name}", "nticks": 4, "showgrid": False},
+        }
+        label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
+        layout["annotations"].append(heading(label, across[0], up[1], 13))
+    whole = {
+        "height": _MARGINS + _PANEL_HEIGHT * n_rows,
+        "coloraxis": colour_axis(colours),
+        "margin": {"t": 30},
+    }
+    whole["plot_bgcolor"] = EMPTY
+    return {"data": traces, "layout": whole | layout}
+
+
+def _lines_of(
+    member: ComparedMember,
+    lines_of: Callable[..., list[charts.Line]],
+    colours: Mapping[Key, str],
+    where: str,
+) -> list[charts.Line]:
+    """Return the lines of a member with their hover texts; the last is that of the member itself,
+    not of a seed.
+    """
+    # colour and marker tell runs apart, since greyscale leaves the marker alone
+    look = {
+        "colour": colours[member.run.key],
+        "marker": "os^Dv"[member.number % 5],
+        "marker_size": 4.0,
+    }
+    run = member.run
+    *seeds, own = lines_of(
+        member.series, label=run.label, run=member.number, seeds=member.seeds, **look
+    )
+    members = run.members if isinstance(run, SeedGroup) else ()
+    found = [
+        replace(line, description=f"{seed.label}{where}", run=number, seeds=(), group=run.label)
+        for line, number, seed in zip(seeds, member.seeds, members, strict=True)
+    ]
+    return [*found, replace(own, description=f"{run.label}{where}")]
+
+
+def _lines_plot(panel: charts.Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
+    """Return a plot with a line for each run; the legend is above few lines, next to many."""
+    few = len(members) <= MAX_BANDS
+    y = charts.axis_of_lines(members[0].series.metric, panel.lines)
+    return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)
+
+
+class ComparedMember(NamedTuple):
+    """A run that has a metric, or several that are seeds of one model."""
+
+    number: int
+    """Number of the run, or of the first seed."""
+    run: MeasuredRun
+    series: MetricSeries
+    seeds: Sequence[int] = ()
+    """Numbers of the seeds."""
+
+
+def compared_with(
+    runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup], key: tuple[str, str]
+) -> list[ComparedMember]:
+    """Return the members of a comparison of a metric on a subset, each of which has a line of its
+    own.
+
+    Seeds without a common step at which all have the metric are single runs.
+    """
+    numbers = {run.key: number for number, run in enumerate(runs)}
+    groups = [group for group in seeds if key in group.series]
+    members = []
+    for run in with_seeds([run for run in runs if key in run.series], groups):
+        of_seeds = (
+            [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
+        )
+        members.append(
+            ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds)
+        )
+    return members
+
+
+def compared_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
+    """Return a colour for each group of seeds, which its members share, and for each other run."""
+    colours = charts.run_colours(with_seeds(runs, seeds))
+    return colours | {member.key: colours[group.key] for group in seeds for member in group.members}

@@ -1,0 +1,245 @@
+"""Detection of checkpoints with the weights of another step, from the continuity of their
+values.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
+
+from repdyn.metrics import metric_info
+from repdyn.store.schema import ReasonCode
+from repdyn.views.tables.frames import SUBSETS
+
+_CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
+MIN_JUMP = 5.0
+"""Least jump of a loss that is out of line, in median deviations and in standard errors."""
+MIN_LOSSES = 9
+"""Least number of losses: one that is out of line affects three deviations, of which there are two
+fewer.
+"""
+MAX_BLOCK = 5
+"""Most successive steps that are out of line together."""
+AROUND = 11
+"""Number of steps whose deviations are usual for the one in their middle, where curves may turn."""
+MAX_SHARE = 1 / 6
+"""Largest share of steps out of line: more of them affect half of the deviations, and with them the
+bound.
+"""
+
+
+def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Return the groups of steps whose values are the same to the last bit in each layer, as in
+    copies of a checkpoint.
+
+    Values that compare two checkpoints do not count.
+    """
+    # the other columns would be copied with each selection of rows
+    own = rows.loc[rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]]
+    # a quick look first: most steps differ from all others in their extremes
+    extremes = own.groupby("step")["value"].agg(["size", "min", "max"])
+    own = own.loc[own["step"].isin(extremes.index[extremes.duplicated(keep=False)])]
+    cells = own.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
+    ordered = own.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
+    groups: dict[bytes, list[int]] = {}
+    for step, values in ordered.groupby("step", sort=True):
+        content = values["cell"].to_numpy().tobytes() + values["value"].to_numpy(float).tobytes()
+        groups.setdefault(content, []).append(int(str(step)))
+    return [tuple(steps) for steps in groups.values() if len(steps) > 1]
+
+
+def since_by_layer(
+    rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable[int]]
+) -> dict[int, int]:
+    """Return the layers chosen at the last step, each with the first of the steps up to there, one
+    after the other, at which it is chosen: from the rows of metrics that are computed from the
+    vectors of a layer alone."""
+    since: dict[int, int] = {}
+    left: set[int] | None = None
+    known = {name: metric_info(name) for name in rows["metric"].unique()}
+    own = rows["metric"].isin(
+        [name for name, info in known.items() if not info.captures and info.position == "layers"]
+    )
+    columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason_code"]
+    steps: list[int] = np.unique(rows["step"].to_numpy(int))[::-1].tolist()
+    for step in steps:
+        # all others of a long run are copied in vain where none is chosen at the end
+        found = {*chosen(rows.loc[own & (rows["step"] == step), columns])}
+        left = found if left is None else left & found
+        if not left:
+            break
+        since |= dict.fromkeys(left, step)
+    return since
+
+
+LINE = 0.999  # anisotropy from which on vectors lie along one direction
+SAME = 1e-6
+"""Relative difference up to which a layer has the values of the layer before."""
+
+
+def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
+    """Return the layers that have the values of the layer before, as :func:`since_by_layer` does.
+
+    Two different values must agree that are no whole numbers, which may be bounds, and none may
+    differ by more than :data:`SAME` of it: one step of the optimizer after a block's weights were
+    set to zero may leave its output tiny. Vectors along one direction stay so, whatever a block
+    does.
+    """
+
+    def repeating(at_step: pd.DataFrame) -> Iterable[int]:
+        values = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
+        layers = [int(layer) for layer in values.columns]
+        for layer, before, own in zip(
+            layers[1:], values.to_numpy(float).T, values.to_numpy(float).T[1:], strict=False
+        ):
+            same = layer - 1 in layers and np.allclose(
+                before, own, rtol=SAME, atol=0.0, equal_nan=True
+            )
+            is_line = (
+                own[values.index.get_level_values("metric") == "anisotropy"].max(initial=0.0) > LINE
+            )
+            if same and not is_line and len(np.unique(own[own % 1 > 0])) > 1:
+                yield layer
+
+    return since_by_layer(rows, repeating)
+
+
+def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
+    """Return the layers whose vectors are all equal up to rounding, as
+    :func:`since_by_layer` does.
+    """
+
+    def collapsed(at_step: pd.DataFrame) -> Iterable[int]:
+        own = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
+        rounded = own["reason_code"].eq(ReasonCode.ROUNDING).fillna(False).astype(bool)
+        return own.loc[rounded | (own["n_unique"] == 1), "layer"].unique().tolist()
+
+    return since_by_layer(rows, collapsed)
+
+
+class Jump(NamedTuple):
+    """A step whose loss lies outside the range of its neighbours."""
+
+    step: int
+    loss: float
+    neighbours: tuple[tuple[int, float], tuple[int, float]]
+    """Steps and losses of those in line before and after it; of the two next to it where there are
+    none on one side.
+    """
+    size: float
+    """Distance from the range of the two neighbours."""
+    is_end: bool = False
+    """Whether there are none on one side."""
+
+
+def losses_out_of_line(
+    losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False
+) -> list[Jump] | None:
+    """Return the steps whose losses, by step, jump away from those before and after them, the
+    largest jump first; None if these would be more than :data:`MAX_SHARE` of the steps, so that
+    none is said to be out of line.
+
+    A block of up to :data:`MAX_BLOCK` successive steps is out of line if each lies outside the
+    range of the two steps around the block, all on one side, by more than :data:`MIN_JUMP` times
+    its standard error, where it is known, and as many times the length of the block times the
+    median deviation of the losses from the straight line between their neighbours over log(1 +
+    step). Such blocks are taken out one after the other: of those that explain the largest jump,
+    the one that leaves the fewest steps out of line, then the one with the largest jump. A block at
+    an end is taken out only where it explains the jump of another one. Fewer than
+    :data:`MIN_LOSSES` losses are not judged.
+
+    A sound curve that ``may_turn`` has narrow peaks, as of geometry: the deviation is then the
+    larger one of the whole run and of the :data:`AROUND` steps around.
+    """
+    if len(losses) < MIN_LOSSES:
+        return []
+    values = losses.to_numpy(float)
+    known = pd.Series(dtype=float) if std_errors is None else std_errors
+    # what a jump is compared with at each step: its standard error and the usual deviation
+    scales = np.stack(
+        [known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn)]
+    )
+    left = np.arange(len(losses))
+    while blocks := _blocks(values[left], scales[:, left]):
+        left = np.delete(left, _explanation(blocks, values[left], scales[:, left]))
+        if len(losses) - len(left) > MAX_SHARE * len(losses):
+            return None
+    found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
+    # what was taken out between others may lie between those that are left
+    return sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size)
+
+
+def _blocks(values: np.ndarray, scales: np.ndarray) -> dict[range, float]:
+    """Return the blocks that are out of line, with the distance of the nearest step from the range
+    of the two around them."""
+    found = {}
+    for length in range(1, min(MAX_BLOCK, len(values) - 2) + 1):
+        inner = sliding_window_view(values, length)[1:-1]
+        before, after = values[: -length - 1], values[length + 1 :]
+        sizes = np.maximum(
+            np.minimum(before, after) - inner.max(1), inner.min(1) - np.maximum(before, after)
+        )
+        errors, deviations = sliding_window_view(scales, length, axis=1)[:, 1:-1].max(axis=-1)
+        places = np.flatnonzero(sizes > MIN_JUMP * np.maximum(errors, length * deviations)).tolist()
+        found |= {range(place + 1, place + 1 + length): float(sizes[place]) for place in places}
+    return found
+
+
+def _explanation(blocks: dict[range, float], values: np.ndarray, scales: np.ndarray) -> list[int]:
+    """Return what is taken out on account of the largest jump: its block, or one that overlaps or
+    touches it, also at the first or the last step, where all are outside the range of the steps
+    next to them."""
+    largest, sizes, end = max(blocks, key=blocks.__getitem__), dict(blocks), len(values)
+    for length in range(1, MAX_BLOCK + 1):
+        sizes[range(length)] = _distance(values[:length], values[length:][: MAX_BLOCK + 1])
+        sizes[range(end - length, end)] = _distance(
+            values[-length:], values[:-length][-MAX_BLOCK - 1 :]
+        )
+    near = [
+        b
+        for b, size in sizes.items()
+        if size > 0 and b.start <= largest.stop and b.stop >= largest.start
+    ]
+    # no block beyond is affected by what is taken out here
+    part = np.arange(max(0, largest.start - 3 * MAX_BLOCK), min(end, largest.stop + 3 * MAX_BLOCK))
+
+    def cost(block: range) -> tuple[int, float]:
+        rest = np.setdiff1d(part, block)
+        return len(set().union(*_blocks(values[rest], scales[:, rest]))), -sizes[block]
+
+    return list(min(near, key=cost))
+
+
+def _distance(inner: np.ndarray, around: np.ndarray) -> float:
+    """Return how far all of some values are from the range of others, on one side; negative if some
+    are within.
+    """
+    return float(max(around.min() - inner.max(), inner.min() - around.max()))
+
+
+def _jump(losses: pd.Series, left: np.ndarray, place: int) -> Jump:
+    """Describe a step that was taken out beside its neighbours of those that are left."""
+    after = int(np.searchsorted(left, place))
+    nearest = left[min(max(after, 1), len(left) - 1) - 1 :][:2]
+    values = losses.to_numpy(float)
+    size = _distance(values[[place]], values[nearest])
+    (one, other) = ((int(losses.index[at]), float(values[at])) for at in nearest)
+    return Jump(
+        int(losses.index[place]), float(values[place]), (one, other), size, after in (0, len(left))
+    )
+
+
+def _typical(losses: pd.Series, may_turn: bool) -> np.ndarray:
+    """Return the usual deviation of a loss from the line between its neighbours, for each step."""
+    places, values = np.log1p(losses.index.to_numpy(float)), losses.to_numpy(float)
+    weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])
+    deviations = np.abs(values[1:-1] - (1 - weight) * values[:-2] - weight * values[2:])
+    of_run = np.full(len(losses), np.median(deviations))
+    if not may_turn:
+        return of_run
+    around = pd.Series(np.pad(deviations, 1, constant_values=np.nan)).rolling(
+        AROUND, center=True, min_periods=1
+    )
+    return np.maximum(of_run, around.median().to_numpy())

@@ -1,0 +1,450 @@
+"""The published findings, their criteria (docs/findings.md), and the verdicts on one run or the
+seeds of one model.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from repdyn.probe.design import DISTINCT_INPUTS, INPUT_DESIGNS
+from repdyn.store.schema import LEARNING_RATE, LOSS
+from repdyn.views.tables.effects import (
+    MOVES,
+    CannotBeJudgedError,
+    Claim,
+    Effect,
+    Estimate,
+    Judgement,
+    Verdict,
+    estimates,
+    mean_estimate,
+    over_seeds,
+)
+from repdyn.views.tables.frames import (
+    CLOUDS,
+    SUBSETS,
+    concatenated,
+    grid_of,
+    measurements,
+    of_metric,
+    scalar,
+    scalar_rows,
+)
+
+VERSION = "2, 2026-11-22"
+"""Version of the criteria, and the date on which they were fixed."""
+
+PAPER = (
+    "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL "
+    "2024)"
+)
+
+MORE = 0.10
+"""Smallest relative change that counts."""
+MIDDLE = (0.25, 0.75)
+"""Positions between which a block is a middle one: 0 is the first block, 1 the last."""
+BELL_BLOCKS, UNIFORM_BLOCKS = 5, 3
+"""Number of blocks that a profile needs."""
+UNIFORM_RANGE = 0.50
+"""Share by which the highest block of a uniform profile may exceed the lowest."""
+EARLY = 0.01
+"""Largest step of the first measurement, as a share of the last step."""
+HALF = (0.40, 0.60)
+"""Shares of the last step between which a measured step counts as half of it."""
+LATE_FALL = 0.05
+"""Share by which the values must decline late in training."""
+WARM_UPS = 1.5
+"""Multiple of the warm-up within which the learning-rate schedule may have caused a peak."""
+FAILED = 0.10
+"""Share by which the last loss of a failed training exceeds the lowest."""
+
+_TIMES = (
+    f"Cannot be judged where the first measured step lies beyond {EARLY:.0%} of the last, {{}}no "
+    f"measured step lies between {HALF[0]:.0%} and {HALF[1]:.0%} of it"
+)
+_FROM_HALF = "from the measured step nearest to half of the last one to the last"
+
+BELL = (
+    "With the position of block l being x = (l - 1) / (L - 1), the middle blocks have "
+    f"{MIDDLE[0]:g} <= x <= {MIDDLE[1]:g}. At the last measured step, the mean of the middle "
+    f"blocks exceeds that of the first block and that of the last block by more than {MORE:.0%}. "
+    f"Needs at least {BELL_BLOCKS} blocks."
+)
+UNIFORM = (
+    "At the last measured step, the highest block exceeds the lowest by less than "
+    f"{UNIFORM_RANGE:.0%}. Needs at least {UNIFORM_BLOCKS} blocks."
+)
+GROWTH = (
+    "The mean over blocks at the last measured step exceeds that at the first by more than "
+    f"{MORE:.0%}, and {_FROM_HALF} it changes by less than {MORE:.0%} in either direction. "
+    f"{_TIMES.format('or ')}."
+)
+DIMENSION = (
+    f"The highest mean over blocks exceeds the first and the last by more than {MORE:.0%}, and the "
+    f"decline goes on late: {_FROM_HALF}, the mean over blocks falls by more than {LATE_FALL:.0%}, "
+    f"and more than half of the blocks fall, each by its own interval. {_TIMES.format('where ')}, "
+    f"or where the highest mean lies within {WARM_UPS:g} times the warm-up of the learning rate "
+    "(the schedule may have made the peak) and everything else is shown."
+)
+
+MEANINGS = {
+    "bell": "bell-shaped anisotropy over depth (decoders)",
+    "uniform": "uniform anisotropy over depth (encoders)",
+    "growth": "anisotropy grows, then stabilises (decoders)",
+    "dimension": "intrinsic dimension rises, then declines (decoders)",
+}
+"""The findings by name, each with the kind of model it was published for."""
+_OF_ENCODERS = frozenset({"uniform"})
+"""Those that were published for encoders; the others are about decoders."""
+VECTORS = {"all": "of all vectors", DISTINCT_INPUTS: "of distinct inputs"}
+"""Which vectors a verdict on the dimension is about, by subset: the published convention, and that
+without repeated inputs."""
+
+
+_Judge = Callable[[pd.DataFrame, float | None], Judgement]
+COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
+"""Columns that a judgement needs."""
+
+
+class Snapshot(NamedTuple):
+    """The blocks at one step."""
+
+    step: int
+    blocks: tuple[Estimate, ...]
+    mean: Estimate
+
+
+def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
+    """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the
+    last measured step.
+    """
+    blocks, (low, high) = profile(cells, BELL_BLOCKS), MIDDLE
+    layers, depths = cells["layer"].to_numpy(int), cells["depth"].to_numpy(float)
+    # the last block, measured or not
+    first, number = min(1, int(layers.min())), round(float(layers.max() / depths.max()))
+    inside = [
+        block
+        for layer, block in blocks.items()
+        if low <= (layer - first) / (number - first) <= high
+    ]
+    if not {first, number} <= set(blocks) or not inside:
+        raise CannotBeJudgedError(
+            f"needs a value in blocks {first}, {number} and between; got blocks {_listed(blocks)}"
+        )
+    middle = mean_estimate(inside)
+    ends = {"first": blocks[first], "last": blocks[number]}
+    return Judgement(
+        tuple(
+            Claim(
+                subject="the middle of the blocks",
+                verbs=(f"exceeds the {end}", f"is below the {end}"),
+                effect=Effect.of(middle, block),
+                above=MORE,
+            )
+            for end, block in ends.items()
+        )
+    )
+
+
+def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
+    """Judge whether anisotropy is uniform over depth at the last measured step."""
+    blocks = profile(cells, UNIFORM_BLOCKS)
+    low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
+    effect, verbs = (
+        Effect.of(blocks[high], blocks[low]),
+        ("exceeds the lowest", "is below the lowest"),
+    )
+    claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
+    return Judgement((claim,), notes=(f"blocks {high} and {low}",))
+
+
+def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
+    """Judge whether anisotropy grows, then stabilises."""
+    snapshots, coverage = snapshots_of(cells)
+    first, half, last = _ends_and_half(snapshots)
+    metric = str(cells["metric"].iloc[0])
+    claims = (
+        Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
+        _late(metric, half, last, above=-MORE, below=MORE),
+    )
+    return Judgement(claims, coverage=coverage)
+
+
+def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
+    """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the
+    warm-up ends.
+    """
+    snapshots, coverage = snapshots_of(cells)
+    first, half, last = _ends_and_half(snapshots)
+    # if the mean is highest at an end, the highest value between the ends does not exceed it
+    peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
+    of = VECTORS[str(cells["subset"].iloc[0])]
+    up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension {of}"
+    highest = f"the dimension at step {peak.step:,}"
+    over_last = "exceeds the last", "is below the last"
+    claims = (
+        Claim(up_to_peak, MOVES, Effect.of(peak.mean, first.mean), above=MORE),
+        Claim(highest, over_last, Effect.of(peak.mean, last.mean), above=MORE),
+        _late("the dimension", half, last, below=-LATE_FALL),
+    )
+    blocks = tuple(
+        Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True)
+    )
+    known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
+    is_early = warm_up is not None and peak.step <= WARM_UPS * warm_up
+    return Judgement(
+        claims,
+        blocks,
+        notes=(known,),
+        objection=f"highest within {WARM_UPS:g} times the warm-up" if is_early else None,
+        coverage=coverage,
+    )
+
+
+def _late(
+    what: str,
+    half: Snapshot,
+    last: Snapshot,
+    above: float | None = None,
+    below: float | None = None,
+) -> Claim:
+    """Return the claim on the change of the mean from half of the training to its end."""
+    subject = f"since half of the training (step {half.step:,}) {what}"
+    effect = Effect.of(last.mean, half.mean)
+    return Claim(subject, MOVES, effect, above=above, below=below)
+
+
+def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[int, Estimate]:
+    """Return the blocks with a value at a step, or the last one, by number; too few are an
+    error.
+    """
+    cells = cells.loc[
+        (cells["step"] == (cells["step"].max() if step is None else step))
+        & np.isfinite(cells["value"])
+    ]
+    blocks = dict(zip(cells["layer"].tolist(), estimates(cells), strict=True))
+    if len(blocks) < needed:
+        raise CannotBeJudgedError(
+            f"needs {needed} blocks with a value; got blocks {_listed(blocks)}"
+        )
+    return blocks
+
+
+def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
+    """Return, at each step with any value, the blocks that have a value at all these steps, and how
+    many these are where some are left out."""
+    values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
+    n_measured, values = len(values), values.dropna(axis="index")
+    if values.empty:
+        raise CannotBeJudgedError(
+            f"no block has a value of {cells['metric'].iloc[0]} at every measured step"
+        )
+    others = (
+        grid_of(cells, name).loc[values.index, values.columns]
+        for name in ("std_error", "n_batches")
+    )
+    columns = (of_all.to_numpy().T.tolist() for of_all in (values, *others))
+    found = []
+    for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
+        blocks = tuple(map(Estimate, *of_blocks))
+        found.append(Snapshot(step, blocks, mean_estimate(blocks)))
+    return found, f"over {len(values)} of {n_measured} blocks" if len(values) < n_measured else None
+
+
+def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, Snapshot]:
+    first, last = snapshots[0], snapshots[-1]
+    if first is last:
+        raise CannotBeJudgedError("one checkpoint")
+    if first.step > EARLY * last.step:
+        raise CannotBeJudgedError(
+            f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier"
+        )
+    half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
+    low, high = HALF
+    if not low * last.step <= half.step <= high * last.step:
+        near = f"{low * last.step:,.0f} to {high * last.step:,.0f}"
+        raise CannotBeJudgedError(f"no step measured near half of step {last.step:,} ({near})")
+    return first, half, last
+
+
+def _listed(blocks: Iterable[int]) -> str:
+    return ", ".join(map(str, blocks)) or "none"
+
+
+MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
+"""Signs of verdicts in narrow columns."""
+COLOURS: dict[Verdict, str] = {
+    "shown": "cyan",
+    "not shown": "default",
+    "cannot be judged": "bright_black",
+}
+"""Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
+
+JUDGED = ("anisotropy", "two_nn")
+"""The metrics that the findings are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A published finding and what one run says about it."""
+
+    name: str
+    """A key of :data:`repdyn.views.tables.findings.MEANINGS`."""
+    subset: str
+    """The subset it is judged on."""
+    title: str
+    criterion: str
+    """The text of the criterion, with its numbers."""
+    verdict: Verdict
+    sentence: str
+    """The effects that decide the verdict, with their intervals, then the others without theirs;
+    or why it cannot be judged."""
+    evidence: str
+    """One line with the numbers behind the verdict, or why there is none."""
+    with_embeddings: Verdict
+    """The verdict with layer 0, the embeddings, as the first of the blocks."""
+
+    @property
+    def summary(self) -> str:
+        """The sentence, and the verdict with layer 0 where it is another."""
+        other = f"; with layer 0, the embeddings: {self.with_embeddings}"
+        return self.sentence + (other if self.with_embeddings != self.verdict else "")
+
+
+def findings(frame: pd.DataFrame) -> list[Finding]:
+    """Judge each published finding on one run, or on one stack if its model has several.
+
+    The training losses among its rows decide whether the training failed, the learning rates when
+    its warm-up ended.
+
+    Returns:
+        Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens
+        and without sinks; rise and decline of the dimension of all vectors. Of distinct inputs it
+        is an eighth, where their dimension was measured.
+    """
+    return _judged([frame])
+
+
+def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+    """Judge each published finding on two or more seeds of one model: each effect by its interval
+    over the seeds.
+
+    The effects of each seed are those of :func:`findings`, at the steps that all seeds have and
+    over the blocks that have a value in all of them. The intervals of single seeds, which are over
+    probes, are not used.
+    """
+    over = f"over {len(frames)} seeds: "
+    found = _judged(frames)
+    return [
+        replace(each, sentence=over + each.sentence, evidence=over + each.evidence)
+        for each in found
+    ]
+
+
+def on_kind(found: Iterable[Finding], causal: bool | None) -> list[Finding]:
+    """Return the findings that were published for decoders, where ``causal``, or for encoders; all
+    of them for a model of unknown kind."""
+    return [
+        finding for finding in found if causal is None or causal != (finding.name in _OF_ENCODERS)
+    ]
+
+
+def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+    """Return the findings on one run, or on several seeds of one model."""
+    failures, rows, warm_ups = list(filter(None, map(_failure, frames))), [], []
+    for frame in frames:
+        judged, rates = (
+            frame["metric"].isin(JUDGED) & frame["layer"].notna(),
+            scalar(frame, LEARNING_RATE),
+        )
+        # the other columns are many, and copied by each selection of rows
+        rows.append(
+            measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
+        )
+        # the first step at which the learning rate was highest
+        warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
+    if len(frames) > 1:
+        rows, failures = (
+            _shared_cells(rows),
+            [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures],
+        )
+
+    def verdict_on(
+        judge: _Judge, metric: str, subset: str, first_layer: int
+    ) -> tuple[Verdict, str, str]:
+        try:
+            if failures:
+                raise CannotBeJudgedError(failures[0])
+            judgements = []
+            for of_run, warm_up in zip(rows, warm_ups, strict=True):
+                cells = of_metric(of_run, metric, subset)
+                if cells.empty:
+                    raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+                judgements.append(judge(cells.loc[cells["layer"] >= first_layer], warm_up))
+        except CannotBeJudgedError as reason:
+            return "cannot be judged", str(reason), str(reason)
+        joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
+        return joined.verdict, joined.sentence, joined.evidence
+
+    has_distinct = all(len(of_metric(of_run, "two_nn", DISTINCT_INPUTS)) for of_run in rows)
+    clouds = CLOUDS if has_distinct else ("all",)
+    found = []
+    for name, criterion, judge, metric, subsets in (
+        ("bell", BELL, bell, "anisotropy", SUBSETS),
+        ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
+        ("growth", GROWTH, growth, "anisotropy", SUBSETS),
+        ("dimension", DIMENSION, dimension, "two_nn", clouds),
+    ):
+        for subset in subsets:
+            of_blocks, (with_embeddings, *_) = (
+                verdict_on(judge, metric, subset, first_layer) for first_layer in (1, 0)
+            )
+            found.append(
+                Finding(
+                    name,
+                    subset,
+                    f"{MEANINGS[name]}, {subset}",
+                    criterion,
+                    *of_blocks,
+                    with_embeddings,
+                )
+            )
+    return found
+
+
+def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the rows at the steps and layers that all runs have, without the values that one of
+    them lacks; the spread over seeds takes the place of their standard errors."""
+    cell = ["metric", "subset", "step", "layer"]
+    rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)])
+    cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
+    is_shared = cells.transform("size") == len(runs)
+    known = rows["value"].where(cells.transform("sum") == len(runs))
+    known = rows.assign(value=known, std_error=0.0, n_batches=2).loc[is_shared]
+    return [known.loc[known["seed"] == seed] for seed in range(len(runs))]
+
+
+def _failure(frame: pd.DataFrame) -> str | None:
+    """Return why a run cannot be judged: it was not measured on text, or its training failed
+    according to its stored losses; None if it can."""
+    if "design" in frame and bool(frame["design"].isin(INPUT_DESIGNS).any()):
+        return "measured on other inputs than text, which the finding is about"
+    losses = scalar_rows(frame, LOSS)["value"].to_numpy(float)
+    if not len(losses):
+        return None
+    last, lowest = (
+        float(losses[-1]),
+        float(np.min(losses, where=np.isfinite(losses), initial=math.inf)),
+    )
+    if not math.isfinite(last):
+        return f"the training failed: its last stored loss is {last}"
+    if 0 < lowest < last / (1 + FAILED):
+        return (
+            f"the loss rose again: its last stored value, {last:.4g}, is {last / lowest - 1:.0%} "
+            "above the lowest"
+        )
+    return None

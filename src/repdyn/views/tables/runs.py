@@ -1,0 +1,444 @@
+"""The runs of a store: selected, each checked, with a short name, in the order of a comparison.
+
+The stacks of a model that has several stand there like models of their own.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby, takewhile
+from typing import Any, TypeAlias, TypeVar
+
+import pandas as pd
+
+from repdyn.metrics import FAMILIES, metric_info
+from repdyn.probe.design import INPUT_DESIGNS, NO_MASSIVE
+from repdyn.store import Store
+from repdyn.store.schema import FINISHED
+from repdyn.utils.mistyped import closest
+from repdyn.views.alerts import RULES, Alert, Rule, find_alerts
+from repdyn.views.tables.frames import (
+    NO_CLASSES,
+    causality,
+    design_names,
+    failures,
+    is_finished,
+    measurements,
+    scalar,
+)
+from repdyn.views.tables.series import MetricSeries, metric_series
+
+
+def select(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the rows of each run and probe, scalars and failures among them: by (run, probe hash),
+    in the order of ``runs``, the probes of a run by hash.
+
+    Args:
+        store: with measurements.
+        runs: names; all runs of the store unless given.
+        probe: hash, or the beginning of one, of the only probe to select. Runs that are not named
+            and were not measured on it are left out.
+        columns: as for :meth:`repdyn.store.Store.to_pandas`; the probe is always among the columns.
+
+    Raises:
+        ValueError: nothing is stored; no such run; no such probe, or several that begin so.
+    """
+    read = None if columns is None else list(dict.fromkeys([*columns, "probe"]))
+    frames = {
+        (run, found): rows
+        for run in known_runs(store, runs)
+        for found, rows in split(
+            store.to_pandas(run, columns=read, categorical=True), "probe"
+        ).items()
+    }
+    if probe is None:
+        return frames
+    hashes = sorted({found for _, found in frames})
+    matching = [found for found in hashes if found.startswith(probe)]
+    if len(matching) != 1:
+        raise ValueError(
+            f"expected the beginning of one probe's hash, got {probe!r}; there are "
+            f"{', '.join(hashes)}"
+        )
+    chosen = {key: rows for key, rows in frames.items() if key[1] == matching[0]}
+    if without := [run for run in runs or () if (run, matching[0]) not in chosen]:
+        raise ValueError(
+            f"expected runs measured on the probe {matching[0]}, got {', '.join(without)}, which "
+            "were not"
+        )
+    return chosen
+
+
+def split(rows: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of each value of a column, such as a run's name or a probe's hash, in
+    alphabetical order.
+    """
+    values = sorted(rows[column].unique())
+    if len(values) == 1:
+        return {str(values[0]): rows}  # no copy of a large frame
+    return {str(value): rows.loc[rows[column] == value].reset_index(drop=True) for value in values}
+
+
+def is_measured(rows: pd.DataFrame) -> bool:
+    """Return whether there is a measurement among the rows, not only scalars and failures."""
+    return bool(rows["layer"].notna().any())
+
+
+def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
+    """Return the named runs of a store once each; all runs unless some are named. A run that is not
+    there is an error."""
+    known = store.runs()
+    if not known:
+        raise store.empty_error()
+    # a mistyped name may resemble a whole name or its last part
+    by_name = {run.rpartition("/")[2].lower(): run for run in known} | {
+        run.lower(): run for run in known
+    }
+    for name in names or ():
+        if name not in known:
+            near = closest(name.lower(), by_name)
+            hint = f"did you mean {by_name[near]!r}?" if near else f"it has {', '.join(known)}"
+            raise ValueError(f"expected a run of {store.location}, got {name!r}; {hint}")
+    return list(dict.fromkeys(names)) if names else known
+
+
+_SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
+"""Families whose estimates do not change with the number of vectors; of a user's own it is not
+known.
+"""
+
+_OF_CAPTIONS = (
+    *(
+        "run",
+        "probe",
+        "design",
+        "n_batches",
+        "n_vectors",
+        "step",
+        "layer",
+        "metric",
+        "subset",
+        "settings",
+    ),
+    *("compared_to", "value", "low", "high", "margin"),
+)
+
+Key: TypeAlias = tuple[str, str | None]
+"""The name of a run and that of a stack of its model, None where the blocks have none."""
+
+
+PLACES = ("output_dir", "logging_dir", "run_name")
+"""Settings of ``TrainingArguments`` that differ in any two runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """The measurements of one run on one probe, or of one stack of its model."""
+
+    name: str
+    label: str
+    """Short name of the run, with that of the stack."""
+    stack: str | None
+    frame: pd.DataFrame
+    """Its rows, scalars and failures among them."""
+    rules: Sequence[Rule] = RULES
+    """Those of its alerts."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of its training, as its tracker stored them; empty for a sweep."""
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """The configuration as texts, those of nested settings by names such as
+        ``optimizer.lr``.
+        """
+        flat = (
+            pd.json_normalize(dict(self.configuration)).to_dict("records")
+            if self.configuration
+            else [{}]
+        )
+        return {
+            name: f"{value:g}" if isinstance(value, float) else str(value)
+            for name, value in flat[0].items()
+        }
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows of :func:`repdyn.views.tables.frames.measurements`."""
+        return measurements(self.frame)
+
+    @cached_property
+    def scalars(self) -> pd.DataFrame:
+        """The rows without a layer: scalars and failures."""
+        return self.frame.loc[self.frame["layer"].isna()]
+
+    @cached_property
+    def n_failed(self) -> int:
+        """The number of checkpoints that could not be measured."""
+        return len(failures(self.frame)["step"].unique())
+
+    @property
+    def key(self) -> Key:
+        """The key that identifies the run and stack in a comparison."""
+        return self.name, self.stack
+
+    @property
+    def probe(self) -> str:
+        """The hash of the probe."""
+        return str(self.rows["probe"].iloc[0])
+
+    @cached_property
+    def vectors_of(self) -> str:
+        """The parts of the input that vectors represent: "tokens", or "positions" of images, audio
+        and other inputs.
+        """
+        return "positions" if set(design_names(self.rows)) <= INPUT_DESIGNS.keys() else "tokens"
+
+    @cached_property
+    def causal(self) -> bool | None:
+        return causality(self.rows)
+
+    @property
+    def parameters(self) -> int | None:
+        known = self.rows["parameters"].dropna()
+        return None if known.empty else int(known.iloc[-1])
+
+    @property
+    def steps(self) -> list[int]:
+        return self.rows["step"].unique().tolist()
+
+    @cached_property
+    def finished(self) -> bool:
+        return is_finished(self.rows)
+
+    @property
+    def extent(self) -> str:
+        """Return the measured steps in words: "51 steps, 0 to 4,000"."""
+        if self.finished:
+            return FINISHED
+        first, *_, last = self.steps[0], *self.steps
+        return (
+            f"step {last:,}" if first == last else f"{len(self.steps)} steps, {first:,} to {last:,}"
+        )
+
+    @property
+    def tokens(self) -> pd.Series:
+        """Training tokens by step, ascending; empty for a finished model, and unless every row
+        knows them and seeds agree."""
+        known = self.rows.drop_duplicates(["step", "tokens_seen"]).sort_values("step")
+        if self.finished or bool(known["tokens_seen"].isna().any()) or not known["step"].is_unique:
+            return pd.Series(dtype=float)
+        return pd.Series(known["tokens_seen"].to_numpy(float), index=known["step"].to_numpy())
+
+    @cached_property
+    def series(self) -> Mapping[tuple[str, str], MetricSeries]:
+        """The series of each metric and subset, in the order of display, with the values of single
+        heads.
+        """
+        return metric_series(self.rows, self.frame)
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        return find_alerts(self.frame, self.rules)
+
+    def loss(self, name: str) -> pd.Series:
+        """Return a loss against step by the name of its scalar; empty where none is stored and for
+        a finished model.
+        """
+        return scalar(self.scalars, name).iloc[: None if not self.finished else 0]
+
+    def metrics(self, family: str | None = None) -> list[str]:
+        """Return the metrics that have a value, or those of a family, in the order in which they
+        are shown.
+        """
+        names = dict.fromkeys(
+            metric for (metric, _), series in self.series.items() if series.steps_with_values
+        )
+        return [name for name in names if family in (None, metric_info(name).family)]
+
+    def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
+        """Return each of some metrics, in their order, with each subset on which it has a value."""
+        valued = [key for key, series in self.series.items() if series.steps_with_values]
+        return [key for metric in metrics for key in valued if key[0] == metric]
+
+    def rows_of(self, metrics: Sequence[str], subset: str | None = None) -> pd.DataFrame:
+        """Return the values of some metrics, on all subsets or on one, with the columns that
+        captions tell about.
+        """
+        chosen = self.rows["metric"].isin([*metrics]) & (
+            True if subset is None else self.rows["subset"] == subset
+        )
+        return self.rows.loc[chosen, [*_OF_CAPTIONS]]
+
+    def at_end(self) -> pd.DataFrame:
+        """Return the rows of each metric at the last step it was measured at."""
+        last = self.rows.groupby(["metric", "subset"], observed=True)["step"].transform("max")
+        return self.rows.loc[self.rows["step"] == last]
+
+
+Run = TypeVar("Run", bound=MeasuredRun)
+
+
+def in_comparison_order(runs: Iterable[Run]) -> list[Run]:
+    """Return runs sorted as in a comparison: decoders, encoders, then those of unknown kind; each
+    by size and name.
+    """
+
+    def place(run: MeasuredRun) -> tuple[int, float, str, str]:
+        size = math.inf if run.parameters is None else run.parameters
+        return (True, False, None).index(run.causal), size, run.name, run.stack or ""
+
+    return sorted(runs, key=place)
+
+
+def differences(runs: Sequence[MeasuredRun]) -> str | None:
+    """Return why the values of these runs do not compare; None if they do.
+
+    Estimates change with the sampling design, the number of vectors and a metric's settings. Means
+    over a class of tokens do not change with the number, and tokenizers do not find equally many.
+    """
+    designs = ((" and ".join(design_names(run.rows)), run.label) for run in runs)
+    # a design of the user's own may have the name of another
+    rules = (
+        ("left out" if is_left_out else "counted", run.label)
+        for run in runs
+        for is_left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique())
+    )
+    found = disagreement("different sampling designs", designs) or disagreement(
+        "own window's neighbours", rules
+    )
+    return found or _of_different_sizes(runs) or _of_different_settings(runs)
+
+
+def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
+    """Return each value with the runs that have it, from pairs of a value and a run's label; None
+    if all agree.
+    """
+    by_value: dict[str, list[str]] = {}
+    for value, label in values:
+        by_value.setdefault(value, []).append(label)
+    return f"{what}: {listed(by_value)}" if len(by_value) > 1 else None
+
+
+def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
+    by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for run in runs:
+        cells = (
+            run.rows.loc[:, ["metric", "subset", "n_vectors"]]
+            .drop_duplicates()
+            .sort_values("n_vectors")
+        )
+        for cell, of_cell in cells.groupby(["metric", "subset"], observed=True):
+            metric, subset = map(str, cell)
+            info = metric_info(metric)
+            depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
+            if subset in NO_CLASSES or depends:
+                found = of_cell["n_vectors"].tolist()
+                # how many vectors are left of a whole batch is up to each layer
+                sizes = " and ".join(
+                    f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found)
+                )
+                by_cell.setdefault((metric, subset), []).append((sizes, run.label))
+    different = {cell: sizes for cell, sizes in by_cell.items() if len(dict(sizes)) > 1}
+    if not different:
+        return None
+    (metric, subset), sizes = next(iter(different.items()))
+    where = "" if len(different) == len(by_cell) else f" for {metric} ({subset})"
+    return disagreement(f"batches of different numbers of vectors{where}", sizes)
+
+
+def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
+    by_metric: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        pairs = (
+            run.rows.loc[:, ["metric", "settings"]]
+            .drop_duplicates()
+            .sort_values(["metric", "settings"])
+        )
+        for metric, settings in pairs.itertuples(index=False):
+            by_metric.setdefault(metric, []).append((settings, run.label))
+    found = (
+        disagreement(f"different settings of {metric}", by_metric[metric])
+        for metric in sorted(by_metric)
+    )
+    return next(filter(None, found), None)
+
+
+def run_labels(frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Return the short name of each run in views, given the rows of each by its name."""
+    published = []
+    for name, rows in frames.items():
+        # the weights came from a repository of the owner the run is named after, not from a local
+        # path
+        owner = str(rows["run"].iloc[0]).partition("/")[0]
+        if any(
+            origin.startswith(f"{owner}/") and "@" in origin
+            for origin in rows["checkpoint"].dropna().unique()
+        ):
+            published.append(name)
+    return short_names(list(frames), published)
+
+
+def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str, str]:
+    """Return names without the leading parts that all runs share, and without the owners of
+    published models.
+
+    >>> short_names(["lab/a/1", "lab/b/1"])
+    {'lab/a/1': 'a/1', 'lab/b/1': 'b/1'}
+    >>> short_names(["lab/a-70m", "other/b", "mine/1"], published=["lab/a-70m", "other/b"])
+    {'lab/a-70m': 'a-70m', 'other/b': 'b', 'mine/1': 'mine/1'}
+    >>> short_names(["lab/a", "other/a"], published=["lab/a", "other/a"])
+    {'lab/a': 'lab/a', 'other/a': 'other/a'}
+    """
+    parts = {run: run.split("/") for run in runs}
+    levels = zip(*(names[:-1] for names in parts.values()), strict=False) if len(runs) > 1 else ()
+    n_shared = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+    n_left = {
+        run: max(n_shared, 1) if run in published and len(parts[run]) > 1 else n_shared
+        for run in runs
+    }
+    short = {run: "/".join(names[n_left[run] :]) for run, names in parts.items()}
+    alike = Counter(short.values())
+    return {
+        run: name if alike[name] == 1 else "/".join(parts[run][n_shared:])
+        for run, name in short.items()
+    }
+
+
+def listed(names: Mapping[str, Sequence[str]]) -> str:
+    """Return each key with its names.
+
+    >>> listed({"4,096": ["a", "b"], "512": ["c"]})
+    '4,096 (a, b), 512 (c)'
+    """
+    return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
+
+
+def layer_names(layers: Sequence[int]) -> str:
+    """Return layers by number, in a sentence.
+
+    >>> layer_names([3]), layer_names([0, 4, 5, 6])
+    ('layer 3', 'layers 0, 4-6')
+    """
+    return f"layer{'s' * (len(layers) > 1)} {spans(layers)}"
+
+
+def spans(layers: Sequence[int]) -> str:
+    """Return numbers of layers as ranges.
+
+    >>> spans([0]), spans([0, 4, 5, 6])
+    ('0', '0, 4-6')
+    """
+    # along a span the difference to the position stays
+    groups = [
+        [layer for _, layer in group]
+        for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)

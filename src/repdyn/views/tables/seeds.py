@@ -1,0 +1,329 @@
+"""Seeds of one model: runs that differ in their random seed alone, shown as their mean with its
+interval.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from repdyn.metrics import metric_info
+from repdyn.utils.intervals import interval_within
+from repdyn.views.tables.effects import mean_over_seeds
+from repdyn.views.tables.frames import concatenated
+from repdyn.views.tables.runs import (
+    PLACES,
+    MeasuredRun,
+    differences,
+    disagreement,
+    in_comparison_order,
+    listed,
+    spans,
+)
+from repdyn.views.tables.series import LayerMean, MetricSeries
+
+INTERVAL = "95% interval over seeds"
+"""What a band of seeds means."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeedSeries(MetricSeries):
+    """One metric on one subset over the seeds of one model, at the steps at which all of them have
+    it.
+
+    Its values are means over seeds, and its intervals those of these means over seeds, within the
+    range of the metric. A value that one seed lacks is missing.
+    """
+
+    members: tuple[MetricSeries, ...] = ()
+    """Of each seed, with the same layers."""
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(sorted(set.intersection(*(set(member.steps) for member in self.members))))
+
+    @cached_property
+    def by_seed(self) -> np.ndarray:
+        """Shape (n_seeds, n_layers, n_steps)."""
+        return np.stack(
+            [member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members]
+        )
+
+    @cached_property
+    def _values(self) -> pd.DataFrame:
+        return pd.DataFrame(mean_over_seeds(self.by_seed)[0], self.members[0].layers, self.steps)
+
+    @cached_property
+    def _lows(self) -> pd.DataFrame:
+        return pd.DataFrame(self._ends(self.by_seed)[0], self.members[0].layers, self.steps)
+
+    @cached_property
+    def _highs(self) -> pd.DataFrame:
+        return pd.DataFrame(self._ends(self.by_seed)[1], self.members[0].layers, self.steps)
+
+    def _ends(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return interval_within(*mean_over_seeds(values), metric_info(self.metric).range)
+
+    @cached_property
+    def means_by_seed(self) -> pd.DataFrame:
+        """Means over layers by seed (index) and step (columns), over the same layers in all seeds
+        at all steps.
+        """
+        index, columns = self._covered.index, self._covered.columns
+        return pd.DataFrame([member._values.loc[index, columns].mean() for member in self.members])
+
+    @cached_property
+    def layer_mean(self) -> LayerMean:
+        """The mean over seeds of their means over layers, with its interval over seeds."""
+        means = self.means_by_seed
+        low, high = self._ends(means.to_numpy(float))
+        return LayerMean(
+            mean=means.mean(),
+            low=pd.Series(low, means.columns),
+            high=pd.Series(high, means.columns),
+            n_used=len(self._covered),
+            n_layers=len(self._of_blocks),
+        )
+
+    @cached_property
+    def interval(self) -> str:
+        return f"band of seeds: {INTERVAL}, each a thin line"
+
+
+_SEED = re.compile(r"(?:(?P<model>.+)[-_])?seed[-_]?\d+(?P<ending> \(.*\))?", re.IGNORECASE)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_\d+)?")
+_UNNAMED = "seed*"
+_ENDING = re.compile(r" \(.*\)$")
+_SEED_SETTINGS = ("seed", "data_seed", "random_seed", "seed_everything")
+# what must be the same in all seeds, and what it is called
+_SAME = {
+    "model": "model classes",
+    "causal": "kinds of attention",
+    "parameters": "numbers of parameters",
+    "layers": "selections of layers",
+    "probe": "probes",
+    "dim": "dimensions",
+    "dtype": "precisions",
+}
+
+
+def model_of(run: str) -> str | None:
+    """Return the name of the model that a run is one seed of, as the run's name tells; None if it
+    names no seed.
+
+    One part of the name, between slashes, ends with ``seed`` and a number. Parts that are a time,
+    which tell the trainings of one configuration apart, are left out, and the brackets that a view
+    puts behind a name stay.
+
+    >>> (model_of("EleutherAI/pythia-70m-seed3"), model_of("google/multiberts-seed_0"),
+    ...     model_of("lab/model"))
+    ('EleutherAI/pythia-70m', 'google/multiberts', None)
+    >>> (model_of("tiny-seed1/2026-11-23_09-03-01"), model_of("seed1/decoder"),
+    ...     model_of("t5-seed2 (encoder)"))
+    ('tiny', 'decoder', 't5 (encoder)')
+    """
+    parts = [part for part in run.split("/") if not _TIME.fullmatch(part)]
+    seeds = [(place, found) for place, part in enumerate(parts) if (found := _SEED.fullmatch(part))]
+    if not seeds:
+        return None
+    place, found = seeds[-1]
+    named = [*parts[:place], *filter(None, [found["model"]]), *parts[place + 1 :]]
+    return ("/".join(named) or _UNNAMED) + (found["ending"] or "")
+
+
+@dataclass(frozen=True, eq=False)
+class SeedGroup(MeasuredRun):
+    """Runs of one model that differ in their seed alone; a view shows them like one run with a
+    band.
+
+    Its rows are those of all seeds at their common steps, from which a view takes design and sizes.
+    """
+
+    members: tuple[MeasuredRun, ...] = ()
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        return self.frame
+
+    @cached_property
+    def n_failed(self) -> int:
+        return sum(member.n_failed for member in self.members)
+
+    @cached_property
+    def series(self) -> Mapping[tuple[str, str], SeedSeries]:
+        """The series of each metric and subset that all seeds have at a common step."""
+        return _shared_series(self.members)
+
+
+def seed_groups(
+    runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None
+) -> list[SeedGroup]:
+    """Return the groups of runs that are seeds of one model, each with at least two.
+
+    ``patterns`` are shell patterns of names, such as ``"lab/*-gpt2-x*"``: the runs that match one
+    are seeds of one model. None finds them by :func:`model_of`, then by the settings that were
+    stored with each, if these differ in the seed alone; none at all if it is empty.
+
+    Raises:
+        ValueError: seeds that differ in more than their seed, or have no step in common; a pattern
+            with fewer than two runs; a run that two patterns match.
+    """
+    by_name: dict[tuple[str, str | None], list[MeasuredRun]] = {}
+    for run in runs:
+        matching = [pattern for pattern in patterns or () if fnmatchcase(run.name, pattern)]
+        if len(matching) > 1:
+            which = " and ".join(matching)
+            raise ValueError(
+                f"expected one pattern of seeds for {run.name}, got {which}; make them narrower"
+            )
+        if (
+            model := model_of(run.name) if patterns is None else next(iter(matching), None)
+        ) is not None:
+            by_name.setdefault((model, run.stack), []).append(run)
+    for pattern in patterns or ():
+        _check_pattern(pattern, by_name, runs)
+    groups = [
+        _group(name, name if patterns is not None else model_of(members[0].label) or name, members)
+        for (name, _), members in by_name.items()
+        if len(members) > 1
+    ]
+    return groups if patterns is not None else [*groups, *_groups_by_settings(runs, groups)]
+
+
+def _check_pattern(
+    pattern: str,
+    by_name: Mapping[tuple[str, str | None], Sequence[MeasuredRun]],
+    runs: Sequence[MeasuredRun],
+) -> None:
+    """Raise ValueError where fewer than two runs match a pattern."""
+    number = max((len(found) for (name, _), found in by_name.items() if name == pattern), default=0)
+    if number < 2:
+        names = ", ".join(dict.fromkeys(run.name for run in runs))
+        raise ValueError(
+            f"expected a pattern of at least 2 runs as seeds, got {pattern!r} of {number} of "
+            f"{names}"
+        )
+
+
+def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list[MeasuredRun]:
+    """Return what a comparison shows, in its order: the groups, and the runs that are in none."""
+    grouped = {member.key for group in groups for member in group.members}
+    return in_comparison_order([*groups, *(run for run in runs if run.key not in grouped)])
+
+
+def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], SeedSeries]:
+    first, *others = (member.series for member in members)
+    found = {}
+    for key in (key for key in first if all(key in other for other in others)):
+        of_seeds = tuple(member.series[key] for member in members)
+        rows = concatenated([one.rows for one in of_seeds])
+        found[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
+    return {key: series for key, series in found.items() if series.steps}
+
+
+def _groups_by_settings(
+    runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]
+) -> Iterator[SeedGroup]:
+    """Yield the groups of runs whose stored settings differ in the seed alone, of those that are in
+    none of ``groups``.
+
+    Runs that do not agree in what seeds must share stay alone without an error: nobody has called
+    them seeds.
+    """
+    grouped = {member.key for group in groups for member in group.members}
+    alike: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        if run.key not in grouped and _seed_of(run):
+            others = sorted(
+                (name, value)
+                for name, value in run.settings.items()
+                if name not in PLACES and not _is_seed(name)
+            )
+            # averaged weights of a training have its settings, and its name with an ending
+            ending = _ENDING.search(run.name)
+            key = (run.stack, ending and ending.group(), *others)
+            alike.setdefault(key, []).append(run)
+    for members in alike.values():
+        are_distinct = len({_seed_of(run) for run in members}) == len(members)
+        if len(members) < 2 or not are_distinct or _differences(members):
+            continue
+        if _shared_series(members):
+            name = _joined([member.name for member in members])
+            yield _group(name, _joined([member.label for member in members]), members)
+
+
+def _is_seed(setting: str) -> bool:
+    return setting.rpartition(".")[2] in _SEED_SETTINGS
+
+
+def _seed_of(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
+    """Return the settings of a run that are seeds; empty where none is known."""
+    return tuple(sorted((name, seed) for name, seed in run.settings.items() if _is_seed(name)))
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return a name of a group, which the first of its members tells from those of others."""
+    first, *others = names
+    return f"{first} and {others[0] if len(others) == 1 else f'{len(others)} more'}"
+
+
+def _group(name: str, label: str, members: Sequence[MeasuredRun]) -> SeedGroup:
+    if why := _differences(members):
+        raise ValueError(
+            f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name "
+            "the seeds by patterns, or compare the runs without seeds"
+        )
+    shared = [
+        (*key, step) for key, series in _shared_series(members).items() for step in series.steps
+    ]
+    if not shared:
+        steps = {run.extent: [run.label] for run in members}
+        raise ValueError(
+            f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}"
+        )
+    rows = concatenated([member.rows for member in members])
+    cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
+    number = f" ({len(members)} seeds)"
+    return SeedGroup(
+        name + number,
+        label + number,
+        members[0].stack,
+        rows.loc[cells.isin(shared)],
+        members=tuple(members),
+    )
+
+
+def _differences(members: Sequence[MeasuredRun]) -> str | None:
+    """Describe the settings that seeds of one model must share and in which runs differ; None if
+    there are none.
+    """
+    for column, what in _SAME.items():
+        names = (
+            (", ".join(sorted(map(str, run.rows[column].unique()))), run.label) for run in members
+        )
+        if found := disagreement(f"different {what}", names):
+            return found
+    finished = (("finished" if run.finished else "training", run.label) for run in members)
+    return (
+        disagreement("finished models and trainings", finished)
+        or next(
+            filter(None, (_of_different_layers(members, key) for key in members[0].series)), None
+        )
+        or differences(members)
+    )
+
+
+def _of_different_layers(members: Sequence[MeasuredRun], key: tuple[str, str]) -> str | None:
+    measured = [(run.series[key], run.label) for run in members if key in run.series]
+    layers = (
+        (
+            f"{spans(one.layers)} of {round(1 / one.layer_depth) if one.layer_depth else 0} blocks",
+            label,
+        )
+        for one, label in measured
+    )
+    return disagreement(f"different layers of {key[0]} ({key[1]})", layers)

@@ -1,0 +1,306 @@
+"""The values of one metric by layer and step: what every chart is drawn from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from repdyn.metrics import metric_info
+from repdyn.views.tables.frames import (
+    REASON_COLUMNS,
+    grid_of,
+    in_order,
+    log_spaced,
+    metrics_of,
+    of_heads,
+    reasons_in_words,
+)
+
+_COLUMNS = [
+    "metric",
+    "subset",
+    "layer",
+    "step",
+    "n_batches",
+    "value",
+    "low",
+    "high",
+    "margin",
+    *REASON_COLUMNS,
+]
+
+
+def intervals(rows: pd.DataFrame) -> str:
+    """Say what a band of measurements means, or why there is none; empty where none has a value."""
+    valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
+    unknown = valued.loc[valued["margin"].isna()]
+    meaning = "band: 95% interval over probes" * (len(unknown) < len(valued))
+    single = bool((unknown["n_batches"] < 2).all())
+    why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(
+        len(unknown)
+    )
+    return "; elsewhere ".join(filter(None, [meaning, why]))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMean:
+    """A metric averaged over layers, which are the blocks, by step."""
+
+    mean: pd.Series
+    """Index step, over the same layers at every step."""
+    low: pd.Series
+    """Index step; lower bound of the lower end of the 95% interval; NaN if it is unknown."""
+    high: pd.Series
+    """Index step; upper bound of its upper end."""
+    n_used: int
+    """Number of layers averaged over: those with a value at every step that has any."""
+    n_layers: int
+    """Number of layers measured, without the embeddings."""
+
+    @property
+    def margin(self) -> pd.Series:
+        """Half of the width of the interval."""
+        return (self.high - self.low) / 2
+
+    @property
+    def coverage(self) -> str:
+        """The number of layers that the mean is over, as text."""
+        if self.n_used in (0, self.n_layers):
+            return f"{self.n_layers} layers" if self.n_used else "no value"
+        return f"{self.n_used} of {self.n_layers} layers"
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether some of the measured layers are left out."""
+        return self.n_used < self.n_layers
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSeries:
+    """One metric on one subset, of one run."""
+
+    metric: str
+    subset: str
+    rows: pd.DataFrame
+    """From :func:`repdyn.views.tables.frames.measurements`, of this metric and subset."""
+    head_rows: pd.DataFrame | None = None
+    """Values of single attention heads; None if there are none."""
+    layer_depth: float = 0.0
+    """Relative depth from one layer to the next."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metric, self.subset
+
+    @cached_property
+    def _values(self) -> pd.DataFrame:
+        return grid_of(self.rows)
+
+    @cached_property
+    def _lows(self) -> pd.DataFrame:
+        return grid_of(self.rows, "low")
+
+    @cached_property
+    def _highs(self) -> pd.DataFrame:
+        return grid_of(self.rows, "high")
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.index))
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.columns))
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Shape (n_layers, n_steps); NaN where there is no value."""
+        return self._values.to_numpy(float)
+
+    @cached_property
+    def lows(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): lower ends of the 95% intervals over probes; NaN where they
+        are not known.
+        """
+        return self._lows.to_numpy(float)
+
+    @cached_property
+    def highs(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): their upper ends."""
+        return self._highs.to_numpy(float)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): half of the widths of the intervals."""
+        return (self.highs - self.lows) / 2
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics
+        between two.
+        """
+        return np.asarray(self.layers, float) + 0.5 * (
+            metric_info(self.metric).position == "between"
+        )
+
+    @property
+    def depths(self) -> np.ndarray:
+        """Shape (n_layers,): positions on an axis of relative depth."""
+        return self.places * self.layer_depth
+
+    @cached_property
+    def steps_with_values(self) -> list[int]:
+        known = (~np.isnan(self.values)).any(axis=0)
+        return [self.steps[place] for place in np.flatnonzero(known)]
+
+    @cached_property
+    def layer_mean(self) -> LayerMean:
+        """The mean over the blocks at every step with a value, always over the same ones.
+
+        The embeddings never enter: they are no layer that is learnt in depth, and where tokens
+        repeat their dimension is another quantity. A layer without a value at some of these steps
+        is left out at all of them: a mean over changing layers would change although no layer does.
+        The ends of its interval are the means of those of the layers, which bound it: all layers
+        are measured on the same windows, so their deviations may be correlated.
+        """
+        values = self._covered
+        low, high = (
+            ends.loc[values.index, values.columns].mean(skipna=False)
+            for ends in (self._lows, self._highs)
+        )
+        return LayerMean(
+            mean=values.mean(),
+            low=low,
+            high=high,
+            n_used=len(values),
+            n_layers=len(self._of_blocks),
+        )
+
+    @cached_property
+    def in_means(self) -> np.ndarray:
+        """Shape (n_layers,): whether a layer enters means, which are over the blocks."""
+        metric = metric_info(self.metric)
+        return np.array([metric.enters_means(layer) for layer in self.layers], bool)
+
+    @property
+    def _of_blocks(self) -> pd.DataFrame:
+        """The values that a mean over layers is of; that between the embeddings and the first block
+        tells of the block.
+        """
+        return self._values.loc[self.in_means]
+
+    @cached_property
+    def _covered(self) -> pd.DataFrame:
+        """The values of the blocks that have one at every step at which any has one."""
+        values = self._of_blocks.dropna(axis="columns", how="all")
+        # without any step every layer would count as complete
+        return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+
+    @cached_property
+    def interval(self) -> str:
+        """Describe what a band means, or why there is none."""
+        return intervals(self.rows)
+
+    @cached_property
+    def reasons(self) -> tuple[tuple[str, ...], ...] | None:
+        """Shape (n_layers, n_steps): why there is no value, "" where there is one; None if there is
+        one everywhere.
+        """
+        missing = self.rows.loc[self.rows["value"].isna()]
+        if missing.empty:
+            return None
+        found = dict(
+            zip(
+                zip(missing["layer"], missing["step"], strict=True),
+                reasons_in_words(missing),
+                strict=True,
+            )
+        )
+        return tuple(
+            tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers
+        )
+
+    @cached_property
+    def heads(self) -> tuple[int, ...]:
+        return (
+            ()
+            if self.head_rows is None
+            else tuple(sorted(self.head_rows["head"].unique().tolist()))
+        )
+
+    @cached_property
+    def by_head(self) -> np.ndarray | None:
+        """Shape (n_steps, n_layers, n_heads): values of single attention heads; None if there are
+        none.
+        """
+        if self.head_rows is None:
+            return None
+        axes = {"step": self.steps, "layer": self.layers, "head": self.heads}
+        values = np.full([len(numbers) for numbers in axes.values()], np.nan)
+        at = tuple(np.searchsorted(numbers, self.head_rows[name]) for name, numbers in axes.items())
+        values[at] = self.head_rows["value"].to_numpy(float)
+        return values
+
+    def at(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return values and margins over depth at a measured step, each of shape (n_layers,)."""
+        column = self.steps.index(step)
+        return self.values[:, column], self.margins[:, column]
+
+    def band_at(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the intervals over depth at a measured step, each (n_layers,)."""
+        column = self.steps.index(step)
+        return self.lows[:, column], self.highs[:, column]
+
+
+def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
+    """Return series of one metric on several subsets, in the layers in which each has a value at
+    some step: means over different layers would not compare. Without such a layer they stay."""
+    layers = [set(series.rows.dropna(subset=["value"])["layer"]) for series in members]
+    shared = set.intersection(*layers)
+    if not shared:
+        return list(members)
+    return [
+        replace(series, rows=series.rows.loc[series.rows["layer"].isin(sorted(shared))])
+        for series in members
+    ]
+
+
+def metric_series(
+    rows: pd.DataFrame, frame: pd.DataFrame | None = None
+) -> dict[tuple[str, str], MetricSeries]:
+    """Return the series of every metric on every subset it was measured on, in the order in which
+    they are shown.
+
+    ``frame`` has the rows that the measurements were taken from, if the values of single heads are
+    needed.
+    """
+    # grouped once: selecting each metric from all rows takes longer than everything else
+    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
+    heads = of_heads(frame) if frame is not None else rows.iloc[:0]
+    by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
+    blocks = rows.loc[rows["layer"] > 0, ["depth", "layer"]]
+    layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
+    return {
+        (metric, subset): MetricSeries(
+            metric, subset, cells[metric, subset], by_head.get((metric, subset)), layer_depth
+        )
+        for metric in metrics_of(rows)
+        for subset in in_order(of for name, of in cells if name == metric)
+    }
+
+
+def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]:
+    """Return the indices of at most ``limit`` points of a curve, four or more: both ends, the
+    lowest, the highest and log-spaced others. Steps ascend, and values may be NaN.
+
+    >>> thin([0, 1, 2, 4, 8, 16, 32], [0.0, 0.1, 0.2, 9.0, 0.3, 0.2, 0.1], 4)
+    [0, 3, 6]
+    """
+    curve = np.asarray(values, float)
+    known = np.flatnonzero(~np.isnan(curve))
+    # the first of the lowest and the first of the highest
+    extremes = [int(known[at(curve[known])]) for at in (np.argmin, np.argmax)] if len(known) else []
+    chosen = (sorted({*log_spaced(steps, number), *extremes}) for number in range(limit, 1, -1))
+    return next(kept for kept in chosen if len(kept) <= limit)

@@ -1,0 +1,256 @@
+"""What a view says of a run in words: its sampling and intervals, its cost, checkpoints that failed
+or are copies, alerts, the loss on the probe."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import pandas as pd
+
+from repdyn.probe.design import INPUT_DESIGNS
+from repdyn.store.schema import (
+    PROBE_ACCURACY,
+    PROBE_BITS_PER_BYTE,
+    PROBE_CALIBRATION_ERROR,
+    PROBE_LOSS,
+)
+from repdyn.utils.printing import gigabytes
+from repdyn.views.alerts import Alert
+from repdyn.views.tables.frames import (
+    LOSS_TITLES,
+    design_names,
+    failures,
+    is_finished,
+    kinds_of_text,
+    scalar,
+    scalar_rows,
+)
+from repdyn.views.tables.runs import layer_names
+from repdyn.views.tables.style import number_text
+
+_WINDOW_COLUMNS = (
+    "n_vectors",
+    "n_windows",
+    "vectors_per_window",
+    "window_tokens",
+    "own_window_excluded",
+)
+
+
+def sampling(rows: pd.DataFrame) -> str:
+    """Describe how many vectors each value of measurements rests on, and by which design they were
+    drawn.
+
+    >>> counts = {"n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
+    >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96]}
+    >>> rows = pd.DataFrame(counts | windows | {"own_window_excluded": [True]})
+    >>> print(sampling(rows))  # doctest: +NORMALIZE_WHITESPACE
+    independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens,
+    own window's neighbours left out
+    """
+    known = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
+    batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
+    size = f"{batches} of {_span(rows['n_vectors'])} vectors"
+    if known.empty:
+        return f"{size}, sampling design not recorded"
+    names = design_names(rows)
+    window = INPUT_DESIGNS.get(names[0], "window")
+    designs = (
+        names[0]
+        if names[0] in INPUT_DESIGNS
+        else f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
+    )
+    n_windows, most = known["n_windows"], known["vectors_per_window"]
+    as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
+    share = (
+        f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} "
+        f"{window}s"
+    )
+    # how many positions an image or waveform has differs between layers
+    windows = (
+        share if names[0] in INPUT_DESIGNS else f"{share} of {_span(known['window_tokens'])} tokens"
+    )
+    # in metrics that look at neighbours
+    left_out = set(known["own_window_excluded"].dropna().astype(bool))
+    what = (
+        "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
+    )
+    return f"{designs}: {size}, {windows}" + f", own {window}'s neighbours {what}" * bool(left_out)
+
+
+def brief_sampling(rows: pd.DataFrame) -> str:
+    """Return the number of vectors of measurements and their designs in a few words.
+
+    >>> brief_sampling(pd.DataFrame({"n_batches": [4], "n_vectors": [4096],
+    ...     "design": ["independent"]}))
+    '4 x 4,096 vectors (independent)'
+    """
+    batches, names = (
+        _span(rows["n_batches"]),
+        design_names(rows.loc[rows["design"].notna(), ["design"]]),
+    )
+    size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
+    return f"{size} ({', '.join(names)})" if names else size
+
+
+def _span(values: Iterable[Any]) -> str:
+    known = pd.Series(values).dropna()
+    if known.empty:
+        return "?"
+    low, high = int(known.min()), int(known.max())
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+PHASES = ("download", "load", "forward", "kernels")
+"""Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
+DOWNLOADED = "bytes/download"
+
+_MAX_STEPS = 6
+_MAX_KINDS = 2
+_MAX_REASON = 72
+
+
+def cost_line(frame: pd.DataFrame) -> str | None:
+    """Return the median seconds of each phase of a run, and the bytes downloaded; None if none are
+    stored.
+    """
+    seconds = {
+        phase: taken.median()
+        for phase in PHASES
+        if not (taken := scalar(frame, f"seconds/{phase}")).empty
+    }
+    if not seconds:
+        return None
+    text = "per checkpoint: " + ", ".join(
+        f"{phase} {median:,.1f} s" for phase, median in seconds.items()
+    )
+    total = sum(seconds.values())
+    if "kernels" in seconds and len(seconds) > 1 and total > 0:
+        text += f" ({seconds['kernels'] / total:.0%} of it in the kernels)"
+    downloaded = scalar(frame, DOWNLOADED).sum()
+    return f"{text}; {gigabytes(downloaded)} downloaded" if downloaded else text
+
+
+def failure_line(frame: pd.DataFrame) -> str | None:
+    """Return how many checkpoints of a run failed, at which steps and why, by kind of reason; None
+    if all succeeded.
+    """
+    checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
+    if checkpoints.empty:
+        return None
+    # without the commit, which differs at each step
+    reasons = checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
+    groups = [group for _, group in reasons.groupby(kinds_of_text(reasons), sort=False)]
+    parts = []
+    for group in groups[:_MAX_KINDS]:
+        of_kind = checkpoints.loc[group.index]
+        at = "" if is_finished(of_kind) else f"{steps_in_words(of_kind['step'])}: "
+        parts.append(at + textwrap.shorten(group.iloc[0], _MAX_REASON, placeholder="..."))
+    if more := sum(map(len, groups[_MAX_KINDS:])):
+        parts.append(f"{more} for other reasons")
+    if bool(checkpoints["revision"].notna().any()):
+        parts.append("--retry-failed tries again")
+    return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)} failed: {'; '.join(parts)}"
+
+
+def copies_line(frame: pd.DataFrame) -> str | None:
+    """Return how many checkpoints of one run have the weights, or single files, of which other
+    ones, and were therefore not measured; None if all have their own."""
+    lines = []
+    for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
+        found = (
+            frame.loc[frame[column].notna()]
+            .drop_duplicates(["run", "step", column])
+            .sort_values("step")
+        )
+        if len(found):
+            parts = [
+                f"{steps_in_words(group['step'])} of {name}"
+                for name, group in found.groupby(column, sort=False, observed=True)
+            ]
+            verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
+            of_others = f"{verb} {what} of another one and no values"
+            lines.append(f"{len(found)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
+    return "; ".join(lines) or None
+
+
+def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
+    """Return the median over checkpoints of the seconds each metric took on all layers and subsets
+    together.
+    """
+    took = rows.pivot_table(
+        index="step", columns="metric", values="seconds", aggfunc="sum", observed=True
+    )
+    return took.median()
+
+
+def steps_in_words(steps: Iterable[int]) -> str:
+    """Return steps, of many the first.
+
+    >>> steps_in_words([8]), steps_in_words([0, 8, 1000]), steps_in_words(range(8))
+    ('step 8', 'steps 0, 8 and 1,000', 'steps 0, 1, 2, 3, 4 and 3 more')
+    """
+    texts = [f"{step:,}" for step in steps]
+    if len(texts) > _MAX_STEPS:
+        texts[_MAX_STEPS - 1 :] = [f"{len(texts) - _MAX_STEPS + 1} more"]
+    *first, last = texts
+    return f"steps {', '.join(first)} and {last}" if first else f"step {last}"
+
+
+def alert_lines(alerts: Iterable[Alert], *, finished: bool = False) -> list[str]:
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed
+    most; of alerts in the order of :func:`repdyn.views.alerts.find_alerts`. Those of a ``finished``
+    model name no step."""
+    groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
+    return [
+        f"{'' if finished else f'step {step:,}, '}{rule}: {alert_text(list(group))}"
+        for (step, rule, _), group in groups
+    ]
+
+
+def alert_text(alerts: Sequence[Alert]) -> str:
+    """Describe the alerts of one rule and metric at one step."""
+
+    worst = max(alerts, key=lambda alert: alert.log_change)
+    if len(alerts) == 1:
+        return worst.message
+    layers = layer_names([alert.layer for alert in alerts if alert.layer is not None])
+    return f"{worst.subject} of {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
+
+
+_BESIDE = {
+    PROBE_BITS_PER_BYTE: "{:.3g} bits per byte",
+    PROBE_ACCURACY: "accuracy {:.0%}",
+    PROBE_CALIBRATION_ERROR: "calibration error {:.1%}",
+}
+"""Texts of the values shown next to the last loss on the probe, by the names of the scalars."""
+
+
+def probe_loss_line(frame: pd.DataFrame) -> str | None:
+    """Return the loss on the probe at the first and the last step in words, or why there is none.
+
+    For example "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.8 bits per byte, accuracy
+    45%, calibration error 2%)"; None if it was not measured.
+    """
+    rows = scalar_rows(frame, PROBE_LOSS)
+    if rows.empty:
+        return None
+    title, losses = LOSS_TITLES[PROBE_LOSS], scalar(frame, PROBE_LOSS)
+    if losses.empty:
+        return f"no {title}: {rows['reason'].iloc[-1]}"
+    ends = list(dict.fromkeys([0, len(losses) - 1]))
+    steps, values = losses.index.to_numpy(int)[ends], losses.to_numpy(float)[ends]
+    has_steps = not is_finished(rows)
+    texts = [
+        f"{number_text(value)}{f' at step {at:,}' * has_steps}"
+        for at, value in zip(steps, values, strict=True)
+    ]
+    others = {name: scalar(frame, name) for name in _BESIDE}
+    beside = [
+        _BESIDE[name].format(known.loc[steps[-1]])
+        for name, known in others.items()
+        if steps[-1] in known.index
+    ]
+    more = f" ({', '.join(beside)})" if beside else ""
+    return f"{title} {', '.join(texts)}{more}"

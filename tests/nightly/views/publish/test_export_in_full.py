@@ -1,0 +1,101 @@
+"""Exports of a store: each is a complete run of its logger."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wandb
+
+from repdyn.views.figures.run import all_figures
+from repdyn.views.publish.export import export_store
+from repdyn.views.publish.loggers import named_config
+from repdyn.views.publish.results import provenance
+
+NAN = math.nan
+
+
+@pytest.fixture
+def store(published, failures, filled, tmp_path):
+    """One model swept at three steps, the second without a value in the embedding output, and a
+    failed step.
+    """
+
+    def dimension(step, depth):
+        return NAN if (step, depth) == (1, 0) else 10 + step + depth
+
+    rows = published(
+        "lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123"
+    )
+    return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
+
+
+@pytest.fixture
+def two_figures(monkeypatch) -> None:
+    """Two of the figures, since drawing all takes most of the time."""
+
+    def some(*given, **settings):
+        figures = all_figures(*given, **settings)
+        return {name: figures[name] for name in ("mean_over_layers", "profile_two_nn")}
+
+    monkeypatch.setattr("repdyn.views.publish.export.all_figures", some)
+
+
+def records(run: Path) -> list[dict]:
+    """What W&B's own reader prints of an offline run."""
+    (log,) = run.glob("*.wandb")
+    # W&B leaves the address of this process's own service in the environment, and a child would ask
+    # there.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")
+    }
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.process
+def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
+    lines = [
+        line
+        for _ in range(2)
+        for line in export_store(store, folder=tmp_path / "logs", project="mine")
+    ]
+    runs = [Path(str(line.place)) for line in lines]
+    assert len(set(runs)) == 2
+    assert wandb.run is None
+    for path in runs:
+        assert path.parent == tmp_path / "logs" / "wandb"
+        found = records(path)
+        (run,) = [record["run"] for record in found if record["type"] == "run"]
+        assert (run["display_name"], run["run_group"], run["project"]) == (
+            "lab/model-70m",
+            "lab",
+            "mine",
+        )
+        config = {
+            name: value
+            for record in found
+            if record["type"] == "config"
+            for name, value in record["config"]["update"].items()
+            if not name.startswith("_wandb")
+        }
+        assert config == named_config(provenance(store, store.to_pandas()))
+        history = [record["history"]["item"] for record in found if record["type"] == "history"]
+        steps = [item for item in history if "two_nn/mean" in item]
+        assert [item["repdyn/step"] for item in steps] == [0, 1, 8]
+        assert [item["repdyn/tokens"] for item in steps] == [0, 1000, 8000]
+        assert [item["two_nn/mean"] for item in steps] == [10.75, 11.75, 18.75]
+        assert [item["seconds/kernels"] for item in steps] == [1.4] * 3
+        assert [
+            item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item
+        ] == [8]
+        axes = {
+            record["metric"]["name"]: record["metric"].get("step_metric")
+            for record in found
+            if record["type"] == "metric"
+        }
+        assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
