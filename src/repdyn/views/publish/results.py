@@ -80,7 +80,8 @@ def show_run(
     raised once everything else is done. Loggers that take images get the figures, under a prefix,
     those that take pages the report, on all runs of the store, and all that have a summary the
     status of the run. ``spent`` returns the seconds that
-    :func:`repdyn.views.console.runs.print_summary` takes. A run measured on several probes needs the hash of one.
+    :func:`repdyn.views.console.runs.print_summary` takes. A run measured on several probes needs
+    the hash of one.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are
