@@ -57,8 +57,9 @@ def export_run(
     (:func:`repdyn.views.publish.loggers.logged_values`,
     :func:`repdyn.views.publish.loggers.named_config`), beside the settings of the training; a row
     also has the scalars stored with it (``seconds/forward``, ...) and, if known, its training
-    tokens as ``repdyn/tokens``. A finished model has step 0 and the hyperparameter ``repdyn/stage`` "finished". An error in one figure or
-    logger does not affect the others: the first is raised once everything else is logged.
+    tokens as ``repdyn/tokens``. A finished model has step 0 and the hyperparameter ``repdyn/stage``
+    "finished". An error in one figure or logger does not affect the others: the first is raised
+    once everything else is logged.
 
     A ValueError says that nothing is stored of the run, or that it was measured on several probes
     and none is named.
