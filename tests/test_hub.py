@@ -52,6 +52,7 @@ def fetch(commit: str, folder: Path, **settings) -> Path:
         ("checkpoint-000512", 512, None, None),
         ("stage1-step1000-tokens5B", 1000, 5 * 10**9, "stage1"),
         ("seed3-step240k", 240_000, None, None),
+        ("Step_9000", 9000, None, None),
         ("143000", 143_000, None, None),
         ("v1.0", None, None, None),
         ("main", None, None, None),

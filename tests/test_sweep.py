@@ -368,7 +368,9 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
         repdyn.sweep(family[0].parent, like=tmp_path / "nowhere", **options)
 
 
-def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, probe, monkeypatch):
+def test_an_adapter_is_measured_merged_onto_its_base(
+    hub, family, tmp_path, probe, monkeypatch, caplog
+):
     """An adapter that is left out, or whose names do not fit, would be measured as its base under
     another name.
     """
@@ -398,8 +400,18 @@ def test_an_adapter_is_measured_merged_onto_its_base(hub, family, tmp_path, prob
     weights = load_file(folder / "adapter_model.safetensors")
     renamed = {name.replace("query_key_value", "qkv"): value for name, value in weights.items()}
     save_file(renamed, folder / "adapter_model.safetensors")
+    # that of an adapter for generation takes no model without a head, which was the reason given
+    for task in (None, "CAUSAL_LM"):
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"task_type": task}))
+        with pytest.raises(CheckpointError, match="do not fit its base"):
+            load_model(folder, Loading())
+    # what transformers reads is said where the merged model lies beside its adapter
+    base.save_pretrained(tmp_path / "merged")
+    (tmp_path / "merged" / "model.safetensors").rename(folder / "model.safetensors")
+    caplog.clear()
     with pytest.raises(CheckpointError, match="do not fit its base"):
         load_model(folder, Loading())
+    assert "model.safetensors beside it has other weights" in caplog.text
     (folder / "adapter_config.json").write_text(
         json.dumps(config | {"base_model_name_or_path": "lab/none"})
     )

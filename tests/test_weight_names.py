@@ -18,10 +18,12 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    T5Config,
+    T5EncoderModel,
 )
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import RemoteFile
+from repdyn.checkpoints.hub import ADAPTER, RemoteFile, choose_files
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.other_weights import warn_of_other_sizes
 from repdyn.checkpoints.weights import load_model
@@ -220,6 +222,40 @@ def test_stale_weights_beside_others_are_named(tmp_path, seed, form, caplog):
         loaded = load_model(tmp_path, Loading())
     assert torch.equal(loaded.embed_tokens.weight, read.model.embed_tokens.weight)
     assert ("other weights" in caplog.text) == (seed == 1)
+
+
+def test_files_of_an_adapter_are_read_where_its_configuration_is(tmp_path, caplog):
+    """Merged models are published with what is left of their adapter; on the hub the adapter's file
+    was downloaded in place of the model's."""
+    read = llama()
+    read.save_pretrained(tmp_path)
+    save_file({"q_proj.lora_A.weight": torch.ones(2, DIM)}, tmp_path / "adapter_model.safetensors")
+    names = {path.name: RemoteFile(path.stat().st_size) for path in tmp_path.iterdir()}
+    assert "model.safetensors" in choose_files(names)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(tmp_path, Loading())
+    assert torch.equal(loaded.embed_tokens.weight, read.model.embed_tokens.weight)
+    assert not caplog.text
+    assert "adapter_model.safetensors" in choose_files(names | {ADAPTER: RemoteFile(9)})
+
+
+def test_the_shapes_are_named_where_the_configuration_has_others(tmp_path):
+    """A padded vocabulary was refused with advice on an argument of transformers."""
+    llama().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 60}))
+    with pytest.raises(CheckpointError, match=r"\(64, 16\) for \(60, 16\)"):
+        load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])
+def test_the_encoder_of_an_encoder_decoder_is_read_alone(tmp_path, with_head):
+    """It was refused, since it has no decoder."""
+    sizes = {"d_model": DIM, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    saved = T5EncoderModel(T5Config(vocab_size=64, **sizes))
+    saved.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, Loading(), with_head=with_head)
+    assert {*loaded.state_dict()} == {*saved.state_dict()}
 
 
 def test_stale_weights_on_the_hub_are_named_if_their_size_differs(caplog):

@@ -5,7 +5,7 @@ cache offline.
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,9 +55,11 @@ ADAPTER = "adapter_config.json"
 """The file by which a folder is an adapter, such as LoRA's, of another model."""
 GGUF = ".gguf"
 """Suffix of the files of llama.cpp, each with quantised weights, configuration and tokenizer."""
-_FORMATS = (
+_FORMATS_OF_ADAPTERS = (
     re.compile(r"adapter_model\.safetensors"),
     re.compile(r"adapter_model\.bin"),
+)
+_FORMATS_OF_MODELS = (
     re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
     re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
 )
@@ -390,7 +392,7 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
         raise CheckpointError(
             f"it has no config.json, so the model's architecture is not known; {_BY_CODE}"
         )
-    for form in _FORMATS:
+    for form in _formats(files):
         weights = [name for name in files if form.fullmatch(name)]
         if any(not name.endswith(".json") for name in weights):
             # a single file rather than shards with the same weights
@@ -407,11 +409,11 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
 
 def sets_of_weights(names: Iterable[str]) -> list[list[str]]:
     """Return the sets of files that each hold a model's weights, the one that is read first, as by
-    transformers: a single file before shards, safetensors before PyTorch's own.
+    transformers: an adapter's first, a single file before shards, safetensors before PyTorch's own.
     """
     names = sorted(names)
     found = []
-    for form in _FORMATS:
+    for form in _formats(names):
         of_form = [name for name in names if form.fullmatch(name) and not name.endswith(".json")]
         whole = [name for name in of_form if "-of-" not in name]
         found += [whole, [name for name in of_form if name not in whole]]
@@ -420,7 +422,14 @@ def sets_of_weights(names: Iterable[str]) -> list[list[str]]:
 
 def is_weight_file(name: str) -> bool:
     """Return whether a file holds weights, or their index, in a format that can be read."""
-    return any(form.fullmatch(name) for form in _FORMATS)
+    return any(form.fullmatch(name) for form in (*_FORMATS_OF_ADAPTERS, *_FORMATS_OF_MODELS))
+
+
+def _formats(names: Collection[str]) -> Sequence[re.Pattern[str]]:
+    """Return the formats in which weights are read, the preferred first: those of an adapter only
+    where its configuration is.
+    """
+    return (*_FORMATS_OF_ADAPTERS, *_FORMATS_OF_MODELS) if ADAPTER in names else _FORMATS_OF_MODELS
 
 
 def _bytes_in(folder: Path) -> int:

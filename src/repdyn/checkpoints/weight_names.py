@@ -173,6 +173,24 @@ def require_all_weights(model: PreTrainedModel, absent: Sequence[str]) -> None:
         )
 
 
+def require_shapes(
+    model: PreTrainedModel, differing: Collection[tuple[str, Sequence[int], Sequence[int]]]
+) -> None:
+    """Raise a CheckpointError for weights of other shapes than the model's.
+
+    Args:
+        model: the model, as its configuration describes it.
+        differing: their names, with the shapes of the checkpoint and of the model.
+    """
+    if differing:
+        name, stored, expected = min(differing)
+        raise CheckpointError(
+            f"expected weights of the shapes of {type(model).__name__}, got {len(differing)} of "
+            f"others, such as {name} of {tuple(stored)} for {tuple(expected)}; mend config.json "
+            "(vocab_size, hidden_size, intermediate_size), which may be another model's"
+        )
+
+
 def missing_weights(model: nn.Module, missing: Iterable[str]) -> list[str]:
     """Return the missing names without those that nothing that is measured needs.
 

@@ -20,10 +20,12 @@ from huggingface_hub.utils import validate_repo_id
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForTextEncoding,
     GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -45,6 +47,7 @@ from repdyn.checkpoints.weight_names import (
     missing_weights,
     require_all_weights,
     require_known_names,
+    require_shapes,
     stored_tensors,
 )
 from repdyn.models import LanguageModel
@@ -54,6 +57,8 @@ from repdyn.utils.printing import shorten_list, without_reports
 # too.
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
+_ENCODER_ALONE = re.compile(r".*EncoderModel")
+"""The encoder of an encoder-decoder, such as T5's."""
 
 _WRAPPERS = re.compile(
     r"(?<![^.])(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
@@ -108,27 +113,26 @@ def load_model(
             _require_free(n_bytes * grown)
         # "auto" is the precision in which a live run measures
         own |= {"config": config, "dtype": dtype or "auto", "output_loading_info": True}
+        own["ignore_mismatched_sizes"] = True  # refused below, with the shapes
         if folder.suffix == GGUF:
             own["quantization_config"] = GgufConfig(dequantize=True)
         if loading.device_map:
             own |= {"device_map": loading.device_map, "offload_folder": offload_folder}
-        auto_class = _auto_class(config) if with_head else AutoModel
+        headless = _class_without_head(config)
+        auto_class = (_class_with_head(config) or headless) if with_head else headless
         model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
         prefix, renamings = _renamings(report["unexpected_keys"], absent)
         if renamings:
             own["key_mapping"] = renamings
             model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
-        if auto_class is not AutoModel and absent:
+        if auto_class is not headless and absent:
             return load_model(folder, loading, offload_folder)
         # first, since names of an adapter or of quantised weights explain those that are missing
         unused = report["unexpected_keys"]
         tensors = {_WRAPPERS.sub("", name): at for name, at in stored_tensors(folder).items()}
         require_known_names(model, unused, tensors, prefix=prefix)
         require_all_weights(model, absent)
-        if wrong := list(report["mismatched_keys"]):
-            raise CheckpointError(
-                f"weights of another shape than {type(model).__name__}'s: {wrong[0]}"
-            )
+        require_shapes(model, report["mismatched_keys"])
         if loading.device_map is None:
             model = model.to(loading.device)
         _require_finite(model)
@@ -178,18 +182,25 @@ def _load_adapter(
             "and sweep the result"
         ) from error
     saved = set(load_peft_weights(str(folder), device="cpu"))
+    warn_of_other_weights(folder)
+    expected: set[str] = set()
     for has_head in (True, False):  # by which the names differ
         model = load_model(base, loading, offload_folder, with_head=has_head)
-        with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
-            adapted = PeftModel.from_pretrained(
-                cast(PreTrainedModel, model), folder, torch_device=loading.device
-            )
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of the weights that are compared below
+                adapted = PeftModel.from_pretrained(
+                    cast(PreTrainedModel, model), folder, torch_device=loading.device
+                )
+        except AttributeError:
+            if has_head:
+                raise
+            break  # an adapter for generation takes no model without a head
         if adapted.active_peft_config.is_prompt_learning:
             raise CheckpointError(
                 "it is a tuned prompt, which cannot be merged; measure the model with it by "
                 "repdyn.measure(model, Probe.from_inputs(batches, positions=...))"
             )
-        expected = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
+        expected = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
         if expected <= saved and not any("lora_" in name for name in saved - expected):
             merged = cast(Any, adapted).merge_and_unload()
             _require_finite(merged)
@@ -293,9 +304,8 @@ def place_of(checkpoint: Path) -> dict[str, Any]:
     return {"pretrained_model_name_or_path": checkpoint.parent, "gguf_file": checkpoint.name}
 
 
-def _auto_class(config: PreTrainedConfig) -> Any:
-    """Return the class that loads the head that the configuration names; without a head if it names
-    none.
+def _class_with_head(config: PreTrainedConfig) -> Any:
+    """Return the class that loads the head that the configuration names; None if it names none.
 
     That of a GGUF file names none, and has a head where transformers has a decoder of this kind.
     """
@@ -304,8 +314,17 @@ def _auto_class(config: PreTrainedConfig) -> Any:
     name = next(iter(config.architectures or ()), "")
     heads = {_CAUSAL_HEAD: AutoModelForCausalLM, _MASKED_HEAD: AutoModelForMaskedLM}
     return next(
-        (auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), AutoModel
+        (auto_class for pattern, auto_class in heads.items() if pattern.fullmatch(name)), None
     )
+
+
+def _class_without_head(config: PreTrainedConfig) -> Any:
+    """Return the class that loads the model alone, or the encoder alone where the configuration
+    names that.
+    """
+    name = next(iter(config.architectures or ()), "")
+    is_encoder = _ENCODER_ALONE.fullmatch(name) and type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING
+    return AutoModelForTextEncoding if is_encoder else AutoModel
 
 
 def _check_no_remote_code(config: PreTrainedConfig) -> None:

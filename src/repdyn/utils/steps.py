@@ -6,7 +6,7 @@ from fractions import Fraction
 # A number, with or without a unit, that no letter or digit follows: "240k", not the 1 of "v1.0".
 _END = r"(?![A-Za-z0-9]|\.\d)"
 _NUMBER = rf"[0-9]+(?:\.[0-9]+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
-_WORD = r"(?:step|checkpoint|ckpt|iter|iteration)s?[-_=]?"
+_WORD = r"(?i:step|checkpoint|ckpt|iter|iteration)s?[-_=]?"
 
 DEFAULT_PATTERN = (
     rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
@@ -15,7 +15,7 @@ DEFAULT_PATTERN = (
 )
 """Default pattern: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number;
 tokens and stage if present. Any other number may be the size or version of the model."""
-_NAMED = re.compile(rf".*{_WORD}(?P<step>{_NUMBER}).*", re.IGNORECASE)
+_NAMED = re.compile(rf".*{_WORD}(?P<step>{_NUMBER}).*")
 _ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 
 
@@ -41,7 +41,7 @@ def step_of(name: str, *, is_revision: bool = False) -> int | None:
         name: of a folder, a file or a revision.
         is_revision: whether nothing but a number is a step too.
 
-    >>> [step_of(name) for name in ("step-5K", "global_step1000", "iter_0010000", "pythia-70m")]
+    >>> [step_of(name) for name in ("step-5K", "global_step1000", "Iter_0010000", "pythia-70m")]
     [5000, 1000, 10000, None]
     >>> step_of("1M", is_revision=True)
     1000000
