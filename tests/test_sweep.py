@@ -32,17 +32,12 @@ from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.run import Downloads
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.sweep import prepare
-from repdyn.checkpoints.targets import (
-    Target,
-    Task,
-    find_checkpoints,
-    partition_tasks,
-    select_targets,
-)
+from repdyn.checkpoints.targets import Target, Task, partition_tasks, select_targets
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import build_model

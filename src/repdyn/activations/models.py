@@ -22,6 +22,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
+from repdyn.checkpoints.local import checkpoints_folder, is_model
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import (
     context_length,
@@ -29,7 +30,6 @@ from repdyn.checkpoints.probes import (
     load_tokenizer,
     tokenizer_files,
 )
-from repdyn.checkpoints.targets import checkpoints_folder, is_model
 
 _MAX_LISTED = 12
 

@@ -21,9 +21,10 @@ from transformers import (
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
 from repdyn.checkpoints.hub import GGUF, Files, Hub
+from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import LIGHTNING, Selection, Target, is_model
+from repdyn.checkpoints.targets import Selection, Target
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
 from repdyn.probe.corpus import DEFAULT_TEXT, load_corpus

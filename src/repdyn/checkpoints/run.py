@@ -37,9 +37,10 @@ from repdyn.checkpoints.errors import (
     model_errors,
 )
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
+from repdyn.checkpoints.local import LIGHTNING
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.other_weights import warn_of_other_sizes
-from repdyn.checkpoints.targets import LIGHTNING, Target, Task
+from repdyn.checkpoints.targets import Target, Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import resolve

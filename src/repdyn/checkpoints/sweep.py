@@ -22,6 +22,7 @@ from tqdm import tqdm
 from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
+from repdyn.checkpoints.local import find_checkpoints, find_own_files
 from repdyn.checkpoints.options import Loads, SweepOptions, available_device, is_here
 from repdyn.checkpoints.suites import (
     PublishedCheckpoint,
@@ -36,8 +37,6 @@ from repdyn.checkpoints.targets import (
     Target,
     Task,
     TaskList,
-    find_checkpoints,
-    find_own_files,
     match_revisions,
     partition_tasks,
     select_models,

@@ -17,9 +17,10 @@ from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.probes import text_probe
-from repdyn.checkpoints.targets import Task, find_checkpoints
+from repdyn.checkpoints.targets import Task
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer
 from repdyn.data.train import TrainCLI

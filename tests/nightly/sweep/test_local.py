@@ -20,8 +20,9 @@ from transformers import AutoModelForCausalLM
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading, SweepOptions
-from repdyn.checkpoints.targets import Task, find_checkpoints, partition_tasks
+from repdyn.checkpoints.targets import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning
 from repdyn.models import build_model
 from repdyn.store import Store
