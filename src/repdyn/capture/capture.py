@@ -358,9 +358,9 @@ def record(
             with recorder.recording(batch), search.during(batch) if search else nullcontext():
                 run(batch)
             if model.forward is None and not model.needs_logits:
-                run.watch.rest_after_first_pass(run.model.body)
+                run.guard.rest_after_first_pass(run.model.body)
             progress((number + 1) / len(batches))
-    found = recorder.states(run.watch.autocast)
+    found = recorder.states(run.guard.autocast)
     return replace(found, embeddings=search.table()) if search else found
 
 

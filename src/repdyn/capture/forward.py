@@ -5,17 +5,19 @@ it runs under.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from repdyn.capture.blocks import hugging_face_model, is_a, is_fsdp
-from repdyn.capture.shadow import Shadow, address, variables_restored
+from repdyn.capture.hooks import acting_hooks, global_hooks
+from repdyn.capture.shadow import Shadow
+from repdyn.capture.write_guard import WriteGuard, losses_taken_back, parameters_restored
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
 from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
@@ -125,33 +127,47 @@ def evaluating(
     device: torch.device,
     *,
     parameters: Mapping[str, Tensor] | None = None,
-    onlookers: set[int] | None = None,
-) -> Iterator[tuple[Shadow, Watch]]:
+    acting: Collection[int] | None = None,
+) -> Iterator[tuple[Shadow, WriteGuard]]:
     """Yield a shadow of a model in evaluation mode, and run what is inside without gradients and in
     full precision.
+
+    Args:
+        model: the model.
+        device: where it runs.
+        parameters, acting: as for :class:`repdyn.capture.shadow.Shadow`; None for the hooks that
+            act without a trial.
 
     Raises:
         repdyn.capture.shadow.ShadowError: the model has none; see :func:`restoring`.
         RuntimeError: the weights were overwritten by code invisible to PyTorch.
     """
-    with plain_state(), variables_restored(model) as (tensors, objects):
-        shadow = Shadow(model, parameters=parameters, onlookers=onlookers, shared=objects)
-        watch = Watch(device, shadow.module, [*shadow.shared, *tensors])
+    acting = acting_hooks(model) if acting is None else acting
+    with plain_state():
+        shadow = Shadow(model, parameters=parameters, acting=acting)
+        guard = WriteGuard(device, shadow.module, shadow.shared)
         dtype = next((p.dtype for p in shadow.module.parameters() if p.is_floating_point()), None)
-        with settings(device), defaults_of_model(device, dtype), shadow.global_hooks(), watch:
+        with (
+            parameters_restored(shadow.own_parameters),
+            losses_taken_back(model),
+            settings(device),
+            defaults_of_model(device, dtype),
+            global_hooks(acting, shadow.hook),
+            guard,
+        ):
             shadow.module.eval()  # in which LoRA layers may merge their weights
-            yield shadow, watch
+            yield shadow, guard
 
 
 @contextmanager
-def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
+def restoring(model: nn.Module, device: torch.device) -> Iterator[WriteGuard]:
     """Run a model that has no shadow in evaluation mode, and restore on leaving what it changes in
     itself.
 
     These are its flags, submodules, weights and buffers, and attributes without a leading
-    underscore, with what is in these lists, dictionaries, generators and objects; a new attribute
-    persists. A weight that is replaced by another one, or whose ``data`` is, stays replaced: FSDP
-    gathers weights in that way and accelerate loads them.
+    underscore, with what is in lists and dictionaries among them; a new attribute persists. A
+    weight that is replaced by another one, or whose ``data`` is, stays replaced: FSDP gathers
+    weights in that way and accelerate loads them. All hooks act.
 
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot
@@ -160,32 +176,58 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[Watch]:
     modules = []
     for module in model.modules():
         # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
-        public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
         attributes = {
-            name: value for name, value in public.items() if not isinstance(value, Tensor)
+            name: value
+            for name, value in vars(module).items()
+            if not name.startswith("_") and not isinstance(value, Tensor)
         }
         modules.append((module, module.training, attributes))
     held = [
-        part for each, _, own in modules for part in (*own.values(), each._modules, each._buffers)
+        value
+        for module, _, attributes in modules
+        for value in (*attributes.values(), module._modules, module._buffers)
     ]
     try:
         with (
             plain_state(),
+            losses_taken_back(model),
             settings(device),
-            variables_restored(model, held) as (tensors, _),
-            Watch(device, model, [*model.parameters(), *model.buffers(), *tensors]) as watch,
+            _contents_restored(held),
+            WriteGuard(device, model, [*model.parameters(), *model.buffers()]) as guard,
         ):
-            if {"_original_forward", "forward"} <= vars(
-                model
-            ).keys():  # accelerate has wrapped it in autocast
+            # accelerate has wrapped it in autocast
+            if {"_original_forward", "forward"} <= vars(model).keys():
                 vars(model).update(forward=vars(model)["_original_forward"])
             model.eval()
-            yield watch
+            yield guard
     finally:
         for module, is_training, attributes in modules:
             vars(module).update(attributes)
             if module.training != is_training:  # of TorchScript it is no plain attribute
                 module.training = is_training
+
+
+@contextmanager
+def _contents_restored(values: Iterable[Any]) -> Iterator[None]:
+    """Put back what lists and dictionaries hold, also those inside others."""
+    before: dict[int, tuple[Any, Any]] = {}
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if isinstance(value, list | dict | set | deque) and id(value) not in before:
+            before[id(value)] = value, value.copy()
+            todo += value.values() if isinstance(value, dict) else value
+    try:
+        yield
+    finally:
+        for value, copied in before.values():
+            if [*map(id, _flat(value))] != [*map(id, _flat(copied))]:
+                value.clear()
+                (value.extend if isinstance(value, list | deque) else value.update)(copied)
+
+
+def _flat(container: Any) -> list[Any]:
+    return [*container.keys(), *container.values()] if isinstance(container, dict) else [*container]
 
 
 @contextmanager
@@ -204,99 +246,6 @@ def settings(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
-
-
-class Watch(TorchFunctionMode):
-    """A mode that copies tensors before they are overwritten, and notes autocast that a model
-    enters itself.
-    """
-
-    def __init__(self, device: torch.device, model: nn.Module, tensors: Iterable[Tensor]) -> None:
-        super().__init__()
-        self._model = model
-        self._device_type = device.type if torch.amp.is_autocast_available(device.type) else None
-        self._versions: list[tuple[Tensor, int]] = []
-        self._by_address: dict[int, list[Tensor]] = {}
-        for tensor in tensors:
-            if not tensor.is_inference():  # such a tensor refuses to be written to
-                self._versions.append((tensor, tensor._version))
-                if tensor.device.type != "meta":
-                    self._by_address.setdefault(address(tensor), []).append(tensor)
-        self._saved: dict[int, list[Tensor]] = {}
-        self.autocast: torch.dtype | None = None
-        """The precision of autocast; None while none has been met."""
-        self._is_resting = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, kind, name = kwargs or {}, self._device_type, getattr(func, "__name__", "")
-        if kind is not None and self.autocast is None and torch.is_autocast_enabled(kind):
-            self.autocast = torch.get_autocast_dtype(kind)
-        written = [kwargs["out"]] if "out" in kwargs else []
-        if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
-            written += [*args, *kwargs.values()][:1]
-        elif name in _UPDATING and kwargs.get(_UPDATING[name]) not in (None, False):
-            written += [*args, *kwargs.values()]
-        for value in written:
-            for part in value if isinstance(value, list | tuple) else [value]:
-                found = address(part) if isinstance(part, Tensor) else None
-                if found in self._by_address and found not in self._saved:
-                    self._saved[found] = [
-                        tensor.detach().clone() for tensor in self._by_address[found]
-                    ]
-        return func(*args, **kwargs)
-
-    def rest_after_first_pass(self, body: nn.Module) -> None:
-        """See no more operations, each of which costs a call of Python, where all code is of torch
-        and transformers.
-
-        Their modules overwrite no weight in a later pass that they left alone in the first; a
-        user's own may.
-        """
-        is_plain = not self._is_resting and all(
-            type(each).__module__.startswith(_PACKAGES)
-            and not ("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks)
-            for each in body.modules()
-        )
-        if is_plain:
-            super().__exit__(None, None, None)
-            self._is_resting = True
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Restore what was overwritten; raise RuntimeError where something was that was
-        not seen.
-        """
-        if not self._is_resting:
-            super().__exit__(kind, error, trace)
-        with torch.no_grad():
-            for found, copies in self._saved.items():
-                for tensor, before in zip(self._by_address[found], copies, strict=True):
-                    tensor.copy_(before)
-        written = {
-            address(t) for t, version in self._versions if t._version != version
-        } - self._saved.keys()
-        if written and kind is None:
-            named = [*self._model.named_parameters(), *self._model.named_buffers()]
-            lost = next((name for name, tensor in named if address(tensor) in written), "a tensor")
-            raise RuntimeError(
-                "expected a forward pass that does not change the weights, but it overwrote "
-                f"{lost!r}, which cannot be restored; measure a copy of the model, "
-                "copy.deepcopy(model)"
-            )
-
-
-_PACKAGES = ("torch.nn.", "transformers.")
-_SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
-"""Operations that write to their first argument, beside those whose names end with an underscore.
-"""
-_UPDATING = {
-    "batch_norm": "training",
-    "instance_norm": "use_input_stats",
-    "embedding": "max_norm",
-    "embedding_bag": "max_norm",
-}
-"""Operations that update some of their arguments internally, invisibly to a mode, and the argument
-that says so.
-"""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import inspect
 import operator
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -34,7 +34,6 @@ from repdyn.capture.blocks import (
 )
 from repdyn.capture.forward import (
     Forward,
-    Watch,
     call_with_dict,
     call_with_ids,
     call_with_inputs,
@@ -44,6 +43,7 @@ from repdyn.capture.forward import (
     parameters_of,
     restoring,
 )
+from repdyn.capture.hooks import KeepHooks, acting_hooks, changing_hooks, doubtful_hooks
 from repdyn.capture.shadow import ShadowError, own_names
 from repdyn.capture.streams import SUM, Streams, chain_of, refusal_of_chain, refusal_of_several
 from repdyn.capture.token_states import (
@@ -52,8 +52,10 @@ from repdyn.capture.token_states import (
     Slot,
     TokenStates,
     are_same_states,
+    by_slot,
     watched,
 )
+from repdyn.capture.write_guard import WriteGuard
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input, moved
 from repdyn.utils.caller_state import plain_state
@@ -109,6 +111,8 @@ class PreparedModel:
     """By name, what stands in for the model's own parameters."""
     unfound: str = ""
     """Why no blocks were found."""
+    keep_hooks: KeepHooks = ()
+    """The user's own hooks that act without a trial."""
 
     # What a first pass shows, see :meth:`on`
     way: Way = "shadow"
@@ -135,8 +139,8 @@ class PreparedModel:
     """
     any_length: bool = False
     """Whether it runs on windows that are cut anywhere."""
-    onlookers: set[int] | None = None
-    """The numbers of its hooks that only look on; None before the first pass."""
+    acting: Collection[int] | None = None
+    """The numbers of its hooks that act; None before the first pass."""
     structure: Sequence[tuple] = ()
     """The modules, classes and hooks that all this was found for; see :meth:`fits`."""
     causal: Mapping[str | None, bool | None] = field(default_factory=dict)
@@ -204,13 +208,14 @@ class PreparedModel:
         """
         if self.way == "restored":
             with (
-                restoring(self.module, self.device) as watch,
+                restoring(self.module, self.device) as guard,
                 inside_fsdp_root(self.root_module, self.body) as inside,
             ):
-                yield Run(self, watch, inside=inside)
+                yield Run(self, guard, inside)
             return
-        given = {"parameters": self.parameters, "onlookers": self.onlookers}
-        with evaluating(self.module, self.device, **given) as (shadow, watch):
+        with evaluating(
+            self.module, self.device, parameters=self.parameters, acting=self.acting
+        ) as (shadow, guard):
             of = shadow.of
             if self.reports_states:  # in the configuration, which is the shadow's own
                 for module in shadow.module.modules():
@@ -226,7 +231,7 @@ class PreparedModel:
                 else [b._replace(module=of(b.module)) for b in self.blocks],
                 whole=None if self.whole is None else cast("PreTrainedModel", of(self.whole)),
             )
-            yield Run(model, watch, shadow.onlookers)
+            yield Run(model, guard)
 
     @plain_state()
     def on(self, probe: Probe | ProbeBatch) -> PreparedModel:
@@ -244,18 +249,18 @@ class PreparedModel:
             RuntimeError: the blocks that were found do not pass states from one to the next.
             OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
         """
-        if self.onlookers is not None:
+        if self.acting is not None:
             return self
         try:
-            tried = self._tried(probe)
+            tried = self._with_hooks(probe)
         except ShadowError as reason:
             self._check_no_parameters(reason)
-            tried = replace(self, way="restored")._tried(probe)
+            tried = replace(self, way="restored", acting=())._tried(probe)
         except ForwardError as failure:
             # A copy may fail where the model does not: modules that are looked up by identity, as
             # in a table of the user's Python module, are not found by their copies.
             try:
-                tried = replace(self, way="restored", parameters={})._tried(probe)
+                tried = replace(self, way="restored", parameters={}, acting=())._tried(probe)
             except (ValueError, RuntimeError):
                 raise failure from failure.__cause__
             self._check_no_parameters(failure)
@@ -271,14 +276,42 @@ class PreparedModel:
                 "model that has them"
             ) from reason
 
+    def _with_hooks(self, probe: Probe | ProbeBatch) -> PreparedModel:
+        """Return the model as a first pass shows it, with the hooks that make a difference."""
+        settled = acting_hooks(self.module, self.keep_hooks)
+        doubtful = doubtful_hooks(self.module, settled)
+        try:
+            tried = replace(self, acting=settled)._tried(probe)
+        except ForwardError:
+            if not doubtful:
+                raise
+            # it may run with its hooks alone
+            return replace(self, acting=settled | {hook.number for hook in doubtful})._tried(probe)
+        if not doubtful:
+            return tried
+        batch = _one_sequence(probe)
+        changing = changing_hooks(
+            doubtful, lambda numbers: replace(tried, acting={*settled, *numbers})._outputs(batch)
+        )
+        return replace(self, acting=settled | changing)._tried(probe) if changing else tried
+
+    def _outputs(self, batch: ProbeBatch) -> list[Tensor]:
+        """Return what the blocks and the model put out for a batch."""
+        tensors: list[Tensor] = []
+
+        def keep(_block: Block | None, returned: Mapping[Slot, Any]) -> None:
+            tensors.extend(part.clone() for part in returned.values() if isinstance(part, Tensor))
+
+        with self.evaluating() as run, watched(run.model.blocks, leave=keep):
+            keep(None, by_slot(run(batch)))
+        return tensors
+
     def _tried(self, probe: Probe | ProbeBatch) -> PreparedModel:
         if isinstance(probe, Probe) and probe.inputs is not None:
-            return self._on_inputs(first_input(next(probe.batches(1))))
-        if isinstance(probe, Probe):
-            tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
-            largest = int(probe.tokens.max())
-        else:
-            tokens, largest = probe.input_ids[0].cpu(), int(probe.input_ids.max())
+            return self._on_inputs(_one_sequence(probe))
+        tokens = _one_sequence(probe).input_ids[0]
+        every = probe.tokens if isinstance(probe, Probe) else probe.input_ids
+        largest = int(every.max())
         calls = (
             (call_with_tokens, call_with_ids, call_with_dict)
             if self._leaves_open()
@@ -286,9 +319,8 @@ class PreparedModel:
         )
         failures: list[Exception] = []
         for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
-            failures, ids = [], tokens[None, :length]
-            numbers = np.arange(ids.shape[1])
-            batch = ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
+            failures = []
+            batch = _as_batch(tokens[None, :length])
             for call in calls:
                 try:
                     model = replace(self, call=call)._linked(batch, largest)
@@ -324,7 +356,7 @@ class PreparedModel:
                 run(batch)
         model = model._of_streams(streams)
         first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
-        return replace(model, positions_first=first, onlookers=run.onlookers)
+        return replace(model, positions_first=first)
 
     def _linked(self, batch: ProbeBatch, largest: int) -> PreparedModel:
         """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of
@@ -334,7 +366,7 @@ class PreparedModel:
             streams = run.model._streams()
             with streams.watching() if streams else nullcontext():
                 slots, failure = _links(run, batch, largest)
-        tried = replace(self, slots=slots, onlookers=run.onlookers)
+        tried = replace(self, slots=slots)
         if self.blocks_named or not failure:
             tried = tried._of_streams(streams)
         reason = self.unfound or ("" if self.blocks_named else failure)
@@ -416,6 +448,20 @@ class PreparedModel:
             and "Tensor" not in str(required[0].annotation)
             and required[0].name != "input_ids"
         )
+
+
+def _one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:
+    """Return the longest sequence of a probe, or the first of a batch or of a probe of inputs."""
+    if isinstance(probe, ProbeBatch):
+        return _as_batch(probe.input_ids[:1].cpu())
+    if probe.inputs is not None:
+        return first_input(next(probe.batches(1)))
+    return _as_batch(probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][None])
+
+
+def _as_batch(ids: Tensor) -> ProbeBatch:
+    numbers = np.arange(ids.shape[1])
+    return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
 
 
 def _structure_of(model: nn.Module) -> list[tuple]:
@@ -508,9 +554,7 @@ class Run:
 
     model: PreparedModel
     """The model that runs, the shadow if there is one; hooks belong on its blocks."""
-    watch: Watch
-    onlookers: set[int] = field(default_factory=set)
-    """The numbers of hooks that have changed nothing so far."""
+    guard: WriteGuard
     inside: Callable[[Callable[[], Any]], Any] = operator.call
     """Calls a function where the weights are gathered."""
 
@@ -580,6 +624,7 @@ def prepare(
     forward: Forward | None = None,
     root_module: nn.Module | None = None,
     parameters: Mapping[str, Tensor] | None = None,
+    keep_hooks: KeepHooks = (),
 ) -> PreparedModel:
     """Resolve once what every pass over a probe needs to know of a model.
 
@@ -593,6 +638,7 @@ def prepare(
             for the model itself.
         parameters: by their names in the model, what to take in place of its own parameters and
             buffers, such as averages of them.
+        keep_hooks: forward hooks of the user's own that act, see :mod:`repdyn.capture.hooks`.
 
     Raises:
         ValueError: the blocks cannot be identified (the message lists the candidates),
@@ -623,6 +669,7 @@ def prepare(
         pads_right=any(map(_pads_right, model.modules())),
         parameters=own_names(model, parameters or {}),
         unfound=unfound,
+        keep_hooks=keep_hooks,
     )
 
 

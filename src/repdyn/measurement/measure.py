@@ -20,6 +20,7 @@ from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, pattern_list, unwrapped
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
 from repdyn.capture.forward import Forward
+from repdyn.capture.hooks import KeepHooks
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.shadow import own_names
@@ -58,6 +59,10 @@ class MeasurementArguments(TypedDict, total=False):
     """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it
     with ``input_ids`` and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder
     reads the same tokens as its encoder."""
+    keep_hooks: KeepHooks
+    """Forward hooks of yours that act when the model is measured. Others are tried on one sequence:
+    those that change what the model puts out act, the rest are left out; see
+    :mod:`repdyn.capture.hooks`."""
     tokens_per_forward: int | None
     """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
     states_bytes: int
@@ -84,6 +89,7 @@ class MeasurementOptions:
     patterns by name of the stack; None finds them."""
     probe_loss: bool = False
     forward: Forward | None = None
+    keep_hooks: KeepHooks = ()
     tokens_per_forward: int | None = None
     states_bytes: int = STATES_BYTES
 
@@ -264,8 +270,14 @@ def prepare_for(
         if former is not None:
             prepared = replace(former, parameters=own_names(former.module, parameters or {}))
         else:
-            places = {"root_module": root_module, "parameters": parameters}
-            prepared = prepare(model, options.layers, forward=options.forward, **places).on(probe)
+            prepared = prepare(
+                model,
+                options.layers,
+                forward=options.forward,
+                root_module=root_module,
+                parameters=parameters,
+                keep_hooks=options.keep_hooks,
+            ).on(probe)
         if not prepared.causal and prepared.forward is None and probe.inputs is None:
             check_padding(prepared, probe)
         # undecidable: blocks that begin as the identity

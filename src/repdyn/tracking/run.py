@@ -694,9 +694,13 @@ class TrackedRun:
         alone: the first measurement will tell."""
         options, prepared, found, root = self.options, None, None, self._root_module
         try:
-            prepared = prepare(model, options.layers, forward=options.forward, root_module=root).on(
-                self.probe
-            )
+            prepared = prepare(
+                model,
+                options.layers,
+                forward=options.forward,
+                root_module=root,
+                keep_hooks=options.keep_hooks,
+            ).on(self.probe)
             try_model(prepared, self.probe)
         except (OSError, MemoryError, torch.OutOfMemoryError):
             pass
