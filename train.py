@@ -19,10 +19,10 @@ if __name__ == "__main__":
         sys.argv += ["fit", "--config", str(QUICKSTART)]
     if sys.argv[-1] in {"-h", "--help"}:
         # the options that most runs need, as a file: those of the parser take many seconds to find
-        print((files("repdyn.data") / "train_help.txt").read_text(encoding="utf-8"), end="")
+        print((files("repdyn.cli") / "train_help.txt").read_text(encoding="utf-8"), end="")
     else:
         if sys.argv[-2:] == ["--help", "all"]:
             sys.argv.pop()
-        from repdyn.data.train import TrainCLI  # with Lightning, which help does not wait for
+        from repdyn.cli.train import TrainCLI  # with Lightning, which help does not wait for
 
         TrainCLI()

@@ -37,8 +37,8 @@ from peers.rounds import extra_memory
 from torch.utils.tensorboard import SummaryWriter
 
 from repdyn import Probe, Tracker, kernels, measure
+from repdyn.cli.train import has_fast_bfloat16
 from repdyn.data.datamodule import TextDataModule
-from repdyn.data.train import has_fast_bfloat16
 from repdyn.metrics import DEFAULT_METRICS, resolve
 from repdyn.models import LanguageModel, objective_of
 from repdyn.tracking.delivery import Loggers, Views, Writer

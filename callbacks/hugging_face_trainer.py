@@ -17,7 +17,7 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
-from repdyn.tracking.notices import known_steps
+from repdyn.tracking.budget import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
 from repdyn.tracking.run import Origin, TrackedRun, learning_rate_of, weights_of_optimizers
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from repdyn.metrics.logged import logged_values
 from repdyn.store import MeasurementKey, open_store
 from repdyn.views.judging import insights
 from repdyn.views.publish.export import export_run, open_logger
@@ -19,7 +20,6 @@ from repdyn.views.publish.loggers import (
     WandbTarget,
     each_target,
     log_status,
-    logged_values,
     named_config,
     target_of,
 )

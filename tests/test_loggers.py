@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from synthetic_runs import measured_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from repdyn.metrics.logged import logged_values
 from repdyn.views.figures.run import heatmap
-from repdyn.views.publish.loggers import each_target, logged_values, named_figures, target_of
+from repdyn.views.publish.loggers import each_target, named_figures, target_of
 
 NAN = math.nan
 

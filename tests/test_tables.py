@@ -15,6 +15,7 @@ from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, measur
 
 from repdyn.measurement.rows import mean_and_spread
 from repdyn.metrics import FAMILIES, METRICS
+from repdyn.metrics.logged import logged_values
 from repdyn.store import Store
 from repdyn.store.schema import (
     LOSS,
@@ -24,7 +25,6 @@ from repdyn.store.schema import (
 from repdyn.utils.intervals import interval_within
 from repdyn.views.figures.charts import end_lines, mean_lines, profile_lines
 from repdyn.views.judging.metrics import best_covered_mean
-from repdyn.views.publish.loggers import logged_values
 from repdyn.views.tables.frames import (
     by_stack,
     causality,

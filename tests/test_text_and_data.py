@@ -138,7 +138,7 @@ def test_the_real_prefix_is_recognised(enwik8_prefix: Path):
 
 def test_train_py_reads_all_its_options_before_it_starts(monkeypatch, capsys):
     """A default of the tracker that its parser refuses would stop every training."""
-    from repdyn.data.train import TrainCLI
+    from repdyn.cli.train import TrainCLI
 
     monkeypatch.setattr("sys.argv", ["train.py", "fit", "--tracker.max_overhead", "2"])
     with pytest.raises(SystemExit):

@@ -15,10 +15,11 @@ from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, measured_runs, 
 from test_terminal import lines_of, printed
 
 import repdyn
+from repdyn.metrics.logged import logged_values
 from repdyn.views import plots
 from repdyn.views.figures.run import all_figures
 from repdyn.views.judging import comparison_statements, stacks_of_run
-from repdyn.views.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of, logged_values
+from repdyn.views.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of
 from repdyn.views.publish.results import log_pictures
 from repdyn.views.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.views.tables.findings import findings

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from repdyn.measurement.rows import provenance_of_process
+from repdyn.metrics.logged import LogLayers, logged_values
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, store_at
 from repdyn.store.schema import Row
@@ -26,7 +27,7 @@ from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 from repdyn.views.alerts import ALERT_COLUMNS, AlertEvaluator, Rule, write_rules
-from repdyn.views.publish.loggers import LogLayers, Target, logged_values, named_config, target_of
+from repdyn.views.publish.loggers import Target, named_config, target_of
 from repdyn.views.report import PAGE
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
+from repdyn.metrics.logged import LogLayers, validate_log_layers
 from repdyn.views.alerts import DEFAULT, Rule, resolve_rules
-from repdyn.views.publish.loggers import LogLayers, validate_log_layers
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 WhichRanks: TypeAlias = Literal["zero", "all"]

@@ -26,6 +26,7 @@ from repdyn.capture.capture import try_model
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
 from repdyn.metrics import BlockWeights, resolve
+from repdyn.metrics.logged import logged_values
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.files import STATES_FOLDER
@@ -41,6 +42,7 @@ from repdyn.store.schema import (
     scalar_row,
 )
 from repdyn.store.state_cache import StateCache
+from repdyn.tracking.budget import Cost
 from repdyn.tracking.delivery import (
     END_SECONDS,
     INTERRUPTED_SECONDS,
@@ -50,22 +52,17 @@ from repdyn.tracking.delivery import (
     Views,
     Writer,
 )
-from repdyn.tracking.notices import (
-    Cost,
-    LongMeasurement,
-    MeasurementInterruptedError,
-    Notices,
-    watching_signals,
-    why_unchanged,
-)
+from repdyn.tracking.notices import Notices, why_unchanged
 from repdyn.tracking.options import TrackingOptions, WhichRanks
+from repdyn.tracking.progress import LongMeasurement
 from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.signals import MeasurementInterruptedError, watching_signals
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng, plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.files import is_url
 from repdyn.views.alerts import RULES, applies
-from repdyn.views.publish.loggers import logged_values, named_config
+from repdyn.views.publish.loggers import named_config
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

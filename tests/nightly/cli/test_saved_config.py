@@ -7,7 +7,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repdyn.data.train import SaveConfig
+from repdyn.cli.train import SaveConfig
 
 
 class Broken(TensorBoardLogger):

@@ -17,7 +17,7 @@ import yaml
 from sweeping import main as analyze_checkpoints
 
 from repdyn import Probe, open_store
-from repdyn.data.train import Run, TrainCLI
+from repdyn.cli.train import Run, TrainCLI
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -91,7 +91,7 @@ def test_every_shipped_config_is_understood_and_headed_by_its_command(config, tr
 @pytest.mark.process
 def test_no_argument_is_the_quickstart(monkeypatch):
     seen = []
-    monkeypatch.setattr("repdyn.data.train.TrainCLI", lambda: seen.append(list(sys.argv[1:])))
+    monkeypatch.setattr("repdyn.cli.train.TrainCLI", lambda: seen.append(list(sys.argv[1:])))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
     assert seen == [["fit", "--config", str(ROOT / "configs" / "quickstart.yaml")]]
@@ -201,7 +201,7 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
 @pytest.mark.process
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
     started = datetime(2026, 1, 2, 3, 4, 5)
-    monkeypatch.setattr("repdyn.data.train.datetime", SimpleNamespace(now=lambda: started))
+    monkeypatch.setattr("repdyn.cli.train.datetime", SimpleNamespace(now=lambda: started))
     run = Run(folder=str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: run.new_folder(), range(8)))

@@ -6,13 +6,13 @@ from importlib.resources import files
 
 import pytest
 
-from repdyn.data.train import TrainCLI
+from repdyn.cli.train import TrainCLI
 
 
 @pytest.mark.process
 def test_the_page_names_options_and_defaults_that_there_are(monkeypatch, capsys):
     """The page is a file, which a renamed option or another default would leave behind."""
-    page = (files("repdyn.data") / "train_help.txt").read_text()
+    page = (files("repdyn.cli") / "train_help.txt").read_text()
     lines = page.splitlines()
     assert (len(lines) <= 80, max(map(len, lines)) <= 80) == (True, True)
     monkeypatch.setenv("COLUMNS", "10000")

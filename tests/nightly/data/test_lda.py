@@ -128,6 +128,6 @@ def test_the_tokenizer_reads_what_the_documents_are_made_of(tmp_path):
     ],
 )
 def test_the_last_source_that_is_named_decides(arguments, expected):
-    from repdyn.data.train import data_module
+    from repdyn.cli.train import data_module
 
     assert data_module(arguments) is expected

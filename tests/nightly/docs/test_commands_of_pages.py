@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
-    from repdyn.data.train import TrainCLI
+    from repdyn.cli.train import TrainCLI
 
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "configuration.md").read_text()

@@ -18,7 +18,7 @@ from sweeping import main
 from repdyn import open_store
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.cli import main as cli
-from repdyn.data.train import SaveConfig
+from repdyn.cli.train import SaveConfig
 from repdyn.kernels import UndefinedError
 from repdyn.measurement.rows import reason_of
 from repdyn.store import MeasurementKey

@@ -22,8 +22,8 @@ from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.probes import text_probe
 from repdyn.checkpoints.targets import Task
 from repdyn.checkpoints.weights import load_lightning, load_model
+from repdyn.cli.train import TrainCLI
 from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer
-from repdyn.data.train import TrainCLI
 from repdyn.store import MeasurementKey
 
 CODE = "contains code that would run when it is read"

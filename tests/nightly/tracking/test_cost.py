@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from repdyn.tracking import notices
-from repdyn.tracking.notices import Cost, LongMeasurement
+from repdyn.tracking import budget
+from repdyn.tracking.budget import Cost
+from repdyn.tracking.progress import LongMeasurement
 from repdyn.tracking.schedule import Schedule
 
 
@@ -15,8 +16,8 @@ from repdyn.tracking.schedule import Schedule
 def clock(monkeypatch) -> list[float]:
     """The time, which tests move."""
     now = [0.0]
-    monkeypatch.setattr(notices.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(notices.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -20,6 +20,7 @@ from lightning.pytorch.loggers import (
     WandbLogger,
 )
 
+from repdyn.metrics.logged import LOGGED_SCALARS, LogLayers, logged_values, validate_log_layers
 from repdyn.store import Store
 from repdyn.store.files import folder_name
 from repdyn.utils.arguments import Destination
@@ -27,15 +28,11 @@ from repdyn.utils.attempts import attempts
 from repdyn.utils.redaction import redacted
 from repdyn.views.figures.run import all_figures
 from repdyn.views.publish.loggers import (
-    LOGGED_SCALARS,
     TOKENS_KEY,
-    LogLayers,
     each_target,
     log_status,
-    logged_values,
     named_config,
     target_of,
-    validate_log_layers,
 )
 from repdyn.views.publish.results import log_pictures, provenance, rows_and_stacks
 from repdyn.views.report import write_report
@@ -54,7 +51,7 @@ def export_run(
     each of the steps, whose number is returned.
 
     The row of a step and the hyperparameters have the names a live run logs
-    (:func:`repdyn.views.publish.loggers.logged_values`,
+    (:func:`repdyn.metrics.logged.logged_values`,
     :func:`repdyn.views.publish.loggers.named_config`), beside the settings of the training; a row
     also has the scalars stored with it (``seconds/forward``, ...) and, if known, its training
     tokens as ``repdyn/tokens``. A finished model has step 0 and the hyperparameter ``repdyn/stage``

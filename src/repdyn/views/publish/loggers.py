@@ -1,4 +1,4 @@
-"""Loggers: names and values of a checkpoint, and what each kind of logger shows of a run."""
+"""Loggers: what each kind of logger shows of a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from repdyn.metrics import metric_info
-from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
 from repdyn.utils.attempts import attempts
 from repdyn.utils.files import safe_file_name
 from repdyn.views.tables.style import subset_title
@@ -27,129 +24,8 @@ STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
-LOGGED_SCALARS = {
-    LOSS: "repdyn/loss",
-    VALIDATION_LOSS: "repdyn/val_loss",
-    LEARNING_RATE: "repdyn/learning_rate",
-}
-"""Names beside the metrics of what the training did at the step; it may log the stored ones itself,
-on another axis.
-"""
-
-LogLayers: TypeAlias = str | Sequence[str]
-"""Metrics of which every layer is logged: "default", "all", "none", or patterns such as
-``("two_nn", "cka_*")``.
-"""
-
 Place: TypeAlias = Literal["config", "summary"]
 """Where a logger shows what is known of a whole run."""
-
-ALL_TOKENS = "all"
-_EVERY_LAYER: dict[str, tuple[str, ...]] = {
-    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}", "two_nn@distinct_inputs"),
-    "all": ("*",),
-    "none": (),
-}
-
-
-def validate_log_layers(log_layers: LogLayers, measured: Iterable[tuple[str, str]]) -> None:
-    """Check a choice of layers against the name and subset of each measured metric.
-
-    >>> validate_log_layers(["tow_nn"], [("two_nn", "all")])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: expected patterns of log_layers that match a measured metric, got 'tow_nn'; ...
-    """
-    patterns = _patterns(log_layers)
-    if isinstance(log_layers, str):
-        return
-    names = [f"{metric}@{subset}" for metric, subset in measured]
-    for layer, pattern in zip(log_layers, patterns, strict=True):
-        if not any(map(pattern.match, names)):
-            raise ValueError(
-                f"expected patterns of log_layers that match a measured metric, got {layer!r}; "
-                f"measured are {', '.join(names)}"
-            )
-
-
-def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dict[str, float]:
-    """Return the values of one checkpoint by the names under which they are logged.
-
-    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part
-    before the slash is a section in W&B and TensorBoard. In a model with several stacks the stack
-    precedes the subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``.
-    ``anisotropy/mean``, ``anisotropy/min`` and ``anisotropy/max`` are taken over the blocks of a
-    stack that have a value at this step, without the embeddings, NaN if none has. Values of single
-    attention heads are in a section without them: ``attention_topic_gap_heads/layer_03_head_05``.
-    The loss on the probe and what belongs to it have their own names, ``probe/loss`` for example,
-    unless they have no value; loss, validation loss and learning rate of the training those of
-    :data:`LOGGED_SCALARS`. Other scalar rows are left out.
-
-    Args:
-        rows: of one run and one step, each of another layer, head, metric or subset.
-        log_layers: the metrics of which every layer and head is logged. "default" is anisotropy on
-            all tokens and TwoNN on these and on distinct inputs, "all" every metric; a sequence of
-            patterns names them: ``"cka_*"`` on all its subsets, ``"anisotropy@no_sink"`` on one,
-            with ``*`` for any characters. The other metrics have the first, the middle and the last
-            layer and no heads. "none" leaves out every layer.
-
-    Returns:
-        Finite values and NaN; numbers of layers and heads are padded to the width of the largest,
-        at least two digits.
-
-    Raises:
-        ValueError: ``log_layers`` is another word.
-    """
-    patterns = _patterns(log_layers)
-    numbers = ([row.layer for row in rows], [row.head for row in rows])
-    width, width_of_heads = (
-        max(2, len(str(max(filter(None, each), default=0)))) for each in numbers
-    )
-    values: dict[str, float] = {}
-    sections: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    of_blocks: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.layer is None:
-            if row.metric in (*PROBE_SCALARS, *LOGGED_SCALARS) and row.reason is None:
-                values[LOGGED_SCALARS.get(row.metric, row.metric)] = row.value
-            continue
-        subset = row.subset or ALL_TOKENS
-        section = "_".join(
-            filter(None, [row.metric, row.stack, None if subset == ALL_TOKENS else subset])
-        )
-        key = f"{section}/layer_{row.layer:0{width}d}"
-        if row.head is not None:
-            key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
-        if any(pattern.match(f"{row.metric}@{subset}") for pattern in patterns):
-            values[key] = row.value
-        if row.head is None:
-            sections[section][row.layer] = row.value
-            if metric_info(row.metric).enters_means(row.layer):
-                of_blocks[section].append(row.value)
-    for section, layers in sections.items():
-        ordered = sorted(layers)
-        for layer in (
-            (ordered[0], ordered[len(ordered) // 2], ordered[-1]) if log_layers != "none" else ()
-        ):
-            values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
-        known = [value for value in of_blocks[section] if not math.isnan(value)] or [math.nan]
-        statistics = {"mean": sum(known) / len(known), "min": min(known), "max": max(known)}
-        values |= {f"{section}/{name}": value for name, value in statistics.items()}
-    return values
-
-
-def _patterns(log_layers: LogLayers) -> list[re.Pattern[str]]:
-    """Return the patterns of METRIC@SUBSET."""
-    if isinstance(log_layers, str) and log_layers not in _EVERY_LAYER:
-        raise ValueError(
-            'expected log_layers "default", "all", "none" or a sequence of patterns such as '
-            '("two_nn", "cka_*"), '
-            f"got {log_layers!r}"
-        )
-    given = _EVERY_LAYER[log_layers] if isinstance(log_layers, str) else log_layers
-    named = (pattern if "@" in pattern else f"{pattern}@*" for pattern in given)
-    # brackets are those of a metric's settings
-    return [re.compile(translate(pattern.replace("[", "[[]"))) for pattern in named]
-
 
 # names already defined in each W&B run: defining one again adds a record to the run's file
 _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -431,7 +307,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
-    """Return a category for each metric and subset of :func:`logged_values`, as
+    """Return a category for each metric and subset of the logged values, as
     ``SummaryWriter.add_custom_scalars`` takes it: a chart of its layers, and one of mean, minimum
     and maximum; where a metric has a section on distinct inputs too, a chart of both means.
 

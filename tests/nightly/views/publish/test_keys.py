@@ -7,12 +7,8 @@ from unittest.mock import Mock
 import pytest
 from test_loggers import checkpoint
 
-from repdyn.views.publish.loggers import (
-    TensorBoardTarget,
-    layout_of,
-    logged_values,
-    validate_log_layers,
-)
+from repdyn.metrics.logged import logged_values, validate_log_layers
+from repdyn.views.publish.loggers import TensorBoardTarget, layout_of
 
 
 def layers(values, section):

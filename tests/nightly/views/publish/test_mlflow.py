@@ -8,8 +8,9 @@ from lightning.pytorch.loggers import MLFlowLogger
 from matplotlib.figure import Figure
 from synthetic_runs import fill, make_rows
 
+from repdyn.metrics.logged import logged_values
 from repdyn.views.publish.export import export_store
-from repdyn.views.publish.loggers import logged_values, named_figures, target_of
+from repdyn.views.publish.loggers import named_figures, target_of
 
 mlflow = pytest.importorskip("mlflow")
 
