@@ -109,7 +109,7 @@ class HuggingFaceTracker(TrainerCallback):
         """Return what is measured, and where its rows go once a training has begun."""
         place = f", store {self.store.location!r}" if self.store is not None else ""
         return (
-            f"{type(self).__name__}({', '.join(map(str, self.options.metrics))}; "
+            f"{HuggingFaceTracker.__name__}({', '.join(map(str, self.options.metrics))}; "
             f"{self._schedule.schedule!r}{place})"
         )
 
@@ -176,7 +176,7 @@ class HuggingFaceTracker(TrainerCallback):
             unwrapped(others["model"]),
             # called so before version 4.46 of transformers
             others.get("processing_class") or others.get("tokenizer"),
-            tracker=type(self).__name__,
+            tracker=HuggingFaceTracker.__name__,
             is_silent=not state.is_world_process_zero,
         )
 

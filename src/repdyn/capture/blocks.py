@@ -50,8 +50,8 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
         layers: name pattern, ``*`` standing for one part of a dotted name ("model.layers.*"), or
             several patterns: one stack. Patterns by name of the stack, ``{"encoder":
             "encoder.layers.*", "decoder": "decoder.layers.*"}``: several. None takes both stacks of
-            a Hugging Face encoder-decoder, and in any other model the outermost list of modules
-            that holds most of the parameters.
+            a Hugging Face encoder-decoder or of a ``nn.Transformer``, and in any other model the
+            outermost list of modules that holds most of the parameters.
 
     Raises:
         ValueError: a pattern matches nothing, a block is in two stacks, no list of blocks exists,
@@ -218,10 +218,13 @@ def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
-    """Return the halves of a Hugging Face encoder-decoder by name, the decoder of one with a text
-    part, or all.
+    """Return the halves of an encoder-decoder of Hugging Face or of torch by name, the decoder of
+    one with a text part, or all.
     """
     whole: Any = hugging_face_model(model)
+    of_torch = [module for module in model.modules() if isinstance(module, nn.Transformer)]
+    if whole is None and len(of_torch) == 1:
+        return {"encoder": of_torch[0].encoder, "decoder": of_torch[0].decoder}
     config = getattr(whole, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         halves: dict[str | None, nn.Module] = {
@@ -255,7 +258,8 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
         raise ValueError(
             "expected a model built of a list of blocks that have parts (nn.ModuleList), found "
             "none in "
-            f'{type(model).__name__}; name the modules to measure, for example layers="{example}"'
+            f'{type(model).__name__}; name the modules to measure, for example layers="{example}", '
+            "or, of a network without positions, give its embeddings to repdyn.torchmetrics"
         )
     rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
     if len(rivals) > 1:

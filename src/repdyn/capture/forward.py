@@ -24,6 +24,8 @@ from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_sta
 
 T = TypeVar("T")
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
+TARGETS = frozenset({"decoder_input", "target", "target_ids", "targets", "tgt", "trg"})
+"""Names of a second sequence of tokens, by which a forward without a default asks for it."""
 
 
 def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
@@ -31,7 +33,8 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     takes them.
 
     The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and,
-    where it takes one, ``decoder_attention_mask``. Without ``logits``, it computes those of the
+    where it takes one, ``decoder_attention_mask``; so do targets that a forward requires
+    (:data:`TARGETS`). Without ``logits``, it computes those of the
     last position alone, where it can.
     """
     parameters = parameters_of(model)
@@ -54,6 +57,7 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
         offered["token_type_ids"] = torch.zeros_like(ids)
     if "position_ids" in required:
         offered["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
+    offered |= dict.fromkeys(required & TARGETS, ids)
     if "decoder_input_ids" in parameters:
         offered |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
     arguments = {

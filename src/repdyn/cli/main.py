@@ -27,6 +27,7 @@ from repdyn.utils.printing import Lossy
 from repdyn.utils.redaction import redacted
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_FOR_HELP = ([], ["-h"], ["--help"])
 _MISTAKES = (
     CycloptsError,
     ValueError,
@@ -36,7 +37,7 @@ _MISTAKES = (
     IsADirectoryError,
 )
 _COMMANDS = {
-    "Measure": (measure.sweep, measure.audit, measure.reproduce),
+    "Measure": (measure.attach, measure.sweep, measure.audit, measure.reproduce),
     "See": (
         show.report,
         show.watch,
@@ -59,6 +60,7 @@ STUDIES = {
 needed.
 """
 _EXAMPLES = """Examples:
+  repdyn attach train.py --lr 1e-3      run a training script, tracked
   repdyn sweep gpt2                     measure a published model
   repdyn report RUN --open              what a run's store contains, as a page
   repdyn watch runs                     all runs in the browser, live
@@ -80,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: with the status, unless it is 0.
     """
+    if arguments is None and sys.argv[1:2] == ["attach"] and sys.argv[2:3] not in _FOR_HELP:
+        # a script's streams, errors and exit status are its own
+        return measure.attach(*sys.argv[2:])
     if arguments is None:
         # a full or closed standard error neither ends a command nor changes its status
         stderr: Any = Lossy(sys.stderr or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

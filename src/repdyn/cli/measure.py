@@ -174,6 +174,32 @@ def _list_suites(json: bool) -> int:
     return 0
 
 
+def attach(
+    script: Annotated[str, Parameter(name="SCRIPT")],
+    /,
+    *arguments: Annotated[str, Parameter(name="ARGUMENTS", allow_leading_hyphen=True)],
+) -> None:
+    """Run a training script as it is, with the tracker in every Trainer of Lightning or of
+    transformers.
+
+    The probe is taken from the trainer's held-out data, and rows go to the folder repdyn in that of
+    the trainer, unless REPDYN_PROBE, REPDYN_SCHEDULE, REPDYN_METRICS, REPDYN_LAYERS or REPDYN_STORE
+    say otherwise.
+
+    Args:
+        script: The script, or -m and the name of a module.
+        arguments: Whatever the script takes.
+
+    Examples:
+      repdyn attach run_clm.py --model_name_or_path gpt2 --train_file a.txt
+      REPDYN_SCHEDULE=100 repdyn attach -m trl.scripts.sft --config sft.yaml
+      torchrun --nproc-per-node 2 -m repdyn attach run_clm.py ...
+    """
+    from repdyn.callbacks.from_environment import run_script
+
+    run_script([script, *arguments])
+
+
 def audit(
     names: Annotated[list[str], Parameter(name="NAME")],
     /,

@@ -263,11 +263,6 @@ def test_two_stacks_of_ones_own():
     torch.manual_seed(0)
     model = Translator()
     probe = Probe.from_tokens(random_tokens(10, 9, VOCABULARY), max_vectors=56)
-    with pytest.raises(
-        ValueError,
-        match=r"layers={'transformer.decoder.layers': 'transformer.decoder.layers.\*', 'trans",
-    ):
-        measure(model, probe)
     layers = {"encoder": "transformer.encoder.layers.*", "decoder": "transformer.decoder.layers.*"}
     rows = measure(model, probe, ["anisotropy"], layers).rows
     told = {(row.stack, row.layer, row.depth, row.causal) for row in rows}
@@ -276,3 +271,25 @@ def test_two_stacks_of_ones_own():
     assert {row.layers for row in rows} == {
         '{"decoder": ["transformer.decoder.layers.*"], "encoder": ["transformer.encoder.layers.*"]}'
     }
+    # neither is larger than the other, and both are found
+    found = measure(model, probe, ["anisotropy"]).rows
+    assert {(row.stack, row.layer): row.value for row in found} == {
+        (row.stack, row.layer): row.value for row in rows
+    }
+
+
+class WithTarget(Translator):
+    def forward(self, tokens, tgt):
+        return self.transformer(self.embedding(tokens), self.embedding(tgt))
+
+
+def test_required_targets_are_the_tokens():
+    """As in Lightning's own example, whose forward cannot be called with one argument."""
+    torch.manual_seed(0)
+    probe = Probe.from_tokens(random_tokens(10, 9, VOCABULARY), max_vectors=56)
+    model = WithTarget()
+    expected = measure(model, probe, forward=lambda m, batch: m(batch.input_ids, batch.input_ids))
+    found = measure(model, probe)
+    assert [row.value for row in found.rows if row.metric == "anisotropy"] == [
+        row.value for row in expected.rows if row.metric == "anisotropy"
+    ]

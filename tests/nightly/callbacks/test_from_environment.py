@@ -63,8 +63,12 @@ def trained(tmp_path: Path) -> Trainer:
     return trainer
 
 
-def test_nothing_is_attached_without_the_variable(entry_point, tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("REPDYN_PROBE", raising=False)
+@pytest.mark.parametrize("variables", [{}, {"REPDYN": "0", "REPDYN_PROBE": "a file"}], ids=str)
+def test_nothing_is_attached_unasked(entry_point, tmp_path, monkeypatch, variables) -> None:
+    for name in ("REPDYN", "REPDYN_PROBE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     assert lightning_callbacks() == []
     trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False)
     assert not any(isinstance(each, RepresentationDynamics) for each in trainer.callbacks)
@@ -84,6 +88,71 @@ def test_an_unchanged_script_is_tracked(
     assert {"anisotropy", "effective_rank_of_variance[centred=false]"} <= set(frame["metric"])
 
 
+def test_one_variable_is_enough(entry_point, tmp_path, monkeypatch, without_figures) -> None:
+    """The probe is taken from the data of the training."""
+    monkeypatch.setenv("REPDYN", "1")
+    monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
+    trained(tmp_path)
+    assert open_store(tmp_path / "store").runs()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("REPDYN_LAYERS", "blocks.* other.*", {"layers": ["blocks.*", "other.*"]}),
+        ("REPDYN_METRICS", "all", {"metrics": "all"}),
+    ],
+)
+def test_settings_are_read_without_a_probe(monkeypatch, name, value, expected) -> None:
+    monkeypatch.delenv("REPDYN_PROBE", raising=False)
+    monkeypatch.setenv("REPDYN", "1")
+    monkeypatch.setenv(name, value)
+    assert settings_of_environment() == expected
+
+
+def test_another_value_of_the_switch_is_an_error(monkeypatch) -> None:
+    """A file there would be taken for a switch that is on, and its probe left out."""
+    monkeypatch.setenv("REPDYN", "probe.safetensors")
+    with pytest.raises(ValueError, match="REPDYN_PROBE"):
+        settings_of_environment()
+
+
+ATTACHED = """
+import sys
+import transformers
+from small import random_tokens
+from jobs import tiny_language_model
+
+rows = [{"input_ids": row, "labels": row} for row in random_tokens(16, 12)]
+for name in ("first", "second"):
+    arguments = transformers.TrainingArguments(name, max_steps=2, report_to="none", use_cpu=True)
+    transformers.Trainer(tiny_language_model().model, arguments, train_dataset=rows).train()
+print(sys.argv, __name__)
+raise ValueError("of the script")
+"""
+
+
+@pytest.mark.process
+def test_a_script_runs_attached_as_python_runs_it(tmp_path):
+    """With its arguments and its own errors, in full; and each of its trainers has a tracker."""
+    (tmp_path / "script.py").write_text(ATTACHED)
+    environment = os.environ | {
+        "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}",
+        "REPDYN_SCHEDULE": "1",
+    }
+    command = [sys.executable, "-m", "repdyn", "attach", "script.py", "--lr", "--help"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert "['script.py', '--lr', '--help'] __main__" in done.stdout
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ValueError: of the script")
+    assert "Traceback" in done.stderr
+    for name in ("first", "second"):
+        steps = open_store(tmp_path / name / "repdyn").to_pandas()["step"]
+        assert sorted(steps.unique()) == [0, 1, 2]
+
+
 def test_a_script_with_a_trainer_of_transformers_is_tracked(
     saved, tmp_path, monkeypatch, without_figures
 ) -> None:
@@ -101,7 +170,8 @@ def test_a_script_with_a_trainer_of_transformers_is_tracked(
 
 
 def test_without_the_variable_a_trainer_of_transformers_gets_no_callback(monkeypatch) -> None:
-    monkeypatch.delenv("REPDYN_PROBE", raising=False)
+    for name in ("REPDYN", "REPDYN_PROBE"):
+        monkeypatch.delenv(name, raising=False)
     assert hugging_face_callbacks() == []
 
 
