@@ -160,11 +160,12 @@ def make_rows(
     ),
     dimension: Callable[[int, float], float] = dimension_at,
     distinct: Callable[[int, float], float] | None = None,
+    without_repeats: str = "distinct_inputs",
     noise: float = 0.01,
     loss: bool = True,
     **given: Any,
 ) -> list[Row]:
-    """All rows of one run, on distinct inputs too where they have a curve.
+    """All rows of one run, without repeats too where they have a curve.
 
     Each value has a standard deviation of ``noise`` times itself and no
     noise added.
@@ -175,7 +176,7 @@ def make_rows(
         ("two_nn", "all", dimension),
     ]
     if distinct is not None:
-        curves.append(("two_nn", "distinct_inputs", distinct))
+        curves.append(("two_nn", without_repeats, distinct))
     rows = []
     for step in steps:
         for layer in range(n_blocks + 1):

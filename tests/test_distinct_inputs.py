@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from small import random_tokens
+from small import HandWritten, random_tokens
 
+import repdyn
 from repdyn import Probe, measure
 from repdyn.kernels import Cloud, same_label_fraction, two_nn
-from repdyn.probe.distinct import draw, too_few
+from repdyn.metrics import resolve
+from repdyn.probe.distinct import MOST_VECTORS, draw, evenly, too_few
 
 
 def naive_fraction(points: torch.Tensor, groups: torch.Tensor, labels: torch.Tensor) -> float:
@@ -100,6 +103,89 @@ def test_too_few_distinct_inputs_have_no_value(hand_written):
     assert frame["reason"].str.contains("9 distinct tokens, at least 256").all()
     assert too_few("distinct_inputs", n_vectors=511, batch_vectors=4096) is not None
     assert too_few("distinct_inputs", n_vectors=512, batch_vectors=4096) is None
+
+
+def probe_of_vocabulary(n_tokens: int) -> Probe:
+    """Return a probe of 1,024 vectors whose text has nearly as many distinct tokens as given."""
+    tokens = random_tokens(128, 32, vocabulary=n_tokens)
+    return Probe.from_tokens(tokens, max_vectors=1024)
+
+
+def measured_on(probe: Probe, *metrics: str) -> list[str]:
+    return [f"{metric.name}@{subset}" for metric, subset in resolve(metrics, probe)]
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "chosen"),
+    [
+        pytest.param(200, "distinct_inputs", id="bytes"),
+        pytest.param(500, "distinct_inputs", id="not quite 512"),
+        pytest.param(800, "types", id="a vocabulary"),
+    ],
+)
+def test_the_cloud_beside_all_vectors_is_chosen_by_the_probe(n_tokens, chosen):
+    """Rotary models of a real vocabulary are measured on distinct inputs, bytes on too few types,
+    or a metric that was asked for by name on another cloud than it names.
+    """
+    probe = probe_of_vocabulary(n_tokens)
+    assert measured_on(probe, "two_nn") == ["two_nn@all", f"two_nn@{chosen}"]
+    assert measured_on(probe, "gride_4@distinct") == [f"gride_4@{chosen}"]
+    named = ["two_nn@types", "two_nn@distinct_inputs"]
+    assert measured_on(probe, *named) == named
+    both = ["two_nn@all", *named]
+    assert [f"two_nn@{subset}" for _, subset in resolve(["two_nn"])] == both
+
+
+def test_images_are_measured_on_all_vectors_alone():
+    """A probe without tokens is asked for types."""
+    probe = Probe.from_inputs([torch.zeros(6, 3, 8, 8)], max_vectors=6, vectors_per_input=1)
+    assert measured_on(probe, "two_nn") == ["two_nn@all"]
+
+
+def test_live_and_offline_are_measured_on_the_same_vectors(tmp_path, without_figures):
+    """A probe that is read again chooses another cloud or other vectors, and a sweep does not
+    continue the curve of its run.
+    """
+    model = HandWritten(vocabulary=800)
+    probe = probe_of_vocabulary(800)
+    probe.save(tmp_path / "probe.safetensors")
+    with repdyn.Tracker(model, probe, 1, store=tmp_path / "live", report=False) as tracker:
+        tracker.step()
+    live = repdyn.open_store(tmp_path / "live").to_pandas().query("layer >= 0 and step == 1")
+    read = Probe.load(tmp_path / "probe.safetensors")
+    offline = measure(model, read).to_pandas()
+    assert set(live.query("metric == 'two_nn'")["subset"]) == {"all", "types"}
+    columns = ["layer", "metric", "subset", "n_vectors", "value", "same_token_fraction"]
+    order = ["metric", "subset", "layer"]
+    pd.testing.assert_frame_equal(
+        *(
+            frame[columns].astype({"metric": str, "subset": str}).sort_values(order, ignore_index=1)
+            for frame in (live, offline)
+        ),
+        check_dtype=False,
+        check_exact=True,
+    )
+
+
+def test_types_are_drawn_once_and_evenly():
+    """Each step draws other types, or the most frequent ones alone are kept."""
+    rng = np.random.RandomState(0)
+    tokens = np.minimum(rng.zipf(1.2, (512, 80)), 60_000)
+    probe = Probe.from_tokens(tokens)
+    sample = probe.sample("types")
+    assert sample.shape == (1, MOST_VECTORS)
+    again = Probe.from_tokens(tokens)
+    assert np.array_equal(again.sample("types"), sample)
+    # rare tokens are as likely as frequent ones among the kept, and come later among the drawn
+    drawn = np.arange(4096)
+    kept = evenly(drawn, 2048, seed=0)
+    assert (np.diff(kept) > 0).all()
+    assert abs((kept < 2048).sum() - 1024) < 100
+    kept_ids = np.bincount(probe.tokens.numpy()[sample[0]], minlength=60_001)
+    assert kept_ids.max() == 1
+    frequent = np.bincount(tokens.ravel(), minlength=60_001) >= 20
+    n_frequent = int(frequent.sum())
+    assert (kept_ids > 0)[frequent].sum() < 0.8 * n_frequent
 
 
 def test_columns_say_what_the_nearest_neighbour_is(hand_written):

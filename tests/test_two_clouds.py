@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from judged_runs import NOT_SHOWN, SHOWN, judged
@@ -17,13 +18,13 @@ from test_terminal import lines_of, printed
 import repdyn
 from repdyn.metrics.logged import logged_values
 from repdyn.views import plots
+from repdyn.views.alerts import RULES, AlertEvaluator, Rule, find_alerts
 from repdyn.views.figures.run import all_figures
 from repdyn.views.judging import comparison_statements, stacks_of_run
-from repdyn.views.publish.loggers import BOTH_CLOUDS, WandbTarget, layout_of
+from repdyn.views.publish.loggers import WandbTarget, layout_of
 from repdyn.views.publish.results import log_pictures
 from repdyn.views.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.views.tables.findings import findings
-from repdyn.views.tables.frames import CLOUDS
 from repdyn.views.watch.index import Index
 
 
@@ -44,6 +45,13 @@ class Recording(WandbTarget):
         """Nothing is sent."""
 
 
+TITLES = {
+    "types": "one vector of each distinct token",
+    "distinct_inputs": "one vector of each distinct input",
+}
+SHORT = {"types": "distinct tokens", "distinct_inputs": "distinct inputs"}
+of_each_cloud = pytest.mark.parametrize("cloud", list(TITLES))
+"""The subset that stands beside all vectors, whichever it is."""
 PAGE = (Path(__file__).parents[1] / "docs" / "neighbours.md").read_text()
 STEPS = tuple(range(0, 240, 10))
 
@@ -62,6 +70,7 @@ def clouds(
     steps=STEPS,
     reason=None,
     n_layers=5,
+    cloud="distinct_inputs",
     **more,
 ):
     """Return rows of some layers; each curve is a function of step and layer, with 0.9 or none of
@@ -69,8 +78,8 @@ def clouds(
     rows = []
     for step in steps:
         for layer in range(n_layers):
-            for subset, curve in (("all", on_all), ("distinct_inputs", on_distinct)):
-                if curve is None and not (subset == "distinct_inputs" and reason):
+            for subset, curve in (("all", on_all), (cloud, on_distinct)):
+                if curve is None and not (subset == cloud and reason):
                     continue
                 fields = {"value": float("nan"), "std": float("nan"), "reason": reason}
                 if curve is not None:
@@ -173,17 +182,20 @@ def test_a_course_that_both_curves_have_is_claimed():
     assert "alone" not in both.sentence
 
 
+@of_each_cloud
 @pytest.mark.parametrize(
-    ("on_all", "on_distinct", "subset", "ends"),
+    ("on_all", "on_distinct", "has_all", "ends"),
     [
-        pytest.param(rising, falling, "all", (4.05, 9.8, 22.05, 10.55), id="opposite"),
-        pytest.param(rising, level, "all", (4.05, 9.8, 9.05, 9.05), id="only all"),
-        pytest.param(level, rising, "distinct_inputs", (9.05, 9.05, 4.05, 9.8), id="only distinct"),
+        pytest.param(rising, falling, True, (4.05, 9.8, 22.05, 10.55), id="opposite"),
+        pytest.param(rising, level, True, (4.05, 9.8, 9.05, 9.05), id="only all"),
+        pytest.param(level, rising, False, (9.05, 9.05, 4.05, 9.8), id="only distinct"),
     ],
 )
-def test_a_course_of_one_curve_is_not_claimed(on_all, on_distinct, subset, ends):
+def test_a_course_of_one_curve_is_not_claimed(on_all, on_distinct, has_all, ends, cloud):
     """A rise of all vectors is told as that of the layer."""
-    statement = course(clouds(on_all, on_distinct))
+    statement = course(clouds(on_all, on_distinct, cloud=cloud))
+    subset = "all" if has_all else cloud
+    assert SHORT[cloud] in statement.sentence
     assert (statement.severity, statement.kind, statement.subset) == (
         "watch",
         "clouds differ",
@@ -269,6 +281,7 @@ def test_a_layer_that_stands_out_on_both_curves_is_claimed():
 PEAKS = {0: 10, 1000: 20, 2000: 16, 4000: 12}
 
 
+@of_each_cloud
 @pytest.mark.parametrize(
     ("distinct", "verdict"),
     [
@@ -276,45 +289,55 @@ PEAKS = {0: 10, 1000: 20, 2000: 16, 4000: 12}
         pytest.param({0: 26, 1000: 14, 2000: 11, 4000: 9}, NOT_SHOWN, id="only all"),
     ],
 )
-def test_the_published_dimension_is_judged_on_both_clouds(run, distinct, verdict):
+def test_the_published_dimension_is_judged_on_both_clouds(run, distinct, verdict, cloud):
     """A verdict on all vectors stands for the layer, or does not say which vectors it judges."""
-    frame = course_of(run, "dimension", PEAKS, distinct=lambda step, depth: distinct[step])
-    on_all, on_distinct = (judged(frame, "dimension", subset) for subset in CLOUDS)
+    frame = course_of(
+        run,
+        "dimension",
+        PEAKS,
+        distinct=lambda step, depth: distinct[step],
+        without_repeats=cloud,
+    )
+    on_all, on_distinct = (judged(frame, "dimension", subset) for subset in ("all", cloud))
     assert (on_all.verdict, on_distinct.verdict) == (SHOWN, verdict)
     assert "all vectors" in on_all.sentence
-    assert "distinct inputs" in on_distinct.sentence
+    assert SHORT[cloud] in on_distinct.sentence
     assert len(findings(frame)) == 8
     assert len(findings(course_of(run, "dimension", PEAKS))) == 7
 
 
-def test_the_summary_has_both_dimensions_first(run):
+@of_each_cloud
+def test_the_summary_has_both_dimensions_first(run, cloud):
     """Distinct inputs are named among what was also measured, without their numbers."""
-    text = printed(run(distinct=lambda step, depth: 26 - step / 32))
+    text = printed(run(distinct=lambda step, depth: 26 - step / 32, without_repeats=cloud))
     headings = next(line for line in text.splitlines() if "two_nn" in line).split()
-    assert headings == ["two_nn,", "all", "two_nn,", "distinct_inputs", "anisotropy,", "all"]
+    assert headings == ["two_nn,", "all", "two_nn,", cloud, "anisotropy,", "all"]
     assert max(map(len, text.splitlines())) <= 80
     assert " 26.0 26.0 10.0 " in text
     assert "also measured: anisotropy (no_sink)" in text
 
 
-def test_a_comparison_has_both_dimensions(published, frame_of):
+@of_each_cloud
+def test_a_comparison_has_both_dimensions(published, frame_of, cloud):
     """Runs are compared by all vectors alone, or the columns of runs without the others move."""
-    both = published("lab/a", steps=(0, 8), distinct=lambda step, depth: 26)
+    more = {"distinct": lambda step, depth: 26, "without_repeats": cloud}
+    both = published("lab/a", steps=(0, 8), **more)
     lines = lines_of(frame_of(both, published("lab/b", steps=(0, 8))))
     of_both, of_one = (line.split() for line in lines[2:4])
     assert of_both[7:9] == ["9.80", "26.0"]
     assert of_one[7:9] == ["9.80", "-"]
     assert (of_both[9:].count("?"), of_one[9:].count("?")) == (4, 3)
     assert max(map(len, lines)) <= 100
-    assert "di     one vector of each distinct input (distinct_inputs)" in lines
+    assert f"di     {TITLES[cloud]} ({cloud})" in lines
 
 
-def test_figures_have_both_clouds_on_one_scale_under_their_names(run):
+@of_each_cloud
+def test_figures_have_both_clouds_on_one_scale_under_their_names(run, cloud):
     """A stranger cannot tell the curves apart, or each has a scale of its own."""
-    frame = run(distinct=lambda step, depth: 26 - step / 32)
+    frame = run(distinct=lambda step, depth: 26 - step / 32, without_repeats=cloud)
     (described,) = stacks_of_run(frame)
     figures = all_figures(described)
-    names = ["all vectors", "one vector of each distinct input"]
+    names = ["all vectors", TITLES[cloud]]
     means = figures["mean_over_layers"].axes[0]
     assert (legend := means.get_legend()) is not None
     assert [text.get_text() for text in legend.get_texts()] == names
@@ -322,41 +345,49 @@ def test_figures_have_both_clouds_on_one_scale_under_their_names(run):
     profiles = figures["profile_two_nn"].axes
     assert [axes.get_title(loc="left") for axes in profiles] == names
     assert len({axes.get_ylim() for axes in profiles}) == 1
-    maps = [figures[f"heatmap_two_nn_{subset}"].axes[0].images[0].get_clim() for subset in CLOUDS]
+    maps = [
+        figures[f"heatmap_two_nn_{subset}"].axes[0].images[0].get_clim()
+        for subset in ("all", cloud)
+    ]
     assert maps[0] == maps[1]
 
 
-def test_loggers_get_every_layer_of_both_clouds(run):
+@of_each_cloud
+def test_loggers_get_every_layer_of_both_clouds(run, cloud):
     """Distinct inputs have three layers where all vectors have all of them."""
-    rows = make_rows(steps=(0,), distinct=lambda step, depth: 26 - depth)
+    rows = make_rows(steps=(0,), distinct=lambda step, depth: 26 - depth, without_repeats=cloud)
     values = logged_values(rows)
-    assert sum(name.startswith("two_nn_distinct_inputs/layer_") for name in values) == 7
+    assert sum(name.startswith(f"two_nn_{cloud}/layer_") for name in values) == 7
     charts = layout_of(values)["two_nn"]
-    assert ["Multiline", ["^two_nn(_distinct_inputs)?/mean$"]] in charts.values()
+    assert ["Multiline", [f"^two_nn(_{cloud})?/mean$"]] in charts.values()
     target = Recording()
     target.log_values(values, 0)
-    assert target.charts["two_nn_over_depth"].keys() == set(BOTH_CLOUDS)
-    assert "two_nn_distinct_inputs_over_depth" not in target.charts
+    assert target.charts["two_nn_over_depth"].keys() == {"all vectors", TITLES[cloud]}
+    assert f"two_nn_{cloud}_over_depth" not in target.charts
     assert len(target.charts["anisotropy_over_depth"]) == 1
 
 
-def test_a_run_has_a_chart_of_both_means(run):
+@of_each_cloud
+def test_a_run_has_a_chart_of_both_means(run, cloud):
     """The means are drawn in two charts, or steps of one are given to the other."""
-    frame = run(distinct=lambda step, depth: 26 - step / 32 if step > 2 else float("nan"))
+    late = lambda step, depth: 26 - step / 32 if step > 2 else float("nan")  # noqa: E731
+    frame = run(distinct=late, without_repeats=cloud)
     target = Recording()
     (described,) = stacks_of_run(frame)
     log_pictures(described, {}, target)
     lines = target.charts["two_nn_means"]
-    assert lines.keys() == set(BOTH_CLOUDS)
-    assert lines[BOTH_CLOUDS[1]] == [26 - step / 32 for step in LOG_STEPS if step > 2]
-    assert len(lines[BOTH_CLOUDS[0]]) == len(LOG_STEPS) - 3
+    assert lines.keys() == {"all vectors", TITLES[cloud]}
+    assert lines[TITLES[cloud]] == [26 - step / 32 for step in LOG_STEPS if step > 2]
+    assert len(lines["all vectors"]) == len(LOG_STEPS) - 3
 
 
-def test_the_report_draws_both_clouds_in_its_charts(run):
+@of_each_cloud
+def test_the_report_draws_both_clouds_in_its_charts(run, cloud):
     """The page shows one cloud, or gives a line of the other no name or no values."""
-    (described,) = stacks_of_run(run(distinct=lambda step, depth: 26 - step / 32))
-    names = {"all vectors", "one vector of each<br>distinct input"}
-    others = {"all": "distinct_inputs", "distinct_inputs": "all"}
+    frame = run(distinct=lambda step, depth: 26 - step / 32, without_repeats=cloud)
+    (described,) = stacks_of_run(frame)
+    names = {"all vectors", TITLES[cloud].replace("each ", "each<br>")}
+    others = {"all": cloud, cloud: "all"}
     for subset, other in others.items():
         series = described.series["two_nn", subset]
         named = [
@@ -372,14 +403,15 @@ def test_the_report_draws_both_clouds_in_its_charts(run):
         assert colours[:7] == colours[7:]
         title = course_plot(described, series)["layout"]["annotations"][1]["text"]
         assert "all vectors (" in title
-        assert "one vector of each distinct input (" in title
+        assert f"{TITLES[cloud]} (" in title
     anisotropy = described.series["anisotropy", "all"]
     assert len(layers_plot(described, anisotropy)["data"]) == 7
 
 
-def test_a_played_profile_moves_both_clouds(run, tmp_path):
+@of_each_cloud
+def test_a_played_profile_moves_both_clouds(run, tmp_path, cloud):
     """The dashed line stays at the last step while the other one is played."""
-    rows = make_rows(distinct=lambda step, depth: 26 - step / 32)
+    rows = make_rows(distinct=lambda step, depth: 26 - step / 32, without_repeats=cloud)
     figure: Any = plots.profile(fill(tmp_path / "store", rows), "two_nn")
     beside = next(n for n, trace in enumerate(figure.data) if trace.line.dash == "dash")
     for frame in figure.frames:
@@ -388,30 +420,33 @@ def test_a_played_profile_moves_both_clouds(run, tmp_path):
         assert set(frame.data[-1].y) == {26 - step / 32}
     at_step: Any = plots.profile(fill(tmp_path / "store", rows), "two_nn", step=8)
     named = [trace.name for trace in at_step.data if trace.showlegend]
-    assert named == ["one vector of each<br>distinct input", "all vectors"]
+    assert named == [TITLES[cloud].replace("each ", "each<br>"), "all vectors"]
 
 
-def test_the_table_of_runs_has_both_dimensions(tmp_path):
+@of_each_cloud
+def test_the_table_of_runs_has_both_dimensions(tmp_path, cloud):
     """The browser's table shows the dimension of all vectors alone."""
-    fill(tmp_path / "store", make_rows(distinct=lambda step, depth: 26 - step / 32))
+    rows = make_rows(distinct=lambda step, depth: 26 - step / 32, without_repeats=cloud)
+    fill(tmp_path / "store", rows)
     index = Index([tmp_path], interval=0)
     while index.poll(10):
         pass
     (summary,) = index.summaries.values()
-    assert summary["two_nn_on_distinct_inputs"] == 10
+    assert summary["two_nn_without_repeats"] == [10, f"on {SHORT[cloud]}"]
     assert summary["two_nn"] == pytest.approx(10, abs=3)
 
 
+@of_each_cloud
 @pytest.mark.parametrize(
-    ("distinct", "kind", "subset", "dimension"),
+    ("distinct", "kind", "has_all", "dimension"),
     [
-        pytest.param((16, 24), "difference", "all", (8, 12), id="both"),
-        pytest.param((24, 16), "clouds differ", "all", (8, 12), id="opposite"),
-        pytest.param((16, 16), "clouds differ", "all", (8, 12), id="only all"),
-        pytest.param((16, 24), "clouds differ", "distinct_inputs", (8, 8), id="only distinct"),
+        pytest.param((16, 24), "difference", True, (8, 12), id="both"),
+        pytest.param((24, 16), "clouds differ", True, (8, 12), id="opposite"),
+        pytest.param((16, 16), "clouds differ", True, (8, 12), id="only all"),
+        pytest.param((16, 24), "clouds differ", False, (8, 8), id="only distinct"),
     ],
 )
-def test_runs_differ_in_the_dimension_if_both_clouds_do(distinct, kind, subset, dimension):
+def test_runs_differ_in_the_dimension_if_both_clouds_do(distinct, kind, has_all, dimension, cloud):
     """A difference of all vectors is told as that of the layers."""
     rows = [
         row
@@ -421,12 +456,18 @@ def test_runs_differ_in_the_dimension_if_both_clouds_do(distinct, kind, subset, 
             steps=(0, 8),
             dimension=lambda *_, low=low: low,
             distinct=lambda *_, high=high: high,
+            without_repeats=cloud,
         )
     ]
     told = comparison_statements(measured_runs(to_frame(rows)), [])
     (statement,) = [each for each in told if each.metric == "two_nn"]
-    assert (statement.severity, statement.kind, statement.subset) == ("note", kind, subset)
+    assert (statement.severity, statement.kind, statement.subset) == (
+        "note",
+        kind,
+        "all" if has_all else cloud,
+    )
     assert statement.steps == (0, 8)
+    assert SHORT[cloud] in statement.sentence
     assert ("alone" in statement.sentence) == (kind == "clouds differ")
 
 
@@ -443,8 +484,106 @@ def test_means_of_both_clouds_are_over_the_same_layers(run):
     assert numbers(differing, "distinct_first", "distinct_last") == (10, 10)
     target = Recording()
     log_pictures(described, {}, target)
-    assert set(target.charts["two_nn_means"][BOTH_CLOUDS[1]]) == {10}
+    assert set(target.charts["two_nn_means"][TITLES["distinct_inputs"]]) == {10}
     drawn: Any = all_figures(described)["mean_over_layers"].axes[0].lines[1]
     assert set(drawn.get_ydata()) == {10}
     course = course_plot(described, described.series["two_nn", "all"])["data"]
     assert set(next(line for line in course if line["line"]["dash"] == "dash")["y"]) == {10}
+
+
+def alerts_of(on_all, on_distinct, cloud="types", rules=RULES, **more):
+    rows = clouds(on_all, on_distinct, cloud=cloud, steps=range(0, 90, 10), **more)
+    return [
+        (alert.rule, alert.step, alert.subset, alert.layer)
+        for alert in find_alerts(to_frame(rows), rules)
+    ]
+
+
+def halved_at_80(step, layer):
+    return 4.0 if step == 80 and layer == 3 else 9.0 + 0.01 * step
+
+
+def steady(step, layer):
+    return 20.0 + 0.01 * step + 0.1 * layer
+
+
+@of_each_cloud
+def test_no_alarm_is_made_by_the_repeated_token_alone(cloud):
+    """A dimension of all vectors that halves, jumps or is lost stops a training in which nothing
+    happened to the layer.
+    """
+    assert alerts_of(halved_at_80, steady, cloud) == []
+    jumping = lambda step, layer: 30.0 if step == 80 else 9.0 + 0.01 * step  # noqa: E731
+    assert alerts_of(jumping, steady, cloud) == []
+    assert alerts_of(jumping, None) == [("profile jumps", 80, "all", None)]
+
+
+@of_each_cloud
+def test_an_alarm_of_both_clouds_is_raised_on_each(cloud):
+    """What happened to the layer is hidden with what repeats made."""
+    twice = lambda step, layer: 2 * halved_at_80(step, layer)  # noqa: E731
+    assert alerts_of(halved_at_80, twice, cloud) == [
+        ("dimension halved", 80, subset, 3) for subset in sorted(["all", cloud])
+    ]
+    assert alerts_of(steady, twice, cloud) == [("dimension halved", 80, cloud, 3)]
+
+
+def test_an_alarm_stays_where_the_other_cloud_tells_nothing():
+    """A value that is not there counts as one that did not change."""
+    reason = "the text has 118 distinct tokens, at least 512 needed"
+    only_all = [("dimension halved", 80, "all", 3)]
+    assert alerts_of(halved_at_80, None, reason=reason) == only_all
+    late = lambda step, layer: 20.0 if step == 80 else float("nan")  # noqa: E731
+    assert alerts_of(halved_at_80, late, rules=RULES[1:2]) == only_all
+
+
+def test_a_rule_on_a_subset_is_judged_as_it_was_given():
+    """A rule that names all vectors waits for another subset."""
+    rule = Rule(name="mine", when="falls", bound=0.5, metrics=("two_nn",), subsets=("all",))
+    assert alerts_of(halved_at_80, steady, rules=[rule]) == [("mine", 80, "all", 3)]
+
+
+def test_alerts_of_a_training_are_those_of_its_store():
+    """A live evaluation, step by step, sees one cloud of a step without the other."""
+    rows = clouds(halved_at_80, steady, cloud="types", steps=range(0, 90, 10))
+    evaluator = AlertEvaluator()
+    live = [
+        alert
+        for step in range(0, 90, 10)
+        for alert in evaluator.update([row for row in rows if row.step == step])
+    ]
+    assert live == find_alerts(to_frame(rows)) == []
+
+
+def out_of_line(step, layer):
+    return (30.0 if step == 110 else 9.0) + 0.01 * layer + 1e-9 * step
+
+
+def test_a_step_is_out_of_line_if_both_clouds_say_so():
+    """A spike of all vectors that distinct tokens do not have is an alarm."""
+    (alone,) = [each for each in statements(clouds(out_of_line, level)) if each.steps == (110,)]
+    assert (alone.severity, alone.kind) == ("note", "clouds differ")
+    twice = lambda step, layer: 2 * out_of_line(step, layer)  # noqa: E731
+    (both,) = [each for each in statements(clouds(out_of_line, twice)) if each.steps == (110,)]
+    assert (both.severity, both.kind) == ("watch", "geometry out of line")
+
+
+@pytest.mark.parametrize(
+    ("with_loss", "kind"), [(True, "coupling"), (False, "clouds differ")], ids=["both", "only all"]
+)
+def test_a_metric_moves_with_the_loss_if_both_clouds_do(run, with_loss, kind):
+    """Repeated tokens alone follow the loss, and it is told of the layer."""
+    losses = {step: 3 + np.sin(number) for number, step in enumerate(STEPS)}
+    follows = lambda step, depth: 5 + losses[step]  # noqa: E731
+    other = follows if with_loss else lambda step, depth: 20 - 0.1 * step / 10
+    rows = make_rows(
+        steps=STEPS, dimension=follows, distinct=other, without_repeats="types", loss=False
+    )
+    rows += [
+        make_row(step=step, layer=None, metric="train/loss", subset=None, value=losses[step])
+        for step in STEPS
+    ]
+    (described,) = stacks_of_run(to_frame(rows))
+    told = [each for each in described.insights.statements if "correlation" in each.evidence]
+    assert [(each.kind, each.metric) for each in told] == [(kind, "two_nn")]
+    assert "distinct tokens" in told[0].sentence

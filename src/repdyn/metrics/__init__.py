@@ -15,6 +15,7 @@ from repdyn.metrics.registry import DEFAULT_METRICS as DEFAULT_METRICS
 from repdyn.metrics.registry import METRICS as METRICS
 from repdyn.metrics.registry import MetricLike as MetricLike
 from repdyn.metrics.registry import as_tuple as as_tuple
+from repdyn.metrics.registry import is_of_neighbours as is_of_neighbours
 from repdyn.metrics.registry import metric_info as metric_info
 from repdyn.metrics.registry import register_metric as register_metric
 from repdyn.metrics.registry import resolve as resolve

@@ -10,6 +10,7 @@ from fnmatch import translate
 from typing import TypeAlias
 
 from repdyn.metrics.registry import metric_info
+from repdyn.probe.design import DISTINCT
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_SCALARS, VALIDATION_LOSS, Row
 
 LOGGED_SCALARS = {
@@ -28,7 +29,10 @@ LogLayers: TypeAlias = str | Sequence[str]
 
 ALL_TOKENS = "all"
 _EVERY_LAYER: dict[str, tuple[str, ...]] = {
-    "default": (f"anisotropy@{ALL_TOKENS}", f"two_nn@{ALL_TOKENS}", "two_nn@distinct_inputs"),
+    "default": (
+        f"anisotropy@{ALL_TOKENS}",
+        *(f"two_nn@{subset}" for subset in (ALL_TOKENS, *DISTINCT)),
+    ),
     "all": ("*",),
     "none": (),
 }
@@ -69,7 +73,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
     Args:
         rows: of one run and one step, each of another layer, head, metric or subset.
         log_layers: the metrics of which every layer and head is logged. "default" is anisotropy on
-            all tokens and TwoNN on these and on distinct inputs, "all" every metric; a sequence of
+            all tokens and TwoNN on these and without repeats, "all" every metric; a sequence of
             patterns names them: ``"cka_*"`` on all its subsets, ``"anisotropy@no_sink"`` on one,
             with ``*`` for any characters. The other metrics have the first, the middle and the last
             layer and no heads. "none" leaves out every layer.

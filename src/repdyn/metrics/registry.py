@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from repdyn.metrics import change, shape, tokens
 from repdyn.metrics.metric import Metric, base_name, parsed
 from repdyn.probe.design import (
+    DISTINCT,
     GAUSSIAN,
     LAST_TOKEN,
     LAYER_SUBSETS,
@@ -20,6 +21,7 @@ from repdyn.probe.design import (
     NORMED,
     VIEWS,
     WINDOW_MEAN,
+    WITHOUT_REPEATS,
     View,
     view_of,
 )
@@ -143,6 +145,16 @@ def metric_info(name: str) -> Metric:
     return Metric(base, _unavailable, **texts)
 
 
+def is_of_neighbours(metric: str) -> bool:
+    """Return whether a metric is a dimension that is estimated from nearest neighbours.
+
+    >>> is_of_neighbours("gride_4"), is_of_neighbours("participation_ratio")
+    (True, False)
+    """
+    info = metric_info(metric)
+    return info.unit == "dimension" and bool(info.neighbours)
+
+
 _TEXTS = ("meaning", "title", "unit", "family", "scale", "position")
 """Fields that are stored with the rows of a metric that is not of this package."""
 
@@ -165,7 +177,11 @@ def resolve(
     probe: Probe | None = None,
     subsets: Collection[str] | None = None,
 ) -> list[tuple[Metric, str]]:
-    """Return pairs of metric and subset.
+    """Return pairs of metric and subset, as they are measured and stored.
+
+    The subset "distinct", which the dimension is measured on by default, is the one that the probe
+    has vectors for: :attr:`repdyn.probe.Probe.without_repeats`. Of a probe that is not known yet
+    both that it may be are returned.
 
     Args:
         metrics: names of metrics, each measured on its default subsets, or on one when written
@@ -256,7 +272,16 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
                 "positions=)"
             )
         subsets = tuple(each for each in subsets if each in {*probe.subsets, *LAYER_SUBSETS})
-    return [(metric, each) for each in subsets]
+    return [(metric, each) for named in subsets for each in _resolved(named, probe)]
+
+
+def _resolved(subset: str, probe: Probe | None) -> tuple[str, ...]:
+    """Return the subset that a name stands for: another than it says for "distinct" alone."""
+    view = view_of(subset)
+    if view.vectors != WITHOUT_REPEATS:
+        return (subset,)
+    possible = DISTINCT if probe is None else (probe.without_repeats,)
+    return tuple(f"{name}{NORMED * view.normed}" for name in possible)
 
 
 def _from_name(name: str) -> tuple[Metric, str]:

@@ -6,6 +6,7 @@ from functools import partial
 from math import inf, pi
 
 from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
+from repdyn.probe.design import WITHOUT_REPEATS
 
 _dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
 _directions = partial(
@@ -51,9 +52,9 @@ METRICS = [
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
         settings={"discard": 0.1, "duplicates": "collapse", "estimator": "regression"},
         neighbours=2,
-        # The nearest neighbour of most vectors may be the same input in another window, and the
+        # The nearest neighbour of most vectors may be the same token in another window, and the
         # dimension that of one token's variation: it is always measured without repeats too.
-        subsets=("all", "distinct_inputs"),
+        subsets=("all", WITHOUT_REPEATS),
         title="Intrinsic dimension (TwoNN)",
         family="geometry",
     ),

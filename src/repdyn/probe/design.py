@@ -46,7 +46,11 @@ neighbour.
 """
 TYPES = "types"
 """The subset of one vector of each distinct token."""
-DISTINCT = (DISTINCT_INPUTS, TYPES)
+DISTINCT = (TYPES, DISTINCT_INPUTS)
+"""The subsets without repeats, that which leaves out more first."""
+WITHOUT_REPEATS = "distinct"
+"""Stands in the name of a metric for the one of :data:`DISTINCT` that a probe is measured on; no
+row has it: see :attr:`repdyn.probe.Probe.without_repeats`."""
 VIEWS = (DISTINCT_INPUTS, TYPES, LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
 """The views that select or combine tokens by what they are or by their position in a window."""
 NORMED = ".normed"

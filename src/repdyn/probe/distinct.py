@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from repdyn.probe.design import DISTINCT_INPUTS, TYPES
+from repdyn.probe.design import TYPES
 
-MOST_VECTORS = {DISTINCT_INPUTS: 2048, TYPES: 4096}
-"""Largest number of vectors in each of the two clouds. 2,048 distinct inputs are within reach of a
-text of bytes, so that models of all vocabularies are measured at one number."""
+MOST_VECTORS = 2048
+"""Largest number of vectors in either cloud. 2,048 distinct inputs are within reach of a text of
+bytes, so that models of all vocabularies are measured at one number; and a search among them takes
+a quarter of that among the 4,096 of all tokens, which is measured beside it."""
 FEWEST_VECTORS = 512
 """Least number of vectors in either cloud: below, estimates vary too much with the draw of the
 occurrences. Where a cloud of all tokens is small itself, half as many as it has are enough."""
@@ -61,6 +62,18 @@ def _drawn(
             seen.add(label)
             n_of_window[window] = n_taken + 1
             yield index
+
+
+def evenly(drawn: np.ndarray, n_vectors: int, seed: int) -> np.ndarray:
+    """Return at most so many of the drawn tokens, each of them as likely as any other, in the order
+    in which they were drawn.
+
+    The first of them would be those of the most frequent tokens, whose vectors have another
+    dimension than those of all.
+    """
+    # the stream of RandomState is frozen by numpy's policy; Generator's may change between releases
+    chosen = np.random.RandomState(seed).permutation(len(drawn))[:n_vectors]
+    return drawn[np.sort(chosen)]
 
 
 def too_few(subset: str, n_vectors: int, batch_vectors: int) -> str | None:

@@ -44,6 +44,7 @@ from repdyn.probe.design import (
     MIN_BATCH_VECTORS,
     SUBSETS,
     TOKENS_PER_VECTOR,
+    TYPES,
     VIEWS,
     WINDOW_MEAN,
     Design,
@@ -53,7 +54,7 @@ from repdyn.probe.design import (
     fitting,
     resolve_design,
 )
-from repdyn.probe.distinct import MOST_VECTORS, draw, input_numbers
+from repdyn.probe.distinct import FEWEST_VECTORS, MOST_VECTORS, draw, evenly, input_numbers
 from repdyn.probe.inputs import (
     Causal,
     Inputs,
@@ -555,7 +556,8 @@ class Probe:
         Candidates are the tokens that the sample of all tokens makes the model read: those up to
         the last sampled one of each window, in the windows of the batch.
         """
-        labels = self.inputs_of_tokens if subset == DISTINCT_INPUTS else self.tokens.numpy()
+        is_of_types = subset == TYPES
+        labels = self.tokens.numpy() if is_of_types else self.inputs_of_tokens
         batches = []
         for number, sampled in enumerate(self.sample("all")):
             n_windows = len(np.unique(self.window_of_token[sampled]))
@@ -565,17 +567,28 @@ class Probe:
             # batches that share windows begin elsewhere, or all would draw the same tokens
             in_order = np.roll(self._permutation, -number * self.batch_vectors)
             candidates = in_order[is_read[in_order]]
-            batches.append(
-                draw(
-                    candidates,
-                    windows=self.window_of_token[candidates],
-                    labels=labels[candidates],
-                    n_vectors=min(len(sampled), MOST_VECTORS[subset]),
-                    per_window=math.ceil(len(sampled) / n_windows),
-                )
+            n_vectors = min(len(sampled), MOST_VECTORS)
+            drawn = draw(
+                candidates,
+                windows=self.window_of_token[candidates],
+                labels=labels[candidates],
+                n_vectors=len(sampled) if is_of_types else n_vectors,
+                per_window=math.ceil(len(sampled) / n_windows),
             )
+            batches.append(evenly(drawn, n_vectors, self.seed))
         size = min(map(len, batches))
         return np.stack([batch[:size] for batch in batches])
+
+    @cached_property
+    def without_repeats(self) -> str:
+        """The subset without repeats that a dimension is measured on beside all tokens, by default:
+        types where each batch has at least 512 of them, otherwise distinct inputs.
+
+        It depends on the probe alone, so that all checkpoints, and a sweep and a training on it,
+        are measured on the same one.
+        """
+        n_types = self.sample(TYPES).shape[1]
+        return TYPES if n_types >= FEWEST_VECTORS else DISTINCT_INPUTS
 
     @cached_property
     def inputs_of_tokens(self) -> np.ndarray:

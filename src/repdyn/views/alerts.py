@@ -20,7 +20,8 @@ import numpy as np
 import yaml
 
 from repdyn.metrics.metric import base_name
-from repdyn.metrics.registry import metric_info
+from repdyn.metrics.registry import is_of_neighbours, metric_info
+from repdyn.probe.design import DISTINCT
 from repdyn.store.schema import ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
@@ -290,6 +291,14 @@ class Course:
             change = np.abs(np.log(self.values / self.previous))
         return appears & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
+    def is_judged(self, when: str) -> np.ndarray:
+        """Return where it is known whether a condition holds, as :meth:`holds`: there is a value,
+        and what it is compared with."""
+        if when == "jumps":
+            usual = self.usual_change("median", MIN_HISTORY)
+            return (np.isfinite(self.changes) & np.isfinite(usual))[:, None]
+        return np.isfinite(self.difference if when in {"falls", "rises"} else self.values)
+
 
 _ANY = (-math.inf, math.inf)
 CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
@@ -323,7 +332,9 @@ class Rule:
             without settings matches the metric without settings; "two_nn[discard=0.8]" matches it
             with this setting.
         bound: the fraction, multiple or bound; None for "undefined".
-        subsets: subsets of tokens; all that are measured if empty.
+        subsets: subsets of tokens; all that are measured if empty. A dimension of nearest
+            neighbours then changes on all vectors only if it does without repeats too, where that
+            is measured: otherwise the repeated token makes the change.
         stop: whether an alert stops the training.
 
     Raises:
@@ -505,6 +516,8 @@ class AlertEvaluator:
                 [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
             )
         alerts: list[tuple[int, int, Alert]] = []
+        courses: dict[Key, Course] = {}
+        n_known: dict[Key, int] = {}
         for key, cells in cells_by_key(rows).items():
             first = int(cells["step"].to_numpy(int).min())
             if (cell := self._cells.get(key)) is not None:
@@ -513,13 +526,19 @@ class AlertEvaluator:
                 remembered = np.unique(step[is_earlier])[-_REMEMBERED:]
                 cells = pd.concat([cell.loc[np.isin(step, remembered)], cells])
             self._cells[key] = cells
-            course = Course(key, cells)
-            n_earlier = int(np.searchsorted(course.steps, first))
+            courses[key] = Course(key, cells)
+            n_known[key] = int(np.searchsorted(courses[key].steps, first))
+        for key, course in courses.items():
+            metric, subset, stack = key
+            beside = [courses.get((metric, of, stack)) for of in _without_repeats(metric, subset)]
             for index, rule in enumerate(self._rules):
-                if applies(rule, course.metric, course.subset):
-                    holds = course.holds(rule.when, rule.bound or 0.0)[n_earlier:]
-                    for place, layer in np.argwhere(holds).tolist():
-                        alert = _alert(rule, course, n_earlier + place, layer)
+                if not applies(rule, metric, subset):
+                    continue
+                others = [other for other in beside if other is not None and not rule.subsets]
+                holds = course.holds(rule.when, rule.bound or 0.0)[n_known[key] :]
+                for place, layer in np.argwhere(holds).tolist():
+                    alert = _alert(rule, course, n_known[key] + place, layer)
+                    if not _is_of_repeats(alert, rule, others):
                         alerts.append((alert.step, index, alert))
         return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
@@ -537,6 +556,29 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
         rows up to it.
     """
     return AlertEvaluator(rules).update(frame)
+
+
+def _without_repeats(metric: str, subset: str | None) -> tuple[str, ...]:
+    """Return the subsets on which a change has to be seen too: those without repeats, of a
+    dimension of all vectors."""
+    return DISTINCT if subset == "all" and is_of_neighbours(metric) else ()
+
+
+def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Course]) -> bool:
+    """Return whether a change of all vectors is one of repeated tokens alone: the first of the
+    subsets without repeats on which it can be judged has it not."""
+    for course in beside:
+        row = int(np.searchsorted(course.steps, alert.step))
+        if row == len(course.steps) or course.steps[row] != alert.step:
+            continue
+        column = 0
+        if alert.layer is not None:
+            column = int(np.searchsorted(course.layers, alert.layer))
+            if column == len(course.layers) or course.layers[column] != alert.layer:
+                continue
+        if course.is_judged(rule.when)[row, column]:
+            return not course.holds(rule.when, rule.bound or 0.0)[row, column]
+    return False
 
 
 def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:

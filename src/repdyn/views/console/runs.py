@@ -22,6 +22,7 @@ from repdyn.utils.console import PrintableConsole
 from repdyn.views.judging import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.views.tables.findings import (
     COLOURS,
+    JUDGED,
     MARKS,
     MEANINGS,
     VERSION,
@@ -30,10 +31,10 @@ from repdyn.views.tables.findings import (
     findings_over_seeds,
     on_kind,
 )
-from repdyn.views.tables.frames import CLOUDS, concatenated, missing_values
+from repdyn.views.tables.frames import concatenated, missing_values
 from repdyn.views.tables.runs import MeasuredRun, differences
 from repdyn.views.tables.seeds import SeedGroup
-from repdyn.views.tables.series import MetricSeries, log_spaced
+from repdyn.views.tables.series import MetricSeries, beside_all, log_spaced
 from repdyn.views.tables.style import (
     KINDS,
     NO_VALUE,
@@ -317,10 +318,11 @@ def print_summary(
 
 def _shown_first(run: DescribedRun) -> list[tuple[str, str]]:
     """Return the metrics and subsets of a run in the order in which its summary shows them: the
-    dimension with and without repeated inputs first, where both were measured."""
-    both = [("two_nn", subset) for subset in CLOUDS]
-    if not set(both) <= run.series.keys():
+    dimension with and without repeats first, where both were measured."""
+    beside = beside_all("two_nn", run.series)
+    if beside is None or ("two_nn", "all") not in run.series:
         return [*run.series]
+    both = [("two_nn", "all"), beside.key]
     return [*both, *(key for key in run.series if key not in both)]
 
 
@@ -375,12 +377,6 @@ MAX_WIDTH = 100
 
 _KINDS = {True: "dec", False: "enc", None: "?"}
 _FEWER = "*"
-_MEANS = (
-    ("anisotropy", "all"),
-    ("anisotropy", "no_sink"),
-    ("two_nn", "all"),
-    ("two_nn", "distinct_inputs"),
-)
 _HEADINGS = {
     "bell": "bell\nall ns",
     "uniform": "unif.\nall ns",
@@ -405,8 +401,10 @@ def print_comparison(
     console = console or PrintableConsole()
     width = min(console.width, MAX_WIDTH)
     has_failed = any(run.n_failed for run in runs)
-    has_distinct = any(_MEANS[-1] in run.series for run in runs)
-    lines = [_line_of(run, has_failed, has_distinct) for run in (*runs, *seeds)]
+    beside = [beside_all("two_nn", run.series) for run in runs]
+    distinct = dict.fromkeys(series.subset for series in beside if series is not None)
+    about = " or ".join(f"{subset_title(subset)} ({subset})" for subset in distinct)
+    lines = [_line_of(run, has_failed, bool(distinct)) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, heading in enumerate(lines[0]):
         # numbers behind the size are justified by hand: their digits stay below each other where
@@ -422,7 +420,7 @@ def print_comparison(
         table.add_row(*line.values())
     console.print(table, highlight=False, width=width)
     difference, rows = differences(runs), concatenated([run.rows for run in runs])
-    rows = rows.loc[rows["metric"].isin([metric for metric, _ in _MEANS])]
+    rows = rows.loc[rows["metric"].isin(JUDGED)]
     heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
     legend = [
         "",
@@ -430,7 +428,7 @@ def print_comparison(
         + f" (criteria version {VERSION})",
         *(f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)),
         f"ns     {subset_title('no_sink')} (no_sink)",
-        *([f"di     {subset_title(CLOUDS[1])} (distinct_inputs)"] if has_distinct else []),
+        *([f"di     {about}"] if distinct else []),
         f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than "
         "were measured",
         *([f"sampling: {sampling(rows)}"] if len(rows) else []),
@@ -450,10 +448,14 @@ def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[s
         if is_group
         else findings(run.frame)
     )
-    anisotropy, without_sink, dimension, on_distinct = (_mean_at_end(run, *mean) for mean in _MEANS)
+    anisotropy, without_sink, dimension = (
+        _mean_at_end(run.series.get(key))
+        for key in (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
+    )
     dimensions = {"two_nn\n   all": f"  {dimension}"}
     headings = dict(_HEADINGS)
     if with_distinct:
+        on_distinct = _mean_at_end(beside_all("two_nn", run.series))
         dimensions = {"two_nn\n all    di": f"{dimension:<5} {on_distinct}"}
         headings["dimension"] = "dim.\nall di"
     marks = {
@@ -479,11 +481,10 @@ def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[s
     }
 
 
-def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
+def _mean_at_end(series: MetricSeries | None) -> str:
     """Return the last mean over layers in four characters, and a mark if it is over fewer
     layers.
     """
-    series = run.series.get((metric, subset))
     if series is None or not series.layer_mean.n_used:
         return short_value(math.nan)
     return short_value(series.layer_mean.mean.iloc[-1]) + _FEWER * series.layer_mean.is_partial

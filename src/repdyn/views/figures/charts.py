@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
+from repdyn.probe.design import DISTINCT
 from repdyn.views.alerts import Alert
-from repdyn.views.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
+from repdyn.views.tables.frames import OF_THE_SAME_VECTORS
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import SeedSeries
-from repdyn.views.tables.series import MetricSeries
+from repdyn.views.tables.series import MetricSeries, beside_all
 from repdyn.views.tables.style import (
     KIND_COLOURS,
     LOSS_COLOUR,
@@ -471,15 +472,17 @@ def cloud_beside(
     """Return the same metric on the other of both clouds, which charts draw beside it.
 
     Args:
-        series: a metric on all vectors or on distinct inputs.
+        series: a metric on all vectors, on types or on distinct inputs.
         others: all series of the run.
 
     Returns:
         None where the other cloud was not measured or has no value.
     """
-    on_all, on_distinct = CLOUDS
-    subset = {on_all: on_distinct, on_distinct: on_all}.get(series.subset, "")
-    other = others.get((series.metric, subset))
+    other = None
+    if series.subset == "all":
+        other = beside_all(series.metric, others)
+    elif series.subset in DISTINCT:
+        other = others.get((series.metric, "all"))
     return other if other is not None and other.steps_with_values else None
 
 

@@ -36,8 +36,8 @@ def comparison_statements(
     of the two runs with the highest and the lowest one. They differ if the interval of the ratio of
     two independent values leaves out 1, and the ratio exceeds 1 by
     :data:`repdyn.views.judging.metrics.MIN_CHANGE`. A difference of a dimension that all runs have
-    on distinct inputs too is one if both clouds have it, and is otherwise said to be of one of
-    them.
+    on distinct tokens, or on distinct inputs, too is one if both clouds have it, and is otherwise
+    said to be of one of them.
     Runs that do not compare, or are one run on two probes, have no statement.
 
     Args:
@@ -56,8 +56,9 @@ def comparison_statements(
         compared = _compared(runs, members)
         both = [distinct_of(series, run.series) for run, series in zip(runs, members, strict=True)]
         on_distinct = [series for series in both if series is not None]
-        if len(on_distinct) == len(runs):
-            compared = _on_both_clouds(compared, _compared(runs, on_distinct))
+        if len(on_distinct) == len(runs) and len({one.subset for one in on_distinct}) == 1:
+            name = short_subset_title(on_distinct[0].subset)
+            compared = _on_both_clouds(compared, _compared(runs, on_distinct), name)
         if isinstance(compared, Insight):
             found.append(compared)
         elif compared:
@@ -90,8 +91,11 @@ def _of_single_seeds(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         yield Insight("note", "single seeds", sentence, weight=1.0)
 
 
-def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insight | bool:
-    """Join what :func:`_compared` says of the dimension of all vectors and of distinct inputs."""
+def _on_both_clouds(
+    on_all: Insight | bool, on_distinct: Insight | bool, name: str
+) -> Insight | bool:
+    """Join what :func:`_compared` says of the dimension of all vectors and of those without
+    repeats, which have this name."""
     if isinstance(on_all, Insight) and isinstance(on_distinct, Insight):
         evidence = {f"distinct_{name}": value for name, value in on_distinct.evidence.items()}
         evidence = {**on_all.evidence, **evidence}
@@ -100,15 +104,15 @@ def _on_both_clouds(on_all: Insight | bool, on_distinct: Insight | bool) -> Insi
             number_text(float(on_distinct.evidence[name])) for name in ("highest", "lowest")
         )
         if (higher, lower) == (on_all.evidence["higher"], on_all.evidence["lower"]):
-            sentence = f"{on_all.sentence[:-1]}; so it is on distinct inputs ({highest}, {lowest})."
+            sentence = f"{on_all.sentence[:-1]}; so it is on {name} ({highest}, {lowest})."
             return replace(on_all, sentence=sentence, evidence=evidence)
         on_distinct_it = f"it is higher in {higher} ({highest}) than in {lower} ({lowest})"
-        sentence = f"On all vectors alone: {on_all.sentence[:-1]}; on distinct inputs"
+        sentence = f"On all vectors alone: {on_all.sentence[:-1]}; on {name}"
         sentence = f"{sentence} {on_distinct_it}."
         return replace(on_all, kind=CLOUDS_DIFFER, sentence=sentence, evidence=evidence)
     for difference, of, other in (
-        (on_all, "all vectors", "distinct inputs"),
-        (on_distinct, "distinct inputs", "all vectors"),
+        (on_all, "all vectors", name),
+        (on_distinct, name, "all vectors"),
     ):
         if isinstance(difference, Insight):
             sentence = f"On {of} alone: {difference.sentence[:-1]}; on {other} none is shown."

@@ -109,6 +109,10 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         )
 
 
+COUPLING = "coupling"
+"""Kind of a statement that a metric moves with the loss."""
+
+
 def coupling_statements(series: MetricSeries, correlations: LossCorrelations) -> Iterator[Insight]:
     """Yield whether changes of the mean over layers go with changes of the loss.
 
@@ -137,7 +141,7 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
             (*series.key, None, (), (series.steps[0], series.steps[-1])),
             0.4 * abs(found.value),
         )
-        yield Insight("note", "coupling", sentence, *about, evidence, weight)
+        yield Insight("note", COUPLING, sentence, *about, evidence, weight)
 
 
 def best_covered_mean(series: MetricSeries) -> LayerMean:

@@ -1,8 +1,9 @@
 """Statements on a dimension of nearest neighbours: which vectors these are, and whether what all
-vectors show holds without repeated inputs.
+vectors show holds without repeats.
 
 A rise, fall, peak or profile is claimed if both curves have it, that of all vectors and that of one
-vector of each distinct input. Otherwise the sentence says which one has it and what the other does.
+vector of each distinct token, or input where the text has few tokens. Otherwise the sentence says
+which one has it and what the other does.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,42 +11,41 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from repdyn.metrics import metric_info
+from repdyn.metrics import is_of_neighbours
 from repdyn.views.judging.insight import Evidence, Insight
-from repdyn.views.judging.metrics import best_covered_mean
+from repdyn.views.judging.metrics import COUPLING, best_covered_mean
+from repdyn.views.judging.training import OUT_OF_LINE
 from repdyn.views.tables.effects import MOVES
-from repdyn.views.tables.frames import CLOUDS, of_metric, reasons_in_words
+from repdyn.views.tables.frames import of_metric, reasons_in_words
 from repdyn.views.tables.runs import layer_names
-from repdyn.views.tables.series import MetricSeries, on_shared_layers
+from repdyn.views.tables.series import MetricSeries, beside_all, on_shared_layers
 from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
+from repdyn.views.tables.texts import steps_in_words
 
 MOST = 0.5
 """Fraction of the vectors whose nearest neighbour is the same token, from which on it is said."""
 CLOUDS_DIFFER = "clouds differ"
 """Kind of a statement on a course or a profile that one curve has and the other has not."""
 COURSES = ("peak", "trough", "change")
+_BEGUN = (*COURSES, "profile")
+"""Kinds of statements that begin with what the nearest neighbour is."""
 NEAREST = {
     "same_input_fraction": "the same token at the same position",
     "same_token_fraction": "the same token",
 }
 """What the nearest neighbour of a vector is, by the column with the fraction; narrower first."""
 
-_ALL, _DISTINCT = CLOUDS
+_ALL = "all"
 
 Statements = Callable[[MetricSeries], Iterator[Insight]]
-
-
-def is_of_neighbours(metric: str) -> bool:
-    """Return whether a metric is a dimension that is estimated from nearest neighbours."""
-    info = metric_info(metric)
-    return info.unit == "dimension" and bool(info.neighbours)
 
 
 def distinct_of(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
 ) -> MetricSeries | None:
-    """Return a metric of all vectors on distinct inputs; None where it was not measured on them."""
-    return others.get((series.metric, _DISTINCT)) if series.subset == _ALL else None
+    """Return a metric of all vectors without repeats: on distinct tokens, or on distinct inputs;
+    None where it was not measured so."""
+    return beside_all(series.metric, others) if series.subset == _ALL else None
 
 
 def of_both(
@@ -54,23 +54,26 @@ def of_both(
     """Yield the statements of ``kinds`` on a dimension, each for both of its curves, of the layers
     in which both have a value.
 
-    Those that both curves have stay, with the numbers of distinct inputs in the evidence under
-    ``distinct_`` and their names. A course, a profile or a layer that only one curve has becomes a
-    statement of the kind :data:`CLOUDS_DIFFER`; of a course someone should look at it. Where
-    distinct inputs have no value, a statement names the vectors it is about.
+    Those that both curves have stay, with the numbers of the one without repeats in the evidence
+    under ``distinct_`` and their names. What only one curve has becomes a statement of the kind
+    :data:`CLOUDS_DIFFER`; of a course someone should look at it. Where the curve without repeats
+    has no value, a statement names the vectors it is about.
 
     Args:
         kinds: detector of statements, such as
             :func:`repdyn.views.judging.metrics.course_statements`.
         on_all: the series on all vectors.
-        on_distinct: the same on distinct inputs; None where it was not measured.
+        on_distinct: the same on distinct tokens or inputs; None where it was not measured.
         rows: measurements of the run, with the columns of :data:`NEAREST`.
     """
     if on_distinct is not None and on_distinct.steps_with_values:
         on_all, on_distinct = on_shared_layers(on_all, on_distinct)
     told = list(kinds(on_all))
     if on_distinct is None or not on_distinct.steps_with_values:
-        why = "" if on_distinct is None else f"; distinct inputs have no value: {_why(on_distinct)}"
+        why = ""
+        if on_distinct is not None:
+            name = short_subset_title(on_distinct.subset)
+            why = f"; {name} have no value: {_why(on_distinct)}"
         for statement in told:
             sentence = f"on all vectors, {_continued(statement.sentence)[:-1]}{why}."
             yield _begun(replace(statement, sentence=sentence), statement.kind, rows)
@@ -80,9 +83,14 @@ def of_both(
         counterpart = next((other for other in left if _is_comparable(statement, other)), None)
         if counterpart is not None:
             left.remove(counterpart)
-        yield _begun(_joined(statement, counterpart, on_distinct), statement.kind, rows)
+        # that nothing can be judged is nothing that the other curve could have
+        judged = _joined(statement, counterpart, on_distinct) if statement.steps else statement
+        yield _begun(judged, statement.kind, rows)
     for statement in left:
-        yield _begun(_on_distinct_alone(statement, on_all), statement.kind, rows)
+        if not statement.steps:
+            continue
+        alone = _on_distinct_alone(statement, on_all, short_subset_title(on_distinct.subset))
+        yield _begun(alone, statement.kind, rows)
 
 
 def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[Insight]:
@@ -166,19 +174,25 @@ def _is_same(statement: Insight, other: Insight) -> bool:
     if statement.kind == "profile":
         names = ("largest_layer", "smallest_layer")
         return all(statement.evidence[name] == other.evidence[name] for name in names)
+    if statement.kind == OUT_OF_LINE:
+        return not set(statement.steps).isdisjoint(other.steps)
     return _rises(statement) == _rises(other)
 
 
 def _rises(statement: Insight) -> bool:
-    """Return whether a change is a rise, or a layer lies above its neighbours."""
+    """Return whether a change is a rise, a layer lies above its neighbours, or a metric moves as
+    the loss does."""
     evidence = statement.evidence
+    if statement.kind == COUPLING:
+        return float(evidence["correlation"]) > 0
     if statement.kind == "layer":
         return float(evidence["distance"]) > 0
     return float(evidence["last"]) > float(evidence["first"])
 
 
 def _joined(statement: Insight, counterpart: Insight | None, on_distinct: MetricSeries) -> Insight:
-    """Return a statement on all vectors with what distinct inputs do, which may be the same."""
+    """Return a statement on all vectors with what those without repeats do, maybe the same."""
+    name = short_subset_title(on_distinct.subset)
     if counterpart is None:
         does = _what_else(statement, on_distinct)
         numbers = _ends_of_course(statement, on_distinct)
@@ -189,19 +203,20 @@ def _joined(statement: Insight, counterpart: Insight | None, on_distinct: Metric
     if counterpart is not None and _is_same(statement, counterpart):
         return replace(
             statement,
-            sentence=f"{statement.sentence[:-1]}; on distinct inputs it {does}.",
+            sentence=f"{statement.sentence[:-1]}; on {name} it {does}.",
             evidence=evidence,
             weight=max(statement.weight, counterpart.weight),
         )
     sentence = f"on all vectors alone, {_continued(statement.sentence)[:-1]}"
-    return _differing(statement, f"{sentence}; on distinct inputs it {does}.", evidence)
+    return _differing(statement, f"{sentence}; on {name} it {does}.", evidence)
 
 
-def _on_distinct_alone(statement: Insight, on_all: MetricSeries) -> Insight:
-    """Return a statement on distinct inputs with what all vectors do, which is not the same."""
-    named = f", {short_subset_title(_DISTINCT)},"
+def _on_distinct_alone(statement: Insight, on_all: MetricSeries, name: str) -> Insight:
+    """Return a statement on vectors without repeats, of this name, with what all vectors do, which
+    is not the same."""
+    named = f", {name},"
     sentence = _continued(statement.sentence.replace(named, ",", 1))[:-1]
-    sentence = f"on distinct inputs alone, {sentence}; on all vectors it "
+    sentence = f"on {name} alone, {sentence}; on all vectors it "
     evidence = {f"distinct_{name}": value for name, value in statement.evidence.items()}
     evidence |= _ends_of_course(statement, on_all)
     return _differing(statement, f"{sentence}{_what_else(statement, on_all)}.", evidence)
@@ -229,6 +244,14 @@ def _in_short(statement: Insight) -> str:
     if statement.kind == "layer":
         side = "above" if _rises(statement) else "below"
         return f"is {values['value']} there, {side} both of them too"
+    if statement.kind == COUPLING:
+        return (
+            f"moves in {'the same' if _rises(statement) else 'the opposite'} direction as the loss"
+        )
+    if statement.kind == OUT_OF_LINE:
+        if not statement.steps:
+            return "would be out of line at too many steps to judge"
+        return f"is out of line at {steps_in_words(sorted(statement.steps))}"
     if statement.kind == "change":
         grew, fell = MOVES
         return f"{grew if _rises(statement) else fell} from {values['first']} to {values['last']}"
@@ -249,6 +272,10 @@ def _what_else(statement: Insight, other: MetricSeries) -> str:
         return f"went from {first} to {last}, without such a course"
     if statement.kind == "profile":
         return "has no such profile"
+    if statement.kind == COUPLING:
+        return "shows no such connection"
+    if statement.kind == OUT_OF_LINE:
+        return "is in line"
     (layer,) = statement.layers
     step = statement.steps[-1]
     if layer not in other.layers or step not in other.steps:
@@ -318,7 +345,7 @@ def _begun(statement: Insight, kind: str, rows: pd.DataFrame) -> Insight:
     """Return a statement, of a course or a profile by its ``kind`` beginning with what the nearest
     neighbour of most vectors is at its first and last step."""
     sentence, nearest = statement.sentence, None
-    if kind != "layer":
+    if kind in _BEGUN:
         ends = (statement.steps[0], statement.steps[-1])
         nearest = _nearest_of(rows, str(statement.metric), ends)
     if nearest is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -10,6 +10,7 @@ import pandas as pd
 
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.metrics.metric import base_name
+from repdyn.probe.design import DISTINCT
 from repdyn.store.schema import LOSS
 from repdyn.views.alerts import RULES, Rule
 from repdyn.views.judging import metrics, neighbours, training
@@ -23,7 +24,7 @@ from repdyn.views.judging.insight import (
 )
 from repdyn.views.tables.continuity import collapsed_layers
 from repdyn.views.tables.findings import JUDGED, Finding, findings, on_kind
-from repdyn.views.tables.frames import CLOUDS, by_stack, scalar
+from repdyn.views.tables.frames import by_stack, scalar
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import of_stack
@@ -171,7 +172,7 @@ def of_continuity(run: DescribedRun) -> Iterator[Insight]:
     if scalar(run.frame, LOSS).empty:
         for chosen in chosen_series(run):
             if base_name(chosen.metric) in DEFAULT_METRICS:
-                yield from training.geometry_statements(chosen)
+                yield from _of_both_clouds(run, chosen, training.geometry_statements)
 
 
 def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
@@ -186,9 +187,24 @@ def _of_metrics(run: DescribedRun) -> Iterator[Insight]:
         yield from metrics.condensation_statements(chosen)
         yield from metrics.valley_statements(chosen)
         if not run.finished:
-            yield from metrics.coupling_statements(chosen, run.loss_correlations)
+            coupling = partial(metrics.coupling_statements, correlations=run.loss_correlations)
+            yield from _of_both_clouds(run, chosen, coupling)
             yield from metrics.activation_statements(chosen)
     yield from neighbours.nearest_is_same(run.rows, told)
+
+
+def _of_both_clouds(
+    run: DescribedRun, chosen: MetricSeries, kinds: neighbours.Statements
+) -> Iterator[Insight]:
+    """Yield statements on a metric; of a dimension that was measured without repeats too, those
+    that both of its curves have, and of the others that they have not."""
+    beside = None
+    if neighbours.is_of_neighbours(chosen.metric):
+        beside = neighbours.distinct_of(chosen, run.series)
+    if beside is not None and beside.steps_with_values:
+        yield from neighbours.of_both(kinds, chosen, beside, run.rows)
+    else:
+        yield from kinds(chosen)
 
 
 def _of_depth_and_course(run: DescribedRun, chosen: MetricSeries) -> Iterator[Insight]:
@@ -210,10 +226,11 @@ def _of_depth_and_course(run: DescribedRun, chosen: MetricSeries) -> Iterator[In
 
 def chosen_series(run: MeasuredRun) -> Iterator[MetricSeries]:
     """Yield the series of each metric that is described: without attention sinks if it was measured
-    so, otherwise on the first subset; on all vectors where distinct inputs stand beside them."""
+    so, otherwise on the first subset; on all vectors where those without repeats stand beside
+    them."""
     for metric in dict.fromkeys(metric for metric, _ in run.series):
         subsets = [subset for name, subset in run.series if name == metric]
-        has_both = set(CLOUDS) <= set(subsets)
+        has_both = "all" in subsets and not set(DISTINCT).isdisjoint(subsets)
         is_without = "no_sink" in subsets and not has_both
         yield run.series[metric, "no_sink" if is_without else subsets[0]]
 

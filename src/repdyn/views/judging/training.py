@@ -253,6 +253,10 @@ def repeated_checkpoints(rows: pd.DataFrame) -> Iterator[Insight]:
         yield Insight("watch", "repeated checkpoint", sentence, steps=steps, weight=0.8)
 
 
+OUT_OF_LINE = "geometry out of line"
+"""Kind of a statement that a metric is far from its values at the steps around."""
+
+
 def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the steps at which the mean of a metric over layers is out of line, by more than its
     interval.
@@ -266,7 +270,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
         (series.metric, series.subset),
     )
     yield from _out_of_line(
-        "geometry out of line", what, judged, f"{_SPIKE}{_OTHER_WEIGHTS}", "value", 0.7, about
+        OUT_OF_LINE, what, judged, f"{_SPIKE}{_OTHER_WEIGHTS}", "value", 0.7, about
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
+from repdyn.probe.design import DISTINCT
 from repdyn.utils.attempts import attempts
 from repdyn.utils.files import safe_file_name
 from repdyn.views.tables.style import subset_title
@@ -33,10 +34,21 @@ _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _laid_out: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
-_DISTINCT = "_distinct_inputs"
-"""What the section of a metric on distinct inputs has more in its name than that on all tokens."""
-BOTH_CLOUDS = ("all vectors", subset_title("distinct_inputs"))
-"""Names of the two lines of a chart that shows a metric with and without repeated inputs."""
+_WITHOUT_REPEATS = {f"_{subset}": subset_title(subset) for subset in DISTINCT}
+"""What the section of a metric on types or on distinct inputs has more in its name than that on all
+tokens, and the name of its line in a chart of both."""
+ALL_VECTORS = "all vectors"
+"""Name of the line of all tokens in such a chart."""
+
+
+def _beside(section: str, whole: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Return the sections of the same metric without repeats that have as many layers, each with
+    the name of its line."""
+    return {
+        section + end: title
+        for end, title in _WITHOUT_REPEATS.items()
+        if len(whole.get(section + end, ())) == len(whole[section])
+    }
 
 
 class Target:
@@ -98,12 +110,13 @@ class WandbTarget(Target):
             for section, profile in profiles.items()
             if len(profile) == 1 + max(profile)  # every layer is logged
         }
+        beside = {section: _beside(section, whole) for section in whole}
+        in_charts_of_others = {name for names in beside.values() for name in names}
         for section, profile in whole.items():
-            if section.endswith(_DISTINCT) and section.removesuffix(_DISTINCT) in whole:
-                continue  # a line of the chart of all vectors
-            lines = {section: profile}
-            if len(distinct := whole.get(section + _DISTINCT, ())) == len(profile):
-                lines = dict(zip(BOTH_CLOUDS, (profile, distinct), strict=True))
+            if section in in_charts_of_others:
+                continue
+            lines = {ALL_VECTORS if beside[section] else section: profile}
+            lines |= {title: whole[name] for name, title in beside[section].items()}
             self.log_lines(f"{section}_over_depth", "layer", range(len(profile)), lines, step)
 
     def log_lines(
@@ -309,7 +322,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
     """Return a category for each metric and subset of the logged values, as
     ``SummaryWriter.add_custom_scalars`` takes it: a chart of its layers, and one of mean, minimum
-    and maximum; where a metric has a section on distinct inputs too, a chart of both means.
+    and maximum; where a metric has a section without repeats too, a chart of both means.
 
     >>> charts = layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])["two_nn"]
     >>> charts["two_nn: layers"]
@@ -332,12 +345,11 @@ def layout_of(keys: Collection[str]) -> dict[str, dict[str, list[Any]]]:
             f"{section}: {title}": ["Multiline", [f"{beginning}{end}$"]]
             for title, end in charts.items()
         }
-        if f"{section}{_DISTINCT}/mean" in keys:
-            both = f"^{re.escape(section)}({_DISTINCT})?/mean$"
-            layout[section][f"{section}: mean with and without repeated inputs"] = [
-                "Multiline",
-                [both],
-            ]
+        ends = [end for end in _WITHOUT_REPEATS if f"{section}{end}/mean" in keys]
+        if ends:
+            both = f"^{re.escape(section)}({'|'.join(ends)})?/mean$"
+            title = f"{section}: mean with and without repeats"
+            layout[section][title] = ["Multiline", [both]]
     return layout
 
 

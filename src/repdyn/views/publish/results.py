@@ -16,6 +16,7 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.metrics.metric import file_stem
+from repdyn.probe.design import DISTINCT
 from repdyn.store import Store
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole, print_frame
@@ -32,14 +33,14 @@ from repdyn.views.judging import (
     stacks_of_run,
 )
 from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows
-from repdyn.views.publish.loggers import BOTH_CLOUDS, Target, each_target, log_status, named_figures
+from repdyn.views.publish.loggers import ALL_VECTORS, Target, each_target, log_status, named_figures
 from repdyn.views.report import write_report
-from repdyn.views.tables.frames import CLOUDS, concatenated
+from repdyn.views.tables.frames import concatenated
 from repdyn.views.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.views.tables.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.views.tables.seeds import with_seeds
 from repdyn.views.tables.series import on_shared_layers
-from repdyn.views.tables.style import KINDS, has_own_figures
+from repdyn.views.tables.style import KINDS, has_own_figures, subset_title
 from repdyn.views.tables.texts import copies_line, failure_line, sampling
 
 if TYPE_CHECKING:
@@ -319,17 +320,23 @@ def log_pictures(
                     f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1]
                 )
         for metric in filter(has_own_figures, run.metrics()):
-            if {(metric, subset) for subset in CLOUDS} <= run.series.keys():
-                _log_both_clouds(run, metric, target, prefix)
+            _log_clouds(run, metric, target, prefix)
 
 
-def _log_both_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
-    """Log a chart of the means over layers on all vectors and on distinct inputs, at the steps at
-    which both have one."""
-    both = on_shared_layers(*(run.series[metric, subset] for subset in CLOUDS))
-    means = [series.layer_mean.mean for series in both]
-    shared = pd.concat(means, axis="columns", join="inner", keys=BOTH_CLOUDS).sort_index()
-    lines = {name: shared[name].tolist() for name in BOTH_CLOUDS}
+def _log_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
+    """Log a chart of the means over layers on all vectors and without repeats, at the steps at
+    which each has one; nothing of a metric that was measured in one way only."""
+    names = {"all": ALL_VECTORS} | {subset: subset_title(subset) for subset in DISTINCT}
+    measured = {
+        name: run.series[metric, subset]
+        for subset, name in names.items()
+        if (metric, subset) in run.series and run.series[metric, subset].steps_with_values
+    }
+    if ALL_VECTORS not in measured or len(measured) < 2:
+        return
+    means = [series.layer_mean.mean for series in on_shared_layers(*measured.values())]
+    shared = pd.concat(means, axis="columns", join="inner", keys=list(measured)).sort_index()
+    lines = {name: shared[name].tolist() for name in measured}
     chart = "_".join(filter(None, [file_stem(metric), run.stack, "means"]))
     target.log_lines(f"{prefix}{chart}", "step", shared.index.tolist(), lines, run.steps[-1])
 

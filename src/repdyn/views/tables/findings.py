@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.probe.design import DISTINCT_INPUTS, INPUT_DESIGNS
+from repdyn.probe.design import DISTINCT, DISTINCT_INPUTS, INPUT_DESIGNS, TYPES
 from repdyn.store.schema import LEARNING_RATE, LOSS
 from repdyn.views.tables.effects import (
     MOVES,
@@ -25,7 +25,6 @@ from repdyn.views.tables.effects import (
     over_seeds,
 )
 from repdyn.views.tables.frames import (
-    CLOUDS,
     SUBSETS,
     concatenated,
     grid_of,
@@ -33,6 +32,7 @@ from repdyn.views.tables.frames import (
     of_metric,
     scalar,
     scalar_rows,
+    without_repeats,
 )
 
 VERSION = "2, 2026-11-22"
@@ -100,9 +100,13 @@ MEANINGS = {
 """The findings by name, each with the kind of model it was published for."""
 _OF_ENCODERS = frozenset({"uniform"})
 """Those that were published for encoders; the others are about decoders."""
-VECTORS = {"all": "of all vectors", DISTINCT_INPUTS: "of distinct inputs"}
+VECTORS = {
+    "all": "of all vectors",
+    TYPES: "of distinct tokens",
+    DISTINCT_INPUTS: "of distinct inputs",
+}
 """Which vectors a verdict on the dimension is about, by subset: the published convention, and that
-without repeated inputs."""
+without repeated tokens or inputs."""
 
 
 _Judge = Callable[[pd.DataFrame, float | None], Judgement]
@@ -323,8 +327,8 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
 
     Returns:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens
-        and without sinks; rise and decline of the dimension of all vectors. Of distinct inputs it
-        is an eighth, where their dimension was measured.
+        and without sinks; rise and decline of the dimension of all vectors. Of distinct tokens or
+        inputs it is an eighth, where their dimension was measured.
     """
     return _judged([frame])
 
@@ -390,8 +394,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
         return joined.verdict, joined.sentence, joined.evidence
 
-    has_distinct = all(len(of_metric(of_run, "two_nn", DISTINCT_INPUTS)) for of_run in rows)
-    clouds = CLOUDS if has_distinct else ("all",)
+    clouds = ["all", _subset_without_repeats(rows)]
     found = []
     for name, criterion, judge, metric, subsets in (
         ("bell", BELL, bell, "anisotropy", SUBSETS),
@@ -399,7 +402,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         ("growth", GROWTH, growth, "anisotropy", SUBSETS),
         ("dimension", DIMENSION, dimension, "two_nn", clouds),
     ):
-        for subset in subsets:
+        for subset in filter(None, subsets):
             of_blocks, (with_embeddings, *_) = (
                 verdict_on(judge, metric, subset, first_layer) for first_layer in (1, 0)
             )
@@ -414,6 +417,17 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
                 )
             )
     return found
+
+
+def _subset_without_repeats(runs: Sequence[pd.DataFrame]) -> str | None:
+    """Return the subset of which the dimension is judged beside that of all vectors; None where
+    none was measured in all runs."""
+    has_value: dict[str, bool] = {}
+    for subset in DISTINCT:
+        of_runs = [of_metric(rows, "two_nn", subset)["value"] for rows in runs]
+        if all(map(len, of_runs)):
+            has_value[subset] = all(values.notna().any() for values in of_runs)
+    return without_repeats(has_value)
 
 
 def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

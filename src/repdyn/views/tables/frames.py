@@ -2,7 +2,7 @@
 layers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import base_name
-from repdyn.probe.design import DISTINCT_INPUTS, LAYER_SUBSETS, NORMED, VIEWS
+from repdyn.probe.design import DISTINCT, LAYER_SUBSETS, NORMED, VIEWS
 from repdyn.store.schema import (
     FINISHED,
     LOSS,
@@ -59,11 +59,7 @@ def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 SUBSETS = ("all", "no_sink")
 """The subsets that findings are judged on."""
-CLOUDS = ("all", DISTINCT_INPUTS)
-"""The subsets that a dimension of nearest neighbours is described and judged on, in one chart: with
-and without repeated inputs.
-"""
-OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS, DISTINCT_INPUTS)
+OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS, *DISTINCT)
 """The subsets of which one is among the vectors of the other, or its control, or without its
 repeats: charts show them on one scale.
 """
@@ -75,6 +71,21 @@ STACKS = ("encoder", "decoder")
 """Display order of the stacks of a model; others come after these, by name."""
 
 _CELL = ["step", "layer", "metric", "subset"]
+
+
+def without_repeats(has_value: Mapping[str, bool]) -> str | None:
+    """Return the subset without repeats that a dimension is described and judged on beside all
+    vectors, in one chart with them: types rather than distinct inputs, and one that has a value
+    rather than one that has none; None where neither was measured.
+
+    Args:
+        has_value: whether each measured subset has a value.
+
+    >>> without_repeats({"all": True, "types": False, "distinct_inputs": True})
+    'distinct_inputs'
+    """
+    measured = [subset for subset in DISTINCT if subset in has_value]
+    return next((subset for subset in measured if has_value[subset]), next(iter(measured), None))
 
 
 def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:

@@ -1,6 +1,6 @@
 """The values of one metric by layer and step: what every chart is drawn from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from repdyn.views.tables.frames import (
     metrics_of,
     of_heads,
     reasons_in_words,
+    without_repeats,
 )
 
 _COLUMNS = [
@@ -265,6 +266,18 @@ def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
         replace(series, rows=series.rows.loc[series.rows["layer"].isin(sorted(shared))])
         for series in members
     ]
+
+
+def beside_all(metric: str, series: Mapping[tuple[str, str], MetricSeries]) -> MetricSeries | None:
+    """Return a metric on the subset of :func:`repdyn.tables.frames.without_repeats`, among all
+    series of a run; None where it was not measured on one."""
+    has_value = {
+        subset: bool(one.steps_with_values)
+        for (name, subset), one in series.items()
+        if name == metric
+    }
+    subset = without_repeats(has_value)
+    return None if subset is None else series[metric, subset]
 
 
 def metric_series(

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.metric import base_name, settings_in_words
-from repdyn.probe.design import view_of
+from repdyn.probe.design import DISTINCT, view_of
 
 _SUBSETS = {
     "all": ("all tokens", "all tokens"),
@@ -19,7 +19,7 @@ _SUBSETS = {
     "no_massive": ("without vectors of massive norm", "no massive norms"),
     "gaussian": ("Gaussian vectors of the same covariance", "Gaussian control"),
     "distinct_inputs": ("one vector of each distinct input", "distinct inputs"),
-    "types": ("one vector of each distinct token", "types"),
+    "types": ("one vector of each distinct token", "distinct tokens"),
     "last_token": ("last tokens of windows", "last tokens"),
     "window_mean": ("means over windows", "window means"),
     "differences": ("differences of neighbouring tokens", "differences"),
@@ -144,14 +144,15 @@ def short_subset_title(subset: str, of: str = "tokens") -> str:
 
 def title_among(subset: str, subsets: Collection[str], title: str) -> str:
     """Return the title of a subset in a chart of several: all tokens are called all vectors where
-    one vector of each distinct input stands beside them.
+    one vector of each distinct token or input stands beside them.
 
-    >>> title_among("all", ["all", "distinct_inputs"], "all tokens")
+    >>> title_among("all", ["all", "types"], "all tokens")
     'all vectors'
     >>> title_among("all", ["all", "no_sink"], "all tokens")
     'all tokens'
     """
-    return "all vectors" if subset == "all" and "distinct_inputs" in subsets else title
+    has_distinct = not set(DISTINCT).isdisjoint(subsets)
+    return "all vectors" if subset == "all" and has_distinct else title
 
 
 def of_stack(name: str, stack: str | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from repdyn.probe.design import DISTINCT
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
 from repdyn.store.remote import RemoteError
@@ -27,7 +28,8 @@ from repdyn.views.judging import STATUSES, DescribedRun, described_rows
 from repdyn.views.judging.stores import RunKey, names_in_stores, selected_rows
 from repdyn.views.tables.frames import of_metric, scalar
 from repdyn.views.tables.runs import select
-from repdyn.views.tables.series import MetricSeries, thin
+from repdyn.views.tables.series import MetricSeries, beside_all, thin
+from repdyn.views.tables.style import short_subset_title
 
 INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
@@ -131,8 +133,8 @@ class WatchedRun:
         return json_values({**about, **self._shown, "step": last, "total": total})
 
 
-ON_DISTINCT = "two_nn_on_distinct_inputs"
-"""Name of the mean dimension of distinct inputs in the table."""
+WITHOUT_REPEATS = "two_nn_without_repeats"
+"""Name in the table of the mean dimension of types or distinct inputs, with the words for them."""
 
 
 def _unknown(reason: str) -> dict[str, Any]:
@@ -142,22 +144,29 @@ def _unknown(reason: str) -> dict[str, Any]:
         "status": "unknown",
         "reason": reason,
         **empty,
-        **dict.fromkeys(("step", "measured_at", "loss", *METRICS, ON_DISTINCT)),
+        **dict.fromkeys(("step", "measured_at", "loss", *METRICS, WITHOUT_REPEATS)),
     }
 
 
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     """Return what the table shows of a run on each probe and of each stack: the worst status with
     its reason, the loss of the training, or of a sweep that on the probe, and the means over
-    layers: without sinks where it was measured so, and of the dimension of distinct inputs too."""
+    layers: without sinks where it was measured so, and of the dimension without repeats too."""
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
-    means: dict[str, float] = {}
-    names = {("two_nn", "distinct_inputs"): ON_DISTINCT}
-    for key in (*product(METRICS, ("all", "no_sink")), *names):
+    means: dict[str, Any] = {}
+    of_dimension = {}
+    for key in (*product(METRICS, ("all", "no_sink")), *product(["two_nn"], DISTINCT)):
         # the series of every metric would take longer
         series = MetricSeries(*key, of_metric(worst.rows, *key))
-        if len(series.rows) and len(mean := series.layer_mean.mean):
-            means[names.get(key, key[0])] = float(mean.iloc[-1])
+        if series.rows.empty:
+            continue
+        if series.subset in DISTINCT:
+            of_dimension[key] = series
+        elif len(mean := series.layer_mean.mean):
+            means[series.metric] = float(mean.iloc[-1])
+    beside = beside_all("two_nn", of_dimension)
+    if beside is not None and len(mean := beside.layer_mean.mean):
+        means[WITHOUT_REPEATS] = [float(mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"]
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
     steps, values = loss.index.tolist(), loss.tolist()

@@ -73,10 +73,10 @@ const lossCell = (run) => {
   const curve = run.losses.length > 1 ? [sparkline(run.losses.map(([step]) => step), run.losses.map(([, loss]) => loss))] : [];
   return numberCell("loss", number(run.loss), ...curve);
 };
-// both clouds: of all vectors, and below it that of one vector of each distinct input
+// of all vectors, and below it that of one vector of each distinct token or input
 const dimensionCell = (run) => {
-  const distinct = run.two_nn_on_distinct_inputs;
-  const beside = distinct === null ? [] : [make("span", { className: "reason" }, `${number(distinct)} on distinct inputs`)];
+  const distinct = run.two_nn_without_repeats;
+  const beside = distinct === null ? [] : [make("span", { className: "reason" }, `${number(distinct[0])} ${distinct[1]}`)];
   return numberCell("two_nn", number(run.two_nn), ...beside);
 };
 const fillRow = (row, run) => {
