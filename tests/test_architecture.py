@@ -35,7 +35,7 @@ CORE = {
     "activations": "capture checkpoints probe utils",
 }
 VIEWS = {
-    "views.alerts": "metrics store utils",
+    "views.alerts": "metrics probe store utils",
     "views.tables": "views.alerts metrics probe store utils",
     "views.judging": "views.alerts views.tables metrics probe store utils",
     "views.figures": "views.alerts views.tables metrics store utils",
@@ -45,7 +45,7 @@ VIEWS = {
     "views.watch": "views.alerts views.judging views.report views.tables store utils",
     "views.publish": (
         "views.alerts views.console views.figures views.judging views.report views.tables "
-        "metrics store utils"
+        "metrics probe store utils"
     ),
 }
 LAB = {

@@ -287,6 +287,8 @@ def test_resolve():
     ]
     assert names == [
         ("two_nn", "all"),
+        # one of these, as the probe allows
+        ("two_nn", "types"),
         ("two_nn", "distinct_inputs"),
         ("two_nn", "no_sink"),
         ("anisotropy", "all"),

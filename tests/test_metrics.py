@@ -98,7 +98,7 @@ needs_weights = pytest.mark.skipif(not HAS_WEIGHTS, reason="an earlier version o
     "name", [name for name, metric in METRICS.items() if metric.family != "weights"]
 )
 @pytest.mark.parametrize("family", CONFIGS)
-def test_the_table_keeps_its_promises(name, family, frames):
+def test_the_table_keeps_its_promises(name, family, frames, probe):
     metric = METRICS[name]
     if "attention_weights" in metric.captures and not HAS_WEIGHTS:
         pytest.skip("an earlier version of transformers")
@@ -112,7 +112,7 @@ def test_the_table_keeps_its_promises(name, family, frames):
             for layer in range(count)
             if metric.is_defined_at(layer, is_last=layer == count - 1)
         ]
-        for subset in metric.subsets:
+        for _, subset in resolve([name], probe):
             assert of_stack.loc[of_stack["subset"] == subset, "layer"].tolist() == expected
     undefined = own["value"].isna()
     # the embedding output of models without learned positions has one vector for each of 50 tokens

@@ -561,10 +561,11 @@ def out_of_line(step, layer):
 
 def test_a_step_is_out_of_line_if_both_clouds_say_so():
     """A spike of all vectors that distinct tokens do not have is an alarm."""
-    (alone,) = [each for each in statements(clouds(out_of_line, level)) if each.steps == (110,)]
+    at_spike = lambda rows: [told for told in statements(rows) if told.steps == (110,)]  # noqa: E731
+    (alone,) = at_spike(clouds(out_of_line, level))
     assert (alone.severity, alone.kind) == ("note", "clouds differ")
     twice = lambda step, layer: 2 * out_of_line(step, layer)  # noqa: E731
-    (both,) = [each for each in statements(clouds(out_of_line, twice)) if each.steps == (110,)]
+    (both,) = at_spike(clouds(out_of_line, twice))
     assert (both.severity, both.kind) == ("watch", "geometry out of line")
 
 

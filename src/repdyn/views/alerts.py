@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -515,7 +515,6 @@ class AlertEvaluator:
             rows = pd.DataFrame(
                 [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
             )
-        alerts: list[tuple[int, int, Alert]] = []
         courses: dict[Key, Course] = {}
         n_known: dict[Key, int] = {}
         for key, cells in cells_by_key(rows).items():
@@ -528,18 +527,12 @@ class AlertEvaluator:
             self._cells[key] = cells
             courses[key] = Course(key, cells)
             n_known[key] = int(np.searchsorted(courses[key].steps, first))
+        alerts: list[tuple[int, int, Alert]] = []
         for key, course in courses.items():
-            metric, subset, stack = key
-            beside = [courses.get((metric, of, stack)) for of in _without_repeats(metric, subset)]
+            beside = _without_repeats(key, courses)
             for index, rule in enumerate(self._rules):
-                if not applies(rule, metric, subset):
-                    continue
-                others = [other for other in beside if other is not None and not rule.subsets]
-                holds = course.holds(rule.when, rule.bound or 0.0)[n_known[key] :]
-                for place, layer in np.argwhere(holds).tolist():
-                    alert = _alert(rule, course, n_known[key] + place, layer)
-                    if not _is_of_repeats(alert, rule, others):
-                        alerts.append((alert.step, index, alert))
+                raised = _raised(rule, course, n_known[key], beside)
+                alerts += [(alert.step, index, alert) for alert in raised]
         return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
 
@@ -558,16 +551,33 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
-def _without_repeats(metric: str, subset: str | None) -> tuple[str, ...]:
-    """Return the subsets on which a change has to be seen too: those without repeats, of a
-    dimension of all vectors."""
-    return DISTINCT if subset == "all" and is_of_neighbours(metric) else ()
+def _raised(rule: Rule, course: Course, n_known: int, beside: Sequence[Course]) -> Iterator[Alert]:
+    """Yield the alerts of a rule on a course behind its known steps, but for those that the courses
+    beside it deny."""
+    if not applies(rule, course.metric, course.subset):
+        return
+    holds = course.holds(rule.when, rule.bound or 0.0)[n_known:]
+    for place, layer in np.argwhere(holds).tolist():
+        alert = _alert(rule, course, n_known + place, layer)
+        if not _is_of_repeats(alert, rule, beside):
+            yield alert
+
+
+def _without_repeats(key: Key, courses: Mapping[Key, Course]) -> list[Course]:
+    """Return the courses on which a change has to be seen too: of a dimension of all vectors, those
+    without repeats."""
+    metric, subset, stack = key
+    if subset != "all" or not is_of_neighbours(metric):
+        return []
+    keys = [(metric, name, stack) for name in DISTINCT]
+    return [courses[other] for other in keys if other in courses]
 
 
 def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Course]) -> bool:
     """Return whether a change of all vectors is one of repeated tokens alone: the first of the
-    subsets without repeats on which it can be judged has it not."""
-    for course in beside:
+    subsets without repeats on which it can be judged has it not. What a rule says of a subset by
+    name is taken as it is."""
+    for course in [] if rule.subsets else beside:
         row = int(np.searchsorted(course.steps, alert.step))
         if row == len(course.steps) or course.steps[row] != alert.step:
             continue

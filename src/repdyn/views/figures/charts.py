@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
-from repdyn.probe.design import DISTINCT
 from repdyn.views.alerts import Alert
-from repdyn.views.tables.frames import OF_THE_SAME_VECTORS
+from repdyn.views.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import SeedSeries
 from repdyn.views.tables.series import MetricSeries, beside_all
@@ -481,7 +480,7 @@ def cloud_beside(
     other = None
     if series.subset == "all":
         other = beside_all(series.metric, others)
-    elif series.subset in DISTINCT:
+    elif series.subset in CLOUDS:
         other = others.get((series.metric, "all"))
     return other if other is not None and other.steps_with_values else None
 

@@ -16,7 +16,6 @@ import pandas as pd
 from rich.console import Console
 
 from repdyn.metrics.metric import file_stem
-from repdyn.probe.design import DISTINCT
 from repdyn.store import Store
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole, print_frame
@@ -35,7 +34,7 @@ from repdyn.views.judging import (
 from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.views.publish.loggers import ALL_VECTORS, Target, each_target, log_status, named_figures
 from repdyn.views.report import write_report
-from repdyn.views.tables.frames import concatenated
+from repdyn.views.tables.frames import CLOUDS, concatenated
 from repdyn.views.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.views.tables.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.views.tables.seeds import with_seeds
@@ -326,7 +325,7 @@ def log_pictures(
 def _log_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
     """Log a chart of the means over layers on all vectors and without repeats, at the steps at
     which each has one; nothing of a metric that was measured in one way only."""
-    names = {"all": ALL_VECTORS} | {subset: subset_title(subset) for subset in DISTINCT}
+    names = {subset: subset_title(subset) for subset in CLOUDS} | {"all": ALL_VECTORS}
     measured = {
         name: run.series[metric, subset]
         for subset, name in names.items()

@@ -17,7 +17,6 @@ import numpy as np
 
 from repdyn.metrics import METRICS, metric_info
 from repdyn.metrics.metric import settings_in_words
-from repdyn.probe.design import DISTINCT
 from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
@@ -26,6 +25,7 @@ from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
 from repdyn.views.report import plots, sections
 from repdyn.views.report.markup import Markup, asset, joined, policy
 from repdyn.views.tables.findings import JUDGED
+from repdyn.views.tables.frames import CLOUDS
 from repdyn.views.tables.runs import differences
 from repdyn.views.tables.seeds import SeedGroup
 from repdyn.views.tables.series import MetricSeries
@@ -52,7 +52,6 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
         for step in (*run.steps, *run.loss(LOSS).index)
     }
     of = runs[0].vectors_of if len({run.vectors_of for run in runs}) == 1 else "tokens"
-    clouds = ("all", *DISTINCT)
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
         "start": sections.first_run(data),
@@ -72,7 +71,7 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
             for name in sorted(subsets)
         },
         # names of the clouds of a dimension in a chart of two
-        "clouds": {name: title_among(name, clouds, subset_title(name, of)) for name in clouds},
+        "clouds": {name: title_among(name, CLOUDS, subset_title(name, of)) for name in CLOUDS},
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": plots.DIVERGING_SCALE,

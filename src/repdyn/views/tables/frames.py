@@ -59,6 +59,10 @@ def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 SUBSETS = ("all", "no_sink")
 """The subsets that findings are judged on."""
+CLOUDS = ("all", *DISTINCT)
+"""The subsets that a dimension of nearest neighbours is described and judged on: all vectors, and
+those without repeats that were measured.
+"""
 OF_THE_SAME_VECTORS = (*SUBSETS, *LAYER_SUBSETS, *DISTINCT)
 """The subsets of which one is among the vectors of the other, or its control, or without its
 repeats: charts show them on one scale.

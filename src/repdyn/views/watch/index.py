@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 
-from repdyn.probe.design import DISTINCT
 from repdyn.store import Store, find_stores
 from repdyn.store.files import is_failure, step_of
 from repdyn.store.remote import RemoteError
@@ -26,7 +25,7 @@ from repdyn.utils.records import json_values
 from repdyn.views.alerts import ALERT_COLUMNS
 from repdyn.views.judging import STATUSES, DescribedRun, described_rows
 from repdyn.views.judging.stores import RunKey, names_in_stores, selected_rows
-from repdyn.views.tables.frames import of_metric, scalar
+from repdyn.views.tables.frames import CLOUDS, of_metric, scalar
 from repdyn.views.tables.runs import select
 from repdyn.views.tables.series import MetricSeries, beside_all, thin
 from repdyn.views.tables.style import short_subset_title
@@ -154,16 +153,16 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     layers: without sinks where it was measured so, and of the dimension without repeats too."""
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
     means: dict[str, Any] = {}
-    of_dimension = {}
-    for key in (*product(METRICS, ("all", "no_sink")), *product(["two_nn"], DISTINCT)):
-        # the series of every metric would take longer
+    # the series of every metric would take longer
+    for key in product(METRICS, ("all", "no_sink")):
         series = MetricSeries(*key, of_metric(worst.rows, *key))
-        if series.rows.empty:
-            continue
-        if series.subset in DISTINCT:
-            of_dimension[key] = series
-        elif len(mean := series.layer_mean.mean):
+        if len(series.rows) and len(mean := series.layer_mean.mean):
             means[series.metric] = float(mean.iloc[-1])
+    of_dimension = {}
+    for key in product(["two_nn"], CLOUDS):
+        series = MetricSeries(*key, of_metric(worst.rows, *key))
+        if len(series.rows):
+            of_dimension[key] = series
     beside = beside_all("two_nn", of_dimension)
     if beside is not None and len(mean := beside.layer_mean.mean):
         means[WITHOUT_REPEATS] = [float(mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"]
