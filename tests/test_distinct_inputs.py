@@ -178,9 +178,9 @@ def test_types_are_drawn_once_and_evenly():
     assert np.array_equal(again.sample("types"), sample)
     # rare tokens are as likely as frequent ones among the kept, and come later among the drawn
     drawn = np.arange(4096)
-    kept = evenly(drawn, 2048, seed=0)
-    assert (np.diff(kept) > 0).all()
-    assert abs((kept < 2048).sum() - 1024) < 100
+    chosen = evenly(drawn, 2048, seed=0)
+    assert (np.diff(chosen) > 0).all()
+    assert abs((chosen < 2048).sum() - 1024) < 100
     kept_ids = np.bincount(probe.tokens.numpy()[sample[0]], minlength=60_001)
     assert kept_ids.max() == 1
     frequent = np.bincount(tokens.ravel(), minlength=60_001) >= 20
