@@ -559,13 +559,16 @@ def out_of_line(step, layer):
     return (30.0 if step == 110 else 9.0) + 0.01 * layer + 1e-9 * step
 
 
+def at_the_spike(rows):
+    return [statement for statement in statements(rows) if statement.steps == (110,)]
+
+
 def test_a_step_is_out_of_line_if_both_clouds_say_so():
     """A spike of all vectors that distinct tokens do not have is an alarm."""
-    at_spike = lambda rows: [told for told in statements(rows) if told.steps == (110,)]  # noqa: E731
-    (alone,) = at_spike(clouds(out_of_line, level))
+    (alone,) = at_the_spike(clouds(out_of_line, level))
     assert (alone.severity, alone.kind) == ("note", "clouds differ")
     twice = lambda step, layer: 2 * out_of_line(step, layer)  # noqa: E731
-    (both,) = at_spike(clouds(out_of_line, twice))
+    (both,) = at_the_spike(clouds(out_of_line, twice))
     assert (both.severity, both.kind) == ("watch", "geometry out of line")
 
 

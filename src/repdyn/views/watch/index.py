@@ -147,6 +147,20 @@ def _unknown(reason: str) -> dict[str, Any]:
     }
 
 
+def _dimension_without_repeats(run: DescribedRun) -> tuple[float, str] | None:
+    """Return the mean over layers of the dimension without repeats, and on which vectors it is;
+    None where it has no value."""
+    series = {}
+    for key in product(["two_nn"], CLOUDS):
+        rows = of_metric(run.rows, *key)
+        if len(rows):
+            series[key] = MetricSeries(*key, rows)
+    beside = beside_all("two_nn", series)
+    if beside is None or beside.layer_mean.mean.empty:
+        return None
+    return float(beside.layer_mean.mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"
+
+
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     """Return what the table shows of a run on each probe and of each stack: the worst status with
     its reason, the loss of the training, or of a sweep that on the probe, and the means over
@@ -158,14 +172,7 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
         series = MetricSeries(*key, of_metric(worst.rows, *key))
         if len(series.rows) and len(mean := series.layer_mean.mean):
             means[series.metric] = float(mean.iloc[-1])
-    of_dimension = {}
-    for key in product(["two_nn"], CLOUDS):
-        series = MetricSeries(*key, of_metric(worst.rows, *key))
-        if len(series.rows):
-            of_dimension[key] = series
-    beside = beside_all("two_nn", of_dimension)
-    if beside is not None and len(mean := beside.layer_mean.mean):
-        means[WITHOUT_REPEATS] = [float(mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"]
+    means[WITHOUT_REPEATS] = _dimension_without_repeats(worst)
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
     steps, values = loss.index.tolist(), loss.tolist()
