@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from repdyn import Probe, measure
 from repdyn.capture.blocks import find_network
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 SIZES = {
     "hidden_size": 16,
@@ -55,7 +55,7 @@ def test_layers_are_what_the_model_reports(family, probe):
     config = AutoConfig.for_model(family, **FAMILIES[family])
     model = AutoModel.from_config(config).train()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    states = capture(prepare(model), probe, ["all"])
+    states = capture(prepare(model, probe), probe, ["all"])
     assert model.training
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
     sampled = probe.sample("all").ravel()

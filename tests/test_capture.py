@@ -11,7 +11,8 @@ from torch import nn
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.located_model import locate
+from repdyn.capture.trial import prepare
 
 
 def stream_of(model, tokens):
@@ -26,7 +27,10 @@ def stream_of(model, tokens):
 @pytest.mark.parametrize("tokens_per_forward", [12, 36, 10_000])
 def test_layers_are_the_stream_at_the_sampled_tokens(tokens_per_forward, hand_written, small_probe):
     states = capture(
-        prepare(hand_written), small_probe, ["all"], tokens_per_forward=tokens_per_forward
+        prepare(hand_written, small_probe),
+        small_probe,
+        ["all"],
+        tokens_per_forward=tokens_per_forward,
     )
     assert hand_written.training
     sampled = small_probe.sample("all").ravel()
@@ -48,13 +52,14 @@ def test_padding_changes_nothing(hand_written):
 
     model = Masked()
     model.load_state_dict(hand_written.state_dict())
-    states = capture(prepare(model), probe := Probe.from_tokens(ids, mask, max_vectors=30), ["all"])
+    probe = Probe.from_tokens(ids, mask, max_vectors=30)
+    states = capture(prepare(model, probe), probe, ["all"])
     sampled = probe.sample("all").ravel()
     with torch.no_grad():
         whole = stream_of(model.eval(), ids)[-1][mask]
     torch.testing.assert_close(states.layers[-1].states[states.rows[sampled]], whole[sampled])
     with pytest.raises(ValueError, match="attention_mask"):
-        capture(prepare(hand_written), probe, ["all"])
+        capture(prepare(hand_written, probe), probe, ["all"])
 
 
 class WeightsFirst(nn.Module):
@@ -86,7 +91,8 @@ def test_the_states_are_what_the_next_block_takes(kind, hand_written, small_prob
     model.load_state_dict(hand_written.state_dict())
     model.blocks = nn.ModuleList(kind(block) for block in model.blocks)
     found, expected = (
-        capture(prepare(each), small_probe, ["all"]).layers for each in (model, hand_written)
+        capture(prepare(each, small_probe), small_probe, ["all"]).layers
+        for each in (model, hand_written)
     )
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.states, other.states)
@@ -112,9 +118,9 @@ def test_blocks_that_pass_no_states_on_are_an_error_with_what_to_write(hand_writ
     with pytest.raises(RuntimeError, match="layers="):
         measure(hand_written, small_probe)
     with pytest.raises(ValueError, match=r'"blocks\.\*"'):
-        prepare(hand_written, "layers.*")
+        locate(hand_written, "layers.*")
     with pytest.raises(ValueError, match=r'layers="1\.\*"'):
-        prepare(nn.Sequential(nn.Embedding(5, 4), nn.ModuleList([nn.LSTM(4, 4)])))
+        locate(nn.Sequential(nn.Embedding(5, 4), nn.ModuleList([nn.LSTM(4, 4)])))
 
 
 def test_ids_beyond_the_vocabulary_are_an_error_that_says_so(hand_written):
@@ -206,7 +212,9 @@ def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_pr
 @pytest.mark.parametrize("causal", [True, False])
 def test_causality(causal, small_probe):
     torch.manual_seed(0)
-    assert causality(prepare(HandWritten(causal=causal)), small_probe) == {None: causal}
+    assert causality(prepare(HandWritten(causal=causal), small_probe), small_probe) == {
+        None: causal
+    }
 
 
 def test_learned_vectors_before_the_tokens_need_a_probe_of_inputs(small_probe):
@@ -268,7 +276,7 @@ def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind
         expected = model.token((ids + 1) % 50)
         expected = expected if kind == "tokens" else expected + 0.5
     for _ in range(2):
-        states = capture(prepare(model, forward=forward), probe, ["all"])
+        states = capture(prepare(model, probe, forward=forward), probe, ["all"])
         layer = next(iter(states))
         if kind == "tokens":
             sampled = probe.sample("all").ravel()
@@ -277,5 +285,5 @@ def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind
         else:
             rows = {tuple(row) for row in expected.flatten(0, 1).tolist()}
             assert {tuple(row) for row in layer.states.tolist()} <= rows
-    assert causality(prepare(model, forward=forward), probe) == {None: True}
+    assert causality(prepare(model, probe, forward=forward), probe) == {None: True}
     assert torch.equal(ids, random_tokens(24, 12))

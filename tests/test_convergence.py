@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe, layer_states, load_model
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import UndefinedError, alignment_falls, self_similarity
@@ -263,7 +263,7 @@ def short(text, output, *more):
 
 
 def test_cosines_against_the_states_themselves(hand_written, small_probe):
-    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
+    states = capture(prepare(hand_written, small_probe), small_probe, ["all", "no_sink"])
     found = token_cosines(hand_written, small_probe, ["all", "no_sink"])
     sampled = np.flatnonzero(states.rows >= 0)
     last = states.layers[-1].states.double()

@@ -17,7 +17,7 @@ from torch import nn
 
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.models import build_model
@@ -39,7 +39,9 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
     subsets = ["all", "no_sink", "distinct_inputs"]
-    states = capture(replace(prepare(hand_written), causal={None: True}), small_probe, subsets)
+    states = capture(
+        replace(prepare(hand_written, small_probe), causal={None: True}), small_probe, subsets
+    )
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
         sample = small_probe.sample(row.subset)
@@ -245,7 +247,7 @@ def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, mon
 
 
 def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
-    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
+    states = capture(prepare(hand_written, small_probe), small_probe, ["all", "no_sink"])
     view = LayerView(states.take(), states, small_probe)
     memory = view.layer.states.untyped_storage().data_ptr()
     assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [

@@ -29,7 +29,7 @@ from transformers import (
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.metrics import METRICS, resolve
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
@@ -151,7 +151,7 @@ def test_layers_are_matched_with_the_next_and_the_last(probe):
     frame = (
         measure(model, probe, names).to_pandas().set_index(["metric", "subset", "layer"])["value"]
     )
-    states = capture(prepare(model), probe, ["all", "even"])
+    states = capture(prepare(model, probe), probe, ["all", "even"])
     for subset in ("all", "even"):
         sampled = probe.sample(subset)
         layers = [
@@ -176,7 +176,7 @@ def test_tokens_are_held_against_their_own_rows(probe):
         model, probe, ["token_cosine", "token_rank", "token_top1_match", "token_rank@even"]
     ).to_pandas()
     table = model.get_input_embeddings().weight.detach().double().numpy()
-    states = capture(prepare(model), probe, ["all", "even"])
+    states = capture(prepare(model, probe), probe, ["all", "even"])
     for row in frame.itertuples():
         values = []
         for tokens in probe.sample(row.subset):

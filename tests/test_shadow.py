@@ -26,8 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from repdyn import Probe, measure
-from repdyn.capture.prepared_model import prepare
 from repdyn.capture.shadow import Shadow, ShadowError
+from repdyn.capture.trial import prepare
 from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
 
 SEEN: list[int] = []
@@ -310,7 +310,7 @@ def test_a_hook_that_changes_an_output_acts_and_is_named(in_place, probe, caplog
 
     hook = write if in_place else add
     model.blocks[1].register_forward_hook(hook)
-    acting = prepare(model).on(probe).acting
+    acting = prepare(model, probe).acting
     (line,) = caplog.messages
     assert hook.__qualname__ in line
     assert "'blocks.1'" in line
@@ -336,8 +336,8 @@ def test_a_hook_that_acts_later_must_be_named(probe):
         return output + 1 if SHIFTS else None
 
     model.blocks[0].register_forward_hook(shift)
-    assert not prepare(model).on(probe).acting
-    assert prepare(model, keep_hooks=[shift]).on(probe).acting == {*model.blocks[0]._forward_hooks}
+    assert not prepare(model, probe).acting
+    assert prepare(model, probe, keep_hooks=[shift]).acting == {*model.blocks[0]._forward_hooks}
 
 
 def test_a_module_level_logger_that_another_thread_writes_to_loses_nothing(probe):
@@ -511,7 +511,7 @@ def test_other_weights_stand_in_for_the_models_own(probe):
     assert [row.value for row in rows] == values(averaged, probe)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="shape"):
-        prepare(model, parameters={"token.weight": averaged.token.weight[:3]})
+        prepare(model, probe, parameters={"token.weight": averaged.token.weight[:3]})
 
 
 def test_parts_that_are_compiled_lazy_or_of_forwards_of_their_own(probe):
@@ -550,7 +550,7 @@ def test_a_model_without_a_shadow_is_restored(probe):
     assert model.seen == [[]]
     assert [module.training for module in model.modules()] == flags
     with pytest.raises(ValueError, match="copy"):
-        prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
+        prepare(model, probe, parameters={"token.weight": model.token.weight})
 
 
 SCALES: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()
@@ -570,16 +570,16 @@ def test_a_module_that_is_looked_up_by_its_identity_is_restored_instead(probe):
     expected = measure(model, probe, ["anisotropy"]).rows
     model.norm = nn.Sequential(model.norm, Scaled())
     SCALES[model.norm[1]] = 1.0
-    prepared = prepare(model).on(probe)
+    prepared = prepare(model, probe)
     assert prepared.way == "restored"
     rows = measure(model, probe, ["anisotropy"]).rows
     assert [row.value for row in rows] == [row.value for row in expected]
     assert model.training
     with pytest.raises(ValueError, match="whose copy fails"):
-        prepare(model, parameters={"token.weight": model.token.weight}).on(probe)
+        prepare(model, probe, parameters={"token.weight": model.token.weight})
     SCALES.clear()
     with pytest.raises(ValueError, match="KeyError"):  # the model's own fault
-        prepare(model).on(probe)
+        prepare(model, probe)
     assert model.training
 
 

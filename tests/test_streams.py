@@ -12,7 +12,7 @@ from torch import nn
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 IDS = random_tokens(24, 12)
 
@@ -137,7 +137,7 @@ def test_a_residual_that_is_added_in_the_next_block_is_added_to_the_layer(way):
     of, options = WAYS[way]
     layers = options.get("layers")
     probe = probe_of(of)
-    states = capture(prepare(model, layers, forward=options.get("forward")), probe, ["all"])
+    states = capture(prepare(model, probe, layers, forward=options.get("forward")), probe, ["all"])
     with torch.no_grad():
         expected = model.eval().stream(IDS)
     if way == "some named":
@@ -191,7 +191,7 @@ def test_blocks_that_carry_two_streams_are_refused_until_one_is_chosen(of):
     with torch.no_grad():
         expected = model.eval().streams(IDS)
     for part, chosen in ((1, layers), (0, "blocks.*:0")):
-        states = capture(prepare(model, chosen), probe_of(of), ["all"])
+        states = capture(prepare(model, probe_of(of), chosen), probe_of(of), ["all"])
         for index, layer in enumerate(states):
             assert are_rows_of(layer.states, expected[index][part])
     with pytest.raises(ValueError, match="part 5"):

@@ -23,7 +23,7 @@ from repdyn import Probe
 from repdyn.activations import LoadedModel, causal_stacks, load_models
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.cli.main import STUDIES, main
 from repdyn.data.tokens import byte_tokenizer
@@ -765,8 +765,8 @@ def test_every_number_against_the_kernels():
     found = measure_topics(model, probe, seed=3)
     tokens = np.flatnonzero(~probe.is_sink.numpy())
     whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
-    states = capture(prepare(model), whole, ["no_sink"])
-    weights = attention_weights(prepare(model), probe)
+    states = capture(prepare(model, whole), whole, ["no_sink"])
+    weights = attention_weights(prepare(model, probe), probe)
     others = [probe.topics.view(8, 32).roll(shift, dims=0).flatten() for shift in range(1, 8)]
     for layer in states.layers:
         x = layer.states[states.rows_of(tokens)]

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import wandb
 from jobs import Loop
 from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
@@ -566,22 +565,6 @@ def test_a_standard_output_that_takes_nothing_ends_no_training(attach, monkeypat
     with attach(HandWritten(), schedule=1) as tracker:
         tracker.step()
     assert tracker.store.steps("mine") == [0, 1]
-
-
-def test_what_forward_logs_to_wandb_is_left_out(attach, monkeypatch):
-    logged = []
-    monkeypatch.setattr("wandb.log", logged.append)
-
-    class Logging(HandWritten):
-        def forward(self, tokens: Tensor) -> Tensor:
-            wandb.log({"sequences": len(tokens)})
-            return super().forward(tokens)
-
-    model = Logging()
-    with attach(model) as tracker:
-        model(random_tokens(4, 12))
-        tracker.step()
-    assert logged == [{"sequences": 4}]
 
 
 def test_a_mode_that_counts_operations_sees_none_of_a_measurement(attach, small_probe):

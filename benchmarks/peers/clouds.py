@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.probe.corpus import load_corpus
 from repdyn.utils.printing import without_reports
 
@@ -84,7 +84,7 @@ def states(model: str, text: str, rows: int, device: str) -> tuple[str, Tensor]:
         batch_vectors=rows,
         name=corpus.name,
     )
-    layers = capture(prepare(loaded), probe, ["no_sink"]).layers
+    layers = capture(prepare(loaded, probe), probe, ["no_sink"]).layers
     middle = layers[len(layers) // 2]
     x = middle.states.float()
     first = np.unique(x.cpu().numpy(), axis=0, return_index=True)[1]

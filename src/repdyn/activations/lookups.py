@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.capture.forward import evaluating
-from repdyn.capture.prepared_model import device_of
+from repdyn.capture.located_model import device_of
 
 TableKind: TypeAlias = Literal["input", "position", "segment"]
 TABLE_KINDS: tuple[TableKind, ...] = ("input", "position", "segment")

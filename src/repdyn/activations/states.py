@@ -16,10 +16,11 @@ from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.output_head import OutputHead
-from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.states import CaptureKind, States
+from repdyn.capture.trial import as_batch, prepare
 from repdyn.checkpoints.errors import model_errors
-from repdyn.probe import Design, Probe
+from repdyn.probe import Design, Probe, ProbeBatch
 from repdyn.probe.design import MIN_BATCH_VECTORS
 
 Model: TypeAlias = nn.Module | LoadedModel
@@ -68,7 +69,7 @@ def layer_states(
     """
     is_probe = isinstance(tokens, Probe)
     probe, subset_names = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
-    with _prepared(model, layers) as prepared:
+    with _prepared(model, probe, layers) as prepared:
         states = capture(prepared, probe, subset_names, captures=captures)
     if isinstance(model, LoadedModel) and model.stack is not None:
         states = replace(
@@ -114,11 +115,13 @@ def attention_weights(
         >>> weights.shape, numbers
         (torch.Size([2, 3, 3]), array([0, 1, 2]))
     """
-    with _prepared(model, layers) as prepared:
-        if isinstance(tokens, Probe):
-            return attention.attention_weights(prepared, tokens, n_tokens=n_tokens)
-        read = sum(len(sequence[:LENGTH]) for sequence in tokens)
-        return attention.attention_weights(prepared, sequences_probe(tokens), n_tokens=read)
+    if isinstance(tokens, Probe):
+        probe = tokens
+    else:
+        probe = sequences_probe(tokens)
+        n_tokens = sum(len(sequence[:LENGTH]) for sequence in tokens)
+    with _prepared(model, probe, layers) as prepared:
+        return attention.attention_weights(prepared, probe, n_tokens=n_tokens)
 
 
 def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) -> OutputHead:
@@ -148,8 +151,9 @@ def output_head(model: Model, ids: Sequence[int], layers: LayerPatterns = None) 
             f"expected a model with a language-modelling head, got {model.name}: its configuration "
             "names none, or the checkpoint lacks its weights"
         )
-    with _prepared(model, layers, with_head=True) as prepared:
-        head = heads.find_output_head(prepared, torch.tensor([list(ids)]))
+    sequence = torch.tensor([list(ids)])
+    with _prepared(model, as_batch(sequence), layers, with_head=True) as prepared:
+        head = heads.find_output_head(prepared, sequence)
     if isinstance(head, str):
         name = model.name if isinstance(model, LoadedModel) else type(model).__name__
         raise ValueError(f"expected an output head, got none in {name}: {head}")
@@ -160,8 +164,9 @@ def causal_stacks(model: Model, tokens: Tokens) -> dict[str | None, bool | None]
     """Return for each stack of blocks whether no position sees a later one; None where that cannot
     be tested.
     """
-    with _prepared(model) as prepared:
-        return causality(prepared, tokens if isinstance(tokens, Probe) else sequences_probe(tokens))
+    probe = tokens if isinstance(tokens, Probe) else sequences_probe(tokens)
+    with _prepared(model, probe) as prepared:
+        return causality(prepared, probe)
 
 
 def count_blocks(loaded: LoadedModel) -> dict[str | None, int]:
@@ -207,12 +212,16 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
 
 @contextmanager
 def _prepared(
-    model: Model, layers: LayerPatterns = None, *, with_head: bool = False
-) -> Iterator[PreparedModel]:
+    model: Model,
+    probe: Probe | ProbeBatch,
+    layers: LayerPatterns = None,
+    *,
+    with_head: bool = False,
+) -> Iterator[RunnableModel]:
     """Yield the module, prepared; errors of a loaded model become CheckpointErrors that name it."""
     if not isinstance(model, LoadedModel):
-        yield prepare(model, layers)
+        yield prepare(model, probe, layers)
         return
     with model_errors(f"{model.name} cannot be measured"):
         module = model.with_head if with_head and model.with_head is not None else model.model
-        yield prepare(module, model.layers if layers is None else layers)
+        yield prepare(module, probe, model.layers if layers is None else layers)

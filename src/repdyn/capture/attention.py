@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, is_a
-from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, exact_device, watched
 from repdyn.kernels import UndefinedError
@@ -75,7 +75,7 @@ class AttentionWeights:
 
 @plain_state()
 def attention_weights(
-    model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS
+    model: RunnableModel, probe: Probe, *, n_tokens: int = TOKENS
 ) -> AttentionWeights:
     """Run the first sequences of the probe through the model, one by one, and keep every layer's
     attention weights.
@@ -84,7 +84,7 @@ def attention_weights(
     :func:`repdyn.capture.capture.capture`.
 
     Args:
-        model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or
+        model: made by :func:`repdyn.capture.trial.prepare` from a Hugging Face model, or
             from any module built of a list of blocks in which there is an
             ``nn.MultiheadAttention``, or another module that returns weights.
         probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
@@ -93,7 +93,6 @@ def attention_weights(
     Returns:
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
-    model = model.on(probe)
     batches = list(_first_sequences(probe, n_tokens))
     layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
     running: list[Tensor | None] = []  # what the blocks that have been entered have put out so far

@@ -26,7 +26,7 @@ from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
 
 if TYPE_CHECKING:
-    from repdyn.capture.prepared_model import Run
+    from repdyn.capture.runnable_model import RunningModel
 
 NO_ATTENTION = "no part of the block is named attention"
 NOT_ADDED = "the block does not add its attention's output to what entered it"
@@ -57,11 +57,11 @@ class _ModuleTensor:
     """
 
 
-def find_branches(run: Run, batch: ProbeBatch) -> Branches:
+def find_branches(running: RunningModel, batch: ProbeBatch) -> Branches:
     """Learn from one forward pass, of one sequence, where each block adds its attention's output to
     its input.
     """
-    blocks = run.model.blocks
+    blocks = running.model.blocks
     modules = {block.module for block in blocks}
     stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
     inside = [
@@ -69,7 +69,7 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
     ]
     attention = {module: _attention_of(module) for module in modules}
     attentive = set().union(*attention.values())
-    recorder = Recorder(run.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
+    recorder = Recorder(running.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
     rows_by_slot = recorder.token_states.rows_by_slot
     tensors: dict[LayerKey, list[_ModuleTensor]] = defaultdict(list)  # in the order of time
     has_attention: dict[LayerKey, bool] = {}
@@ -107,7 +107,7 @@ def find_branches(run: Run, batch: ProbeBatch) -> Branches:
         calls[module] += 1
 
     with watched(blocks, enter), watched(inside, keep, leave), recorder.recording(batch):
-        run(batch)
+        running(batch)
     layers = {
         (layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers
     }

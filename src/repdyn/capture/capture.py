@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
-from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
 from repdyn.capture.token_states import EmbeddingSearch
 from repdyn.probe import Probe, ProbeBatch
@@ -42,7 +42,7 @@ def no_progress(*_: object) -> None:
 
 @plain_state()
 def capture(
-    model: PreparedModel,
+    model: RunnableModel,
     probe: Probe,
     subsets: Sequence[str],
     *,
@@ -59,7 +59,7 @@ def capture(
     state, and whatever it changes in itself when it runs.
 
     Args:
-        model: made by :func:`repdyn.capture.prepared_model.prepare`.
+        model: made by :func:`repdyn.capture.trial.prepare`.
         probe: the tokens.
         subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric
             batches are thereby slices; tokens that only the others sample follow, then those of
@@ -81,7 +81,6 @@ def capture(
             were found do not pass states from one to the next; or another rank failed.
         OSError: the temporary folder has too little space.
     """
-    model = model.on(probe)
     whole_windows = chain.from_iterable(probe.whole_windows if "whole_windows" in captures else ())
     of_subsets = [probe.tokens_of(subset) for subset in subsets]
     sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
@@ -190,7 +189,7 @@ def exchange_layers(
 
 
 @plain_state()
-def causality(model: PreparedModel, probe: Probe) -> dict[str | None, bool | None]:
+def causality(model: RunnableModel, probe: Probe) -> dict[str | None, bool | None]:
     """Return for each stack whether no position sees a later one; None where it is undecidable.
 
     The second part of a sequence is changed, and the states of its first part are compared. Each of
@@ -199,7 +198,6 @@ def causality(model: PreparedModel, probe: Probe) -> dict[str | None, bool | Non
     prefix, later ones too, counts as causal where that prefix is shorter than half of the probe's
     longest sequence, or than 31 tokens. A probe of inputs states it.
     """
-    model = model.on(probe)
     if probe.inputs is not None:
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
@@ -241,7 +239,7 @@ def is_causal(states: Tensor, split: int) -> bool | None:
     return True if _has_moved(by_earlier, states, rounding) else None
 
 
-def check_padding(model: PreparedModel, probe: Probe) -> None:
+def check_padding(model: RunnableModel, probe: Probe) -> None:
     """Raise ValueError where the states of a padded sequence, the shortest, change with the tokens
     in its padding.
     """
@@ -265,7 +263,7 @@ def check_padding(model: PreparedModel, probe: Probe) -> None:
 
 
 def _try(
-    model: PreparedModel,
+    model: RunnableModel,
     now: Tensor,
     changed: Sequence[Tensor],
     mask: Tensor,
@@ -317,7 +315,7 @@ def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
 
 
 def record(
-    model: PreparedModel,
+    model: RunnableModel,
     batches: Sequence[ProbeBatch],
     rows: np.ndarray,
     states_bytes: int = STATES_BYTES,
@@ -365,7 +363,7 @@ def record(
 
 
 @plain_state()
-def try_model(model: PreparedModel, probe: Probe) -> None:
+def try_model(model: RunnableModel, probe: Probe) -> None:
     """Run a model on up to three windows of a probe that ask most of it; errors as for
     :func:`capture`.
     """
@@ -378,4 +376,4 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
         chosen = [windows[number] for number in dict.fromkeys(numbers)]
         lengths = torch.tensor([len(window) for window in chosen])
         batch = next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
-    record(model.on(probe), [batch], np.arange(len(batch.tokens)))
+    record(model, [batch], np.arange(len(batch.tokens)))

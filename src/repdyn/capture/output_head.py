@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import is_sharded
 from repdyn.capture.forward import restoring, settings
-from repdyn.capture.prepared_model import PreparedModel, Way
+from repdyn.capture.runnable_model import RunnableModel, Way
 from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
 
@@ -82,7 +82,7 @@ class _Call(NamedTuple):
     returned: Tensor
 
 
-def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
+def find_final_norm(model: RunnableModel, input_ids: Tensor) -> OutputHead | str:
     """Return the modules between a model's last block and its unembedding, or the reason why they
     are not known.
 
@@ -103,7 +103,7 @@ def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str
 
 
 def find_output_head(
-    model: PreparedModel, input_ids: Tensor, *, to_last_state: bool = False
+    model: RunnableModel, input_ids: Tensor, *, to_last_state: bool = False
 ) -> OutputHead | str:
     """Return the output head of a model, or the reason why it has none.
 
@@ -134,7 +134,7 @@ def find_output_head(
         if len(taken) == len(returned) == 1:
             calls.append(_Call(module, taken[0], returned[0]))
 
-    with model.on(batch).evaluating() as run:
+    with model.evaluating() as run:
         module, whole, blocks = (
             run.model.module,
             run.model.whole,

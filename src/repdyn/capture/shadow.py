@@ -91,7 +91,7 @@ class Shadow:
             self._look_through([model, *functions_of(model, acting)])
             self.module: nn.Module = copy.deepcopy(model, self._memo)
             for module in self._modules:
-                self._complete(module, self._memo[id(module)], acting)
+                self._complete(module, copy.deepcopy(module, self._memo), acting)
         except (ShadowError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # code of any class runs here: __deepcopy__, __setstate__

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, silent_blocks
-from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.streams import SUM
 from repdyn.capture.token_states import Slot, exact_device, watched
 from repdyn.probe import ProbeBatch
@@ -223,7 +223,7 @@ class Recorder:
 
     def __init__(
         self,
-        model: PreparedModel,
+        model: RunnableModel,
         rows: np.ndarray,
         buffers: Buffers,
         branches: Branches | None = None,

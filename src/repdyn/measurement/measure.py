@@ -18,13 +18,14 @@ from torch.nn.modules.conv import _ConvNd
 
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, pattern_list, unwrapped
+from repdyn.capture.calls import Forward
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
-from repdyn.capture.forward import Forward
 from repdyn.capture.hooks import KeepHooks
 from repdyn.capture.output_head import find_final_norm, find_output_head
-from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.shadow import own_names
 from repdyn.capture.states import STATES_BYTES, CaptureKind
+from repdyn.capture.trial import prepare
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.metrics import (
@@ -241,8 +242,8 @@ def prepare_for(
     root_module: nn.Module | None = None,
     parameters: Mapping[str, Tensor] | None = None,
     ranks: Ranks = ALONE,
-    former: PreparedModel | None = None,
-) -> PreparedModel:
+    former: RunnableModel | None = None,
+) -> RunnableModel:
     """Check that a model can be measured, and find out what its measurements need to know of it.
 
     Args:
@@ -272,12 +273,13 @@ def prepare_for(
         else:
             prepared = prepare(
                 model,
+                probe,
                 options.layers,
                 forward=options.forward,
                 root_module=root_module,
                 parameters=parameters,
                 keep_hooks=options.keep_hooks,
-            ).on(probe)
+            )
         if not prepared.causal and prepared.forward is None and probe.inputs is None:
             check_padding(prepared, probe)
         # undecidable: blocks that begin as the identity
@@ -288,7 +290,7 @@ def prepare_for(
 
 @plain_state()
 def measure_with(
-    prepared: PreparedModel,
+    prepared: RunnableModel,
     probe: Probe,
     options: MeasurementOptions,
     *,
@@ -396,7 +398,7 @@ def measure_with(
     )
 
 
-def _weights(prepared: PreparedModel, last_step: BlockWeights | None) -> BlockWeights | str:
+def _weights(prepared: RunnableModel, last_step: BlockWeights | None) -> BlockWeights | str:
     if is_sharded(prepared.root_module):
         return "the weights are sharded"
     now = dict(prepared.module.named_parameters(remove_duplicate=False)) | dict(prepared.parameters)

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import class_name, is_a, is_sharded
 from repdyn.capture.capture import try_model
-from repdyn.capture.prepared_model import PreparedModel, prepare
+from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.trial import prepare
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
 from repdyn.metrics import BlockWeights, resolve
 from repdyn.metrics.logged import logged_values
@@ -685,7 +686,7 @@ class TrackedRun:
                 return self._states_in(part.folder, run.id, last_step=steps[-1])
         return None
 
-    def _tried(self, model: nn.Module, ranks: Ranks) -> PreparedModel | None:
+    def _tried(self, model: nn.Module, ranks: Ranks) -> RunnableModel | None:
         """Return the model once it has run on a few windows of the probe, left as it was; raise
         what is wrong with it. None where that is no fault of the configuration, or of some ranks
         alone: the first measurement will tell."""
@@ -693,11 +694,12 @@ class TrackedRun:
         try:
             prepared = prepare(
                 model,
+                self.probe,
                 options.layers,
                 forward=options.forward,
                 root_module=root,
                 keep_hooks=options.keep_hooks,
-            ).on(self.probe)
+            )
             try_model(prepared, self.probe)
         except (OSError, MemoryError, torch.OutOfMemoryError):
             pass

@@ -11,7 +11,7 @@ from wrapped_models import last_states
 
 from repdyn import measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 
 def test_lora_without_a_task_on_an_encoder_decoder(probe):
@@ -46,7 +46,7 @@ def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
             attention_mask=batch.attention_mask,
             output_hidden_states=True,
         ).hidden_states
-    states = capture(prepare(adapted), probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(adapted, probe), probe, ["all"], tokens_per_forward=1000)
     chosen = batch.positions[probe.sample("all").ravel()]
     assert not torch.allclose(states.layers[-2].states, plain, atol=1e-3)
     for layer, reported in list(zip(states.layers, hidden, strict=True))[:-1]:

@@ -22,9 +22,9 @@ from transformers import MixtralConfig, MixtralModel, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from repdyn import Probe, measure
+from repdyn.capture.calls import call_with_tokens
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.forward import call_with_tokens
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
@@ -119,7 +119,7 @@ def test_every_architecture(architecture, probe):
         if model_type in PADDING_SEEN
         else contextlib.nullcontext()
     ):
-        capture(prepare(model), padded(probe), ["all"])
+        capture(prepare(model, padded(probe)), padded(probe), ["all"])
 
 
 def padded(probe):
@@ -179,7 +179,8 @@ def test_experts_do_not_blur_what_is_causal(dtype, causal, length, monkeypatch):
     for layer in model.layers:
         layer.self_attn.is_causal = causal
     tokens = torch.randint(3, 500, (6, length), generator=torch.Generator().manual_seed(0))
-    assert causality(prepare(model), Probe.from_tokens(tokens, max_vectors=64)) == {None: causal}
+    probe = Probe.from_tokens(tokens, max_vectors=64)
+    assert causality(prepare(model, probe), probe) == {None: causal}
 
 
 def n_layers(config, stack):
@@ -243,7 +244,7 @@ def assert_states_are_those_the_model_reports(model, probe):
     """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the
     last of them.
     """
-    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(model, probe), probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(100))
     rows = batch.positions[probe.sample("all").ravel()]
     model_type = model.config.model_type

@@ -21,7 +21,7 @@ from wrapped_models import last_states, values
 from repdyn import Probe, measure
 from repdyn.capture.blocks import unwrapped
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -163,14 +163,14 @@ def own_class_of(model_class):
     "change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance]
 )
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
-    plain = capture(prepare(llama), probe, ["all"]).layers[0].states
+    plain = capture(prepare(llama, probe), probe, ["all"]).layers[0].states
     heads = []
     model = change(llama) or llama
     if hasattr(model, "lm_head"):
         model.lm_head.register_forward_hook(
             lambda module, args, output: heads.append(output.shape[1])
         )
-    assert torch.equal(capture(prepare(model), probe, ["all"]).layers[0].states, 100 * plain)
+    assert torch.equal(capture(prepare(model, probe), probe, ["all"]).layers[0].states, 100 * plain)
     assert (
         set(heads) <= {1} or change is by_the_instance
     )  # whose forward does not say that it takes logits_to_keep

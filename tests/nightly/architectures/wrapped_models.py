@@ -6,7 +6,7 @@ import torch
 
 from repdyn import measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
 MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()
@@ -20,4 +20,4 @@ def values(model, probe, layers=None, **settings):
 
 
 def last_states(model, probe):
-    return capture(prepare(model), probe, ["all"]).layers[-1].states
+    return capture(prepare(model, probe), probe, ["all"]).layers[-1].states

@@ -17,7 +17,7 @@ from repdyn import Probe
 from repdyn.capture import attention
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.kernels import UndefinedError
 
 SIZES = {
@@ -79,12 +79,14 @@ def assert_same(found, stack, reported, probe):
 @pytest.mark.parametrize("family", ["bert", "albert", "llama", "gpt2", "bloom"])
 def test_they_are_what_the_library_reports(family, probe):
     model = built(family, **({"num_key_value_heads": 1} if family == "llama" else {}))
-    assert_same(attention_weights(prepare(model), probe), None, as_reported(model, probe), probe)
+    assert_same(
+        attention_weights(prepare(model, probe), probe), None, as_reported(model, probe), probe
+    )
 
 
 def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
     model = built("t5", num_decoder_layers=N_LAYERS)
-    found = attention_weights(prepare(model), probe)
+    found = attention_weights(prepare(model, probe), probe)
     for stack in ("encoder", "decoder"):
         assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
 
@@ -107,7 +109,7 @@ def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
     model.eval()(probe.tokens[None, :12])
     for hook in hooks:
         hook.remove()
-    found = attention_weights(prepare(model), probe)
+    found = attention_weights(prepare(model, probe), probe)
     for layer, (module, args, kwargs) in enumerate(entered, start=1):
         expected = module(*args, **{**kwargs, "need_weights": True}, average_attn_weights=False)[1]
         torch.testing.assert_close(found.of(None, layer)[0][0], expected[0])
@@ -128,21 +130,21 @@ def test_a_block_that_shows_no_weights_says_so():
     # as many tokens as coordinates: states are no weights, even where they look like shares
     probe = Probe.from_tokens(random_tokens(2, 16), max_vectors=6, batch_vectors=6)
     with pytest.raises(UndefinedError, match="nothing in '1.0' puts out attention weights"):
-        attention_weights(prepare(model), probe).of(None, 1)
+        attention_weights(prepare(model, probe), probe).of(None, 1)
 
 
 def test_blocks_without_attention(probe):
     mamba = built("mamba", state_size=4)
     with pytest.raises(UndefinedError, match="puts out attention weights"):
-        attention_weights(prepare(mamba), probe).of(None, 1)
+        attention_weights(prepare(mamba, probe), probe).of(None, 1)
 
 
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built("gpt2", AutoModelForCausalLM)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
-    found = attention_weights(prepare(model, chosen), probe)
-    all_layers = attention_weights(prepare(model), probe)
-    states = capture(prepare(model, chosen), probe, ["all"])
+    found = attention_weights(prepare(model, probe, chosen), probe)
+    all_layers = attention_weights(prepare(model, probe), probe)
+    states = capture(prepare(model, probe, chosen), probe, ["all"])
     assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(
         enumerate(chosen, start=1)
     )
@@ -161,7 +163,9 @@ def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_r
     monkeypatch, probe
 ):
     monkeypatch.setattr(attention, "LENGTH", 8)
-    found = attention_weights(prepare(built("gpt2", AutoModelForCausalLM)), probe, n_tokens=20)
+    found = attention_weights(
+        prepare(built("gpt2", AutoModelForCausalLM), probe), probe, n_tokens=20
+    )
     assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
     assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
 
@@ -176,7 +180,7 @@ def test_training_goes_on_bit_for_bit(compiled, probe):
         losses = []
         for _ in range(4):
             if looked_at:
-                attention_weights(prepare(run), probe)
+                attention_weights(prepare(run, probe), probe)
             loss = cross_entropy(run(batch).logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
             loss.backward()
             optimizer.step()

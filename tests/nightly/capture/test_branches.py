@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel
 from repdyn import Probe
 from repdyn.capture.branches import NESTED, NO_ATTENTION, NOT_ADDED
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 N_LAYERS, DIM, VOCABULARY = 3, 32, 50
 SIZES = {
@@ -174,7 +174,7 @@ def first(args, kwargs):
 def after_attention(model, probe, layers=None, **settings):
     settings = {"tokens_per_forward": 10_000, **settings}
     return capture(
-        prepare(model, layers), probe, ["all"], captures={"after_attention"}, **settings
+        prepare(model, probe, layers), probe, ["all"], captures={"after_attention"}, **settings
     ).layers
 
 

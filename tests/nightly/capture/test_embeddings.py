@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModel
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
+from repdyn.capture.trial import prepare
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -23,7 +23,9 @@ def of(family, **settings):
 
 
 def table_of(model, probe, **settings):
-    return capture(prepare(model), probe, ["all"], captures={"embeddings"}, **settings).embeddings
+    return capture(
+        prepare(model, probe), probe, ["all"], captures={"embeddings"}, **settings
+    ).embeddings
 
 
 class PositionsFirst(HandWritten):

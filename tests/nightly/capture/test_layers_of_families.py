@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, T5Config, T5Model
 from repdyn import Probe
 from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.models import build_model
 
 RAGGED_IDS = random_tokens(10, 9)
@@ -45,10 +45,12 @@ def test_batch_size_and_padding_side_do_not_matter(family):
         Probe.from_tokens(ids, mask, max_vectors=56, pad_id=1)
         for ids, mask in [(RAGGED_IDS, RAGGED_MASK), (left, left_mask)]
     ]
-    reference = capture(prepare(model), probes[0], ["all"], tokens_per_forward=1000)
+    reference = capture(prepare(model, probes[0]), probes[0], ["all"], tokens_per_forward=1000)
     for probe in probes:
         for tokens_per_forward in (1, 20, 81, 1000):
-            states = capture(prepare(model), probe, ["all"], tokens_per_forward=tokens_per_forward)
+            states = capture(
+                prepare(model, probe), probe, ["all"], tokens_per_forward=tokens_per_forward
+            )
             assert np.array_equal(states.rows, reference.rows)
             for ours, expected in zip(states.layers, reference.layers, strict=True):
                 torch.testing.assert_close(ours.states, expected.states, rtol=1e-5, atol=1e-5)
@@ -56,16 +58,16 @@ def test_batch_size_and_padding_side_do_not_matter(family):
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
     nn.init.constant_(hand_written.token.weight, float("nan"))
-    assert causality(prepare(hand_written), small_probe) == {None: None}
+    assert causality(prepare(hand_written, small_probe), small_probe) == {None: None}
     identity = HandWritten()
     for block in identity.blocks:
         nn.init.zeros_(next(p for n, p in block.named_parameters() if "out" in n and p.ndim == 2))
-    assert causality(prepare(identity), small_probe) == {
+    assert causality(prepare(identity, small_probe), small_probe) == {
         None: None
     }  # as some are initialised: no position sees any other
-    assert causality(prepare(HandWritten()), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {
-        None: None
-    }  # no other token to try
+    # no other token to try
+    probe = Probe.from_tokens([[5] * 9] * 3, max_vectors=9)
+    assert causality(prepare(HandWritten(), probe), probe) == {None: None}
 
 
 def test_head_is_not_run_unless_it_is_asked_for(small_probe):
@@ -73,9 +75,13 @@ def test_head_is_not_run_unless_it_is_asked_for(small_probe):
     model.lm_head.register_forward_pre_hook(
         lambda *_: pytest.fail("the head's logits are not needed")
     )
-    capture(prepare(model), small_probe, ["all"])
+    capture(prepare(model, small_probe), small_probe, ["all"])
     capture(
-        prepare(AutoModelForCausalLM.from_config(model.config), ["transformer.h.*", "lm_head"]),
+        prepare(
+            AutoModelForCausalLM.from_config(model.config),
+            small_probe,
+            ["transformer.h.*", "lm_head"],
+        ),
         small_probe,
         ["all"],
     )
@@ -99,7 +105,7 @@ def tiny_t5():
 def test_stacks_named_are_the_stacks_found(small_probe):
     model = tiny_t5()
     found, named = (
-        capture(prepare(model, layers), small_probe, ["all"])
+        capture(prepare(model, small_probe, layers), small_probe, ["all"])
         for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
     )
     for ours, theirs in zip(named.layers, found.layers, strict=True):
@@ -110,7 +116,10 @@ def test_stacks_named_are_the_stacks_found(small_probe):
             theirs.module,
         )
         assert torch.equal(ours.states, theirs.states)
-    assert causality(prepare(model), small_probe) == {"encoder": False, "decoder": True}
+    assert causality(prepare(model, small_probe), small_probe) == {
+        "encoder": False,
+        "decoder": True,
+    }
 
 
 @pytest.mark.parametrize("pattern", ["layers.*", "gpt_neox.layers.*"])

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 SIZES = {
     "hidden_size": 16,
@@ -73,17 +73,15 @@ def masked(mask):
 @pytest.mark.parametrize("size", [4, 16])
 def test_attention_in_blocks_is_not_causal(size, length):
     model = masked(lambda i: i[:, None] // size >= i[None] // size)
-    assert causality(
-        prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)
-    ) == {None: False}
+    probe = Probe.from_tokens(random_tokens(4, length), max_vectors=48)
+    assert causality(prepare(model, probe), probe) == {None: False}
 
 
 @pytest.mark.parametrize(("prefix", "causal"), [(16, True), (40, False)])
 def test_a_prefix_is_seen_where_it_is_long(prefix, causal):
     model = masked(lambda i: (i[:, None] >= i[None]) | (i[None] < prefix))
-    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {
-        None: causal
-    }
+    probe = Probe.from_tokens(random_tokens(4, 64), max_vectors=48)
+    assert causality(prepare(model, probe), probe) == {None: causal}
 
 
 @pytest.mark.parametrize("length", [16, 64])
@@ -93,7 +91,7 @@ def test_a_quantised_encoder_is_not_called_a_decoder(length):
     model = BertModel(BertConfig(vocab_size=50, initializer_range=0.05, **sizes))
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     probe = Probe.from_tokens(random_tokens(10, length), max_vectors=56)
-    assert causality(prepare(quantised), probe)[None] is not True
+    assert causality(prepare(quantised, probe), probe)[None] is not True
 
 
 class Encoder(nn.Module):
@@ -126,15 +124,17 @@ class Heeding(Encoder):
 def test_states_that_depend_on_the_padding_are_refused(model_class, ragged):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="do not depend on the tokens in the padding.*forward="):
-        capture(prepare(model_class()), ragged, ["all"])
+        capture(prepare(model_class(), ragged), ragged, ["all"])
 
 
 def test_padding_that_is_heeded_or_left_to_the_user_is_not_refused(ragged):
     torch.manual_seed(0)
-    assert capture(prepare(Heeding()), ragged, ["all"]).layers
+    assert capture(prepare(Heeding(), ragged), ragged, ["all"]).layers
     assert capture(
-        prepare(Unheeding(), forward=lambda model, batch: model(batch.input_ids)), ragged, ["all"]
+        prepare(Unheeding(), ragged, forward=lambda model, batch: model(batch.input_ids)),
+        ragged,
+        ["all"],
     ).layers
     assert capture(
-        prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES))), ragged, ["all"]
+        prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES)), ragged), ragged, ["all"]
     ).layers

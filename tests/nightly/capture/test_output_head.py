@@ -21,7 +21,7 @@ from transformers import (
 
 from repdyn.capture import output_head
 from repdyn.capture.output_head import OutputHead, find_output_head
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import as_batch, prepare
 from repdyn.models import build_model
 
 SIZES = {
@@ -52,7 +52,7 @@ def of_library(family, **settings):
 
 def head_and_logits(model):
     """The head of a model, its logits from the last block's output, and the model's own."""
-    prepared = prepare(model)
+    prepared = prepare(model, as_batch(IDS))
     kept = []
     head = find_output_head(prepared, IDS)
     assert isinstance(head, OutputHead), head
@@ -111,14 +111,14 @@ def test_reasons():
         num_attention_heads=2,
         intermediate_size=16,
     )
-    assert find_output_head(prepare(BertModel(config)), IDS) == output_head.NO_LOGITS
-    assert find_output_head(prepare(Mixing(config)), IDS) == output_head.NOT_A_CHAIN
+    assert find_output_head(prepare(BertModel(config), as_batch(IDS)), IDS) == output_head.NO_LOGITS
+    assert find_output_head(prepare(Mixing(config), as_batch(IDS)), IDS) == output_head.NOT_A_CHAIN
     decoder = of_family("gpt2")
     decoder.transformer.ln_f = CumulativeNorm()
-    assert find_output_head(prepare(decoder), IDS) == output_head.NOT_REPRODUCED
+    assert find_output_head(prepare(decoder, as_batch(IDS)), IDS) == output_head.NOT_REPRODUCED
     broken = of_family("gpt2")
     nn.init.constant_(broken.transformer.ln_f.weight, torch.nan)
-    assert find_output_head(prepare(broken), IDS) == output_head.NOT_FINITE
+    assert find_output_head(prepare(broken, as_batch(IDS)), IDS) == output_head.NOT_FINITE
     t5 = T5Config(
         vocab_size=70,
         d_model=16,
@@ -129,7 +129,8 @@ def test_reasons():
         decoder_start_token_id=0,
     )
     assert (
-        find_output_head(prepare(T5ForConditionalGeneration(t5)), IDS) == output_head.SEVERAL_STACKS
+        find_output_head(prepare(T5ForConditionalGeneration(t5), as_batch(IDS)), IDS)
+        == output_head.SEVERAL_STACKS
     )
 
 
@@ -142,7 +143,7 @@ class WithLoss(HandWritten):
 def test_logits_without_a_name(kind):
     torch.manual_seed(0)
     model = kind().eval()
-    head = find_output_head(prepare(model), IDS)
+    head = find_output_head(prepare(model, as_batch(IDS)), IDS)
     assert isinstance(head, OutputHead), head
     found = [next(module.parameters()).data_ptr() for module in head.modules]
     assert found == [model.norm.weight.data_ptr(), model.head.weight.data_ptr()]
@@ -155,14 +156,14 @@ def test_states_are_no_logits(dim):
     """
     body = HandWritten(dim=dim, vocabulary=50)
     body.head = nn.Identity()
-    assert find_output_head(prepare(body), IDS) == output_head.NO_LOGITS
+    assert find_output_head(prepare(body, as_batch(IDS)), IDS) == output_head.NO_LOGITS
 
 
 def test_on_a_device():
     model = of_family("gpt_neox")
     states = torch.randn(5, 16)
-    expected = find_output_head(prepare(model), IDS)(states)
+    expected = find_output_head(prepare(model, as_batch(IDS)), IDS)(states)
     with PretendCuda():
-        head = find_output_head(prepare(model.to("cuda")), IDS)
+        head = find_output_head(prepare(model.to("cuda"), as_batch(IDS)), IDS)
         found = head(states).cpu()
     assert torch.equal(found, expected)

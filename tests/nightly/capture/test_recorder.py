@@ -10,7 +10,7 @@ from small import Block, HandWritten
 from torch import nn
 
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 DIM = 16
 
@@ -35,7 +35,7 @@ def with_blocks(model_class, block_class, **settings):
 
 
 def assert_layers_are_the_stream(model, probe):
-    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000).layers
+    states = capture(prepare(model, probe), probe, ["all"], tokens_per_forward=1000).layers
     rows = probe.sample("all").ravel()
     with torch.no_grad():
         model.eval()(next(probe.batches(1000)).input_ids)
@@ -44,7 +44,7 @@ def assert_layers_are_the_stream(model, probe):
         torch.testing.assert_close(
             layer.states, expected.flatten(0, 1)[rows].detach(), rtol=1e-5, atol=1e-5
         )
-    in_batches = capture(prepare(model), probe, ["all"], tokens_per_forward=36).layers
+    in_batches = capture(prepare(model, probe), probe, ["all"], tokens_per_forward=36).layers
     for layer, whole in zip(in_batches, states, strict=True):
         torch.testing.assert_close(layer.states, whole.states, rtol=1e-5, atol=1e-5)
 
@@ -144,4 +144,4 @@ def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_pr
     with pytest.raises(
         RuntimeError, match=f"'{after}' does not take the output of '{before}'.*layers="
     ):
-        capture(prepare(make()), small_probe, ["all"])
+        capture(prepare(make(), small_probe), small_probe, ["all"])

@@ -12,7 +12,7 @@ from torch import nn
 from repdyn import measure
 from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 
 class Attention(nn.Module):
@@ -69,7 +69,7 @@ def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
     """Layer 0 is the embedding, and each layer the sum after half a block."""
     model = OfParts().eval()
     streams = []
-    states = capture(prepare(model, "layers.*.2"), small_probe, ["all"])
+    states = capture(prepare(model, small_probe, "layers.*.2"), small_probe, ["all"])
     tokens = small_probe.tokens.view(24, 12)
     for _, _, residual in model.layers:
         residual.register_forward_hook(

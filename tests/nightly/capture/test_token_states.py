@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 
 
 def test_a_tuned_prompt():
@@ -39,7 +39,7 @@ def test_a_tuned_prompt():
     )
     with torch.no_grad():
         hidden = adapted(**batch, output_hidden_states=True).hidden_states
-    found = capture(prepare(adapted), probe, ["all"])
+    found = capture(prepare(adapted, probe), probe, ["all"])
     rows = found.rows_of(torch.arange(90).numpy())
     for layer, reported in list(zip(found.layers, hidden, strict=True))[
         :-1

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2Model
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.kernels import class_variance
 from repdyn.models import build_model
 from repdyn.store.schema import Checkpoint
@@ -95,7 +95,7 @@ def small_model(seed: int) -> HandWritten:
 
 def states_of(small_model, probe) -> list[list[np.ndarray]]:
     """By layer and batch."""
-    states = capture(prepare(small_model), probe, ["all"])
+    states = capture(prepare(small_model, probe), probe, ["all"])
     return [
         [layer.states[states.rows_of(tokens)].double().numpy() for tokens in probe.sample("all")]
         for layer in states.layers
@@ -162,7 +162,7 @@ def test_classes_are_the_tokens_that_follow_in_the_window():
     found = measure(
         model, probe, ["next_token_variance", "next_token_variance@no_sink"]
     ).to_pandas()
-    states = capture(prepare(model), probe, ["all", "no_sink"])
+    states = capture(prepare(model, probe), probe, ["all", "no_sink"])
     assert set(found["layer"]) == {1, 2, 3}  # not at the embedding output
     for row in found.to_dict("records"):
         values = []

@@ -11,7 +11,7 @@ from torch import nn
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import prepare
 from repdyn.kernels import Cloud, alignment, anisotropy, norm, step_length, two_nn
 from repdyn.metrics import METRICS
 from repdyn.metrics.layer_view import MASSIVE_NORM, are_massive
@@ -69,7 +69,7 @@ def frame(model, probe) -> pd.DataFrame:
 
 
 def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, frame):
-    states = capture(prepare(model, "blocks.*"), probe, ["all"])
+    states = capture(prepare(model, probe, "blocks.*"), probe, ["all"])
     layers = [
         of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers
     ]

@@ -10,7 +10,7 @@ import torch
 from small import random_tokens
 
 from repdyn import Probe, kernels, measure
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.located_model import locate
 from repdyn.models import build_model
 from repdyn.probe.design import VIEWS
 
@@ -48,7 +48,7 @@ def naive_states(model, tokens, mask):
     """
     layers = []
     normed = []
-    blocks = prepare(model).blocks
+    blocks = locate(model).blocks
     for ids, kept in zip(tokens, mask, strict=True):
         seen: list[torch.Tensor] = []
 

@@ -1,0 +1,106 @@
+"""What to do about a forward pass that fails in code of the model."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import traceback
+from pathlib import Path
+
+from torch import nn
+
+from repdyn.capture.blocks import class_name
+from repdyn.capture.calls import parameters_of
+from repdyn.capture.located_model import LocatedModel
+from repdyn.probe import ProbeBatch
+
+_VALUES = {
+    "attention_mask": "batch.attention_mask",
+    "mask": "batch.attention_mask",
+    "labels": "batch.input_ids",
+    "targets": "batch.input_ids",
+}
+"""What is likely meant by arguments of a forward."""
+
+
+class ForwardError(ValueError):
+    """A forward pass that failed in code of the model, with what to do."""
+
+
+def is_own(error: Exception) -> bool:
+    """Return whether an error was raised by this package, whose messages say what to do, rather
+    than by the model.
+    """
+    # operations of the model pass through a mode of this package
+    frames = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if each.name != "__torch_function__"
+    ]
+    return Path(__file__).parent in Path(frames[-1].filename).resolve().parents if frames else False
+
+
+def explain(model: LocatedModel, batch: ProbeBatch, error: Exception) -> str:
+    """Return what to do about an error of a model's forward pass."""
+    name, shape = class_name(model.module), tuple(batch.input_ids.shape)
+    failure = f"{type(error).__name__}: {error}"
+    if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
+        return (
+            f"expected weights that have values, got a {name} on the meta device: {failure}; load "
+            "them first"
+        )
+    signature = f"({', '.join(parameters_of(model.module))})"
+    if batch.inputs is not None:
+        how = "forward= to run" if model.forward is not None else "the inputs to run"
+        return (
+            f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the "
+            "forward does, give them as a tuple in its order, or run the model with forward=lambda "
+            "model, batch: model(batch.inputs)"
+        )
+    if model.forward is not None:
+        return f"expected forward= to run {name} on a ProbeBatch of shape {shape}, got {failure}"
+    longest = (
+        None
+        if model.whole is None
+        else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
+    )
+    if longest is None and isinstance(error, IndexError):  # positions that the model has learned
+        sizes = [
+            each.num_embeddings for each in model.module.modules() if isinstance(each, nn.Embedding)
+        ]
+        longest = max((size for size in sizes if size < shape[1]), default=None)
+    if isinstance(longest, int) and 0 < longest < shape[1]:
+        return (
+            f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} "
+            f"({failure}); make the probe with sequence_length={longest}"
+        )
+    return (
+        f"expected {name}.forward{signature} to run on token ids up to "
+        f"{int(batch.input_ids.max())} of shape {shape}, got {failure}; where it takes something "
+        f"else, say how to run it: forward={_example(model, error)}"
+    )
+
+
+def _example(model: LocatedModel, error: Exception) -> str:
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward
+    requires, by its signature or by the line that failed."""
+    parameters = parameters_of(model.module)
+    required = [
+        p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD
+    ]
+    first, *others = required or ["input_ids"]
+    failed = re.findall(r"\w+", traceback.extract_tb(error.__traceback__)[-1].line or "")
+    others += [
+        name for name in parameters if name in _VALUES and name in failed and name not in required
+    ]
+    if not others and first in {"batch", "inputs", "features", "sample"}:
+        return (
+            'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": '
+            "batch.attention_mask})"
+        )
+    is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY
+    values = [
+        f"{first}=batch.input_ids" if is_named else "batch.input_ids",
+        *(f"{name}={_VALUES.get(name, '...')}" for name in others),
+    ]
+    return f"lambda model, batch: model({', '.join(values)})"

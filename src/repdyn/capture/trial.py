@@ -1,0 +1,377 @@
+"""A trial of a model on one sequence of a probe: how it is called, what its blocks hand on, which
+of its hooks act.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repdyn.capture.blocks import (
+    Block,
+    LayerPatterns,
+    class_name,
+    is_a,
+    list_candidates,
+    silent_blocks,
+)
+from repdyn.capture.calls import (
+    Forward,
+    call_with_dict,
+    call_with_ids,
+    call_with_inputs,
+    call_with_tokens,
+    parameters_of,
+)
+from repdyn.capture.forward_errors import ForwardError
+from repdyn.capture.hooks import KeepHooks, acting_hooks, changing_hooks, doubtful_hooks
+from repdyn.capture.located_model import LocatedModel, body_of, locate
+from repdyn.capture.runnable_model import (
+    ReportedState,
+    RunnableModel,
+    RunningModel,
+    structure_of,
+)
+from repdyn.capture.shadow import ShadowError
+from repdyn.capture.streams import Streams, chain_of, refusal_of_chain, refusal_of_several
+from repdyn.capture.token_states import EmbeddingSearch, Slot, are_same_states, by_slot, watched
+from repdyn.probe import Probe, ProbeBatch
+from repdyn.probe.inputs import first_input
+from repdyn.utils.caller_state import plain_state
+
+_SHORT = 63
+"""Tokens of the sequence on which a model shows how it is run; odd, and one that needs a certain
+length gets all.
+"""
+
+
+@plain_state()
+def prepare(
+    model: nn.Module,
+    probe: Probe | ProbeBatch,
+    layers: LayerPatterns = None,
+    *,
+    forward: Forward | None = None,
+    root_module: nn.Module | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+    keep_hooks: KeepHooks = (),
+) -> RunnableModel:
+    """Find the blocks of a model, and how it runs on a probe, which one sequence of it shows.
+
+    It shows how the model is called where its signature leaves that open (with ``input_ids`` and
+    what else the forward names, with the ids alone, with one dictionary of both); whether the
+    blocks pass states from one to the next; which of its hooks act. Where a Hugging Face model has
+    no blocks that pass states on, its layers are the hidden states that it reports.
+
+    Args:
+        model, layers, forward, root_module, parameters, keep_hooks: as for
+            :func:`repdyn.capture.located_model.locate`.
+        probe: what the model will run on, or a batch of it.
+
+    Raises:
+        ValueError: as :func:`repdyn.capture.located_model.locate` does; the forward pass fails,
+            with the ``forward=`` to write; token ids that the model does not know; or no blocks
+            were found.
+        RuntimeError: the blocks that were found do not pass states from one to the next.
+        OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
+    """
+    located = locate(
+        model,
+        layers,
+        forward=forward,
+        root_module=root_module,
+        parameters=parameters,
+        keep_hooks=keep_hooks,
+    )
+    known = {field.name: getattr(located, field.name) for field in fields(located)}
+    untried = RunnableModel(
+        **known,
+        way="shadow",
+        call=call_with_tokens,
+        acting=acting_hooks(located.module, keep_hooks),
+    )
+    try:
+        tried = _with_hooks(untried, probe)
+    except ShadowError as reason:
+        _check_no_parameters(located, reason)
+        tried = _tried(replace(untried, way="restored"), probe)
+    except ForwardError as failure:
+        # A copy may fail where the model does not: modules that are looked up by identity, as in a
+        # table of the user's Python module, are not found by their copies.
+        try:
+            tried = _tried(replace(untried, way="restored", parameters={}), probe)
+        except (ValueError, RuntimeError):
+            raise failure from failure.__cause__
+        _check_no_parameters(located, failure)
+    return replace(tried, structure=structure_of(located.root_module))
+
+
+def _check_no_parameters(model: LocatedModel, reason: Exception) -> None:
+    """Raise ValueError where others are to stand in for the model's own parameters, which only a
+    shadow can have."""
+    if model.parameters:
+        raise ValueError(
+            "expected a model that parameters= can stand in for, got a "
+            f"{class_name(model.module)} whose copy fails: {reason}; measure a copy of the "
+            "model that has them"
+        ) from reason
+
+
+def _with_hooks(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
+    """Return the model as a trial shows it, with the hooks that make a difference."""
+    doubtful = doubtful_hooks(model.module, model.acting)
+    numbers = {hook.number for hook in doubtful}
+    try:
+        tried = _tried(model, probe)
+    except ForwardError:
+        if not doubtful:
+            raise
+        # it may run with its hooks alone
+        return _tried(replace(model, acting={*model.acting, *numbers}), probe)
+    if not doubtful:
+        return tried
+    batch = one_sequence(probe)
+    changing = changing_hooks(
+        doubtful, lambda some: _outputs(replace(tried, acting={*model.acting, *some}), batch)
+    )
+    if not changing:
+        return tried
+    return _tried(replace(model, acting={*model.acting, *changing}), probe)
+
+
+def _outputs(model: RunnableModel, batch: ProbeBatch) -> list[Tensor]:
+    """Return what the blocks and the model put out for a batch."""
+    tensors: list[Tensor] = []
+
+    def keep(_block: Block | None, returned: Mapping[Slot, Any]) -> None:
+        tensors.extend(part.clone() for part in returned.values() if isinstance(part, Tensor))
+
+    with model.evaluating() as running, watched(running.model.blocks, leave=keep):
+        keep(None, by_slot(running(batch)))
+    return tensors
+
+
+def _tried(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
+    """Return the model as a pass over one sequence shows it, called in the first way that works."""
+    if isinstance(probe, Probe) and probe.inputs is not None:
+        return _on_inputs(model, one_sequence(probe))
+    tokens = one_sequence(probe).input_ids[0]
+    every = probe.tokens if isinstance(probe, Probe) else probe.input_ids
+    largest = int(every.max())
+    calls: list[Callable[..., Any]] = [call_with_tokens]
+    if _leaves_open(model):
+        calls += [call_with_ids, call_with_dict]
+    failures: list[Exception] = []
+    for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
+        failures = []
+        batch = as_batch(tokens[None, :length])
+        for call in calls:
+            try:
+                tried = _linked(replace(model, call=call), batch, largest)
+                return replace(tried, any_length=length < len(tokens))
+            except ShadowError:
+                raise
+            except ForwardError as error:
+                failures.append(error)
+            except (ValueError, RuntimeError) as error:
+                # it runs in this way, but not from block to block
+                failures = [error]
+                break
+    raise failures[0]
+
+
+def _on_inputs(model: RunnableModel, batch: ProbeBatch) -> RunnableModel:
+    if model.unfound:
+        raise ValueError(model.unfound)
+    model = replace(model, call=call_with_inputs)
+    shapes: list[torch.Size] = []
+
+    def keep_shapes(_block: Block, returned: Mapping[Slot, Any]) -> None:
+        tensors = [part for part in returned.values() if isinstance(part, Tensor)]
+        shapes.extend(tensor.shape for tensor in tensors if tensor.ndim == 3)
+
+    with model.evaluating() as running, watched(running.model.blocks, leave=keep_shapes):
+        streams = _streams(running.model)
+        with streams.watching() if streams else nullcontext():
+            running(batch)
+    model = _of_streams(model, streams)
+    first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
+    return replace(model, positions_first=first)
+
+
+def _linked(model: RunnableModel, batch: ProbeBatch, largest: int) -> RunnableModel:
+    """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the
+    probe.
+    """
+    with model.evaluating() as running:
+        streams = _streams(running.model)
+        with streams.watching() if streams else nullcontext():
+            slots, failure = _links(running, batch, largest)
+    tried = replace(model, slots=slots)
+    if model.blocks_named or not failure:
+        tried = _of_streams(tried, streams)
+    reason = model.unfound or ("" if model.blocks_named else failure)
+    if not reason:
+        return tried
+    reporting = _reporting(tried, batch)
+    if reporting is not None:
+        return reporting
+    raise ValueError(reason) if model.unfound else RuntimeError(reason)
+
+
+def _reporting(model: RunnableModel, batch: ProbeBatch) -> RunnableModel | None:
+    """Return a Hugging Face model whose layers are the hidden states that it reports; None where it
+    reports none.
+    """
+    if model.forward is not None or model.way != "shadow" or model.whole is None:
+        return None
+    body, needs_logits = body_of(model.module, model.whole, [])
+    model = replace(model, reports_states=True, blocks=[], body=body, needs_logits=needs_logits)
+    with model.evaluating() as running:
+        names = list(running.reported_states(running(batch), batch))[1:]
+    if not names:
+        return None
+    return replace(model, blocks=[Block(name, ReportedState()) for name in names], slots={})
+
+
+def _streams(model: RunnableModel) -> Streams | None:
+    """Return what watches the blocks of one stack in a pass; None for models of a library, whose
+    layers are what their configuration counts, and for several stacks."""
+    is_chosen = any(block.slot is not None for block in model.blocks)
+    if len(model.stacks) > 1 or not (model.blocks and (model.whole is None or is_chosen)):
+        return None
+    named_apart = model.blocks if is_chosen else None
+    chain = chain_of(model.module, model.blocks) if model.blocks_named else model.blocks
+    blocks = chain or named_apart
+    return None if blocks is None else Streams(blocks, model.module)
+
+
+def _of_streams(model: RunnableModel, streams: Streams | None) -> RunnableModel:
+    """Return the model with the stream that a pass has shown; ValueError where that is not one, and
+    none was chosen."""
+    if streams is None:
+        if any(block.slot is not None for block in model.blocks):
+            raise ValueError(
+                'expected a part of what blocks return, such as "blocks.*:1", in layers= of '
+                f"one stack, got {len(model.stacks)} stacks; measure them one by one"
+            )
+        return model
+    stack = model.stacks[0]
+    chosen = model.blocks[0].slot
+    if chosen is not None:
+        if chosen not in streams.links:
+            raise ValueError(
+                f"expected part {chosen} of what {model.blocks[0].name!r} returns to be states "
+                f"that the next block takes, got {', '.join(map(str, streams.links)) or 'none'}"
+            )
+        return replace(model, slots={stack: (streams.links[chosen], chosen)})
+    # a stack that has a name was told apart on purpose
+    if stack is None and streams.broken is not None:
+        raise RuntimeError(refusal_of_chain(streams.broken, model.blocks))
+    if streams.summed is not None:
+        return replace(model, sums={stack: streams.summed})
+    if stack is None and len(streams.moving) > 1:
+        raise RuntimeError(refusal_of_several(streams.moving, model.blocks))
+    return model
+
+
+def _leaves_open(model: LocatedModel) -> bool:
+    """Return whether a forward could take the tokens in several ways: any keywords, or one of
+    no known type.
+    """
+    if model.forward is not None or is_a(model.module, "transformers.PreTrainedModel"):
+        return False
+    parameters = list(parameters_of(model.module).values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return True
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return (
+        len(required) == 1
+        and "Tensor" not in str(required[0].annotation)
+        and required[0].name != "input_ids"
+    )
+
+
+def one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:
+    """Return the longest sequence of a probe, or the first of a batch or of a probe of inputs."""
+    if isinstance(probe, ProbeBatch):
+        return as_batch(probe.input_ids[:1].cpu())
+    if probe.inputs is not None:
+        return first_input(next(probe.batches(1)))
+    return as_batch(probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][None])
+
+
+def as_batch(ids: Tensor) -> ProbeBatch:
+    numbers = np.arange(ids.shape[1])
+    return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
+
+
+def _links(
+    running: RunningModel, batch: ProbeBatch, largest: int
+) -> tuple[dict[str | None, tuple[Slot, Slot]], str]:
+    """Run one batch, and find whether each block takes what the one before returned.
+
+    Returns:
+        By stack, which part of what blocks take and which of what they return the states are; and
+        what is wrong with the blocks, or "".
+    """
+    model = running.model
+    states = model.token_states()
+    states.batch = batch
+    entered: dict[str | None, dict[Slot, Tensor]] = {}
+    left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
+    slots: dict[str | None, tuple[Slot, Slot]] = {}
+    called: set[str] = set()
+    failures: list[str] = []
+
+    def rows(block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        states.stack = block.stack
+        found = states.rows_by_slot(parts)
+        if not found:
+            failures.append(states.explain_mismatch(block.name, parts))
+        return found
+
+    def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
+        before, entered[block.stack] = entered.get(block.stack, {}).values(), rows(block, taken)
+        name, returned = left.get(block.stack, ("", {}))
+        if not returned or failures:
+            return
+        into = entered[block.stack]
+        pairs = [
+            (take, give)
+            for give in returned
+            for take in into
+            if are_same_states(returned[give], into[take])
+        ]
+        # what a block only passes on, such as positions, is not its states
+        pairs.sort(key=lambda pair: any(are_same_states(one, returned[pair[1]]) for one in before))
+        if pairs:
+            slots.setdefault(block.stack, pairs[0])
+            return
+        failures.append(
+            f"expected blocks that each take the output of the one before, but {block.name!r} does "
+            f"not take the output of {name!r}, so that these are not the layers of one stream; "
+            "name the blocks that are with layers=, or run the model once with forward=; the model "
+            f"has {list_candidates(model.module)}"
+        )
+
+    def leave(block: Block, returned: Mapping[Slot, Any]) -> None:
+        called.add(block.name)
+        left[block.stack] = block.name, rows(block, returned)
+
+    search = EmbeddingSearch(model.module, largest=largest)
+    with search.during(batch), watched(model.blocks, enter, leave):
+        try:
+            running(batch)
+        except ForwardError:
+            if failures and not model.blocks_named:
+                raise RuntimeError(failures[0]) from None
+            raise
+    return slots, failures[0] if failures else silent_blocks(model.module, model.blocks, called)
