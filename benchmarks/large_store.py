@@ -3,8 +3,9 @@ pyarrow.
 
     python benchmarks/large_store.py                        1,000 checkpoints, 1.75 million values
     python benchmarks/large_store.py --checkpoints 100 --only list report
+    python benchmarks/large_store.py --runs 400 --checkpoints 3 --layers 13 --metrics 2
 
-Makes such a store in a temporary folder. Each command runs in a process of its own, first on a
+Makes such a store in a temporary folder; of several runs, each four are seeds of one model. Each command runs in a process of its own, first on a
 small store, so that imports do not count; then on the large one; then pyarrow reads the same files
 there, in one thread. Prints processor time, which other processes disturb less than the clock, and
 the largest memory of the process.
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -31,14 +32,13 @@ import pyarrow.parquet as pq
 
 from repdyn.cli.main import main as repdyn
 from repdyn.metrics import METRICS
-from repdyn.store import MeasurementKey
+from repdyn.store import MeasurementKey, open_store
 from repdyn.store.files import write_table
 from repdyn.store.schema import Checkpoint, Row, provenance, scalar_row, to_table
 
 PROBE = "0123456789abcdef"
-N_LAYERS = 50
-N_METRICS = 36
 STEPS_BETWEEN = 10
+SEEDS = 4
 COMMANDS = {
     "list": ["watch", "STORE", "--once"],
     "insights": ["insights", "STORE"],
@@ -52,9 +52,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--checkpoints", type=int, default=1000, help="files of the store (default: %(default)s)"
-    )
+    sizes = {
+        "runs": (1, "runs of the store"),
+        "checkpoints": (1000, "files of each run"),
+        "layers": (50, "layers of the model, with the embeddings"),
+        "metrics": (36, "metrics of each checkpoint, of the first ones listed"),
+    }
+    for name, (default, what) in sizes.items():
+        parser.add_argument(
+            f"--{name}", type=int, default=default, help=f"{what} (default: %(default)s)"
+        )
     parser.add_argument(
         "--only",
         nargs="+",
@@ -73,9 +80,11 @@ def main() -> None:
 
     print(*facts(" ".join(sys.argv)).values(), sep="; ")
     with tempfile.TemporaryDirectory() as folder:
-        n_rows = make_store(Path(folder) / "large", options.checkpoints)
-        make_store(Path(folder) / "small", 2)
-        print(f"{n_rows:,} values in {options.checkpoints:,} files")
+        shape = {"n_layers": options.layers, "n_metrics": options.metrics}
+        n_rows = make_store(Path(folder) / "large", options.runs, options.checkpoints, **shape)
+        make_store(Path(folder) / "small", 1, 2, **shape)
+        n_files = options.runs * options.checkpoints
+        print(f"{n_rows:,} values in {n_files:,} files")
         print(
             "| command | processor time | relative to pyarrow | largest memory |\n|---|---|---|---|"
         )
@@ -96,8 +105,41 @@ def main() -> None:
             )
 
 
-def make_store(folder: Path, n_checkpoints: int) -> int:
-    """Write a file for each checkpoint, as a live run does, and return the number of values."""
+def make_store(
+    folder: Path, n_runs: int, n_checkpoints: int, *, n_layers: int, n_metrics: int
+) -> int:
+    """Write the runs of a sweep, a file for each checkpoint as a live run does, and return the
+    number of values.
+    """
+    rows = _rows(n_layers, n_metrics)
+    table = to_table(rows)
+    store = open_store(folder)
+    level = np.array([1 + (row.layer or 0) / n_layers for row in rows])
+    for number in range(n_runs):
+        model, seed = divmod(number, SEEDS)
+        training = {"learning_rate": 1e-4 * (1 + model), "seed": seed}
+        run = store.begin_run(f"run{number}", {"training": training})
+        of_run = _with_column(table, "run", [run.name] * len(rows))
+        noise = np.random.default_rng(number)
+        for checkpoint in range(n_checkpoints):
+            step = STEPS_BETWEEN * checkpoint
+            value = level * (0.2 + checkpoint / n_checkpoints) * noise.uniform(0.9, 1.1, len(rows))
+            of_step = _with_column(of_run, "step", np.full(len(rows), step))
+            shares = {"value": 1.0, "std": 0.02, "std_error": 0.01, "low": 0.98, "high": 1.02}
+            for name, share in shares.items():
+                of_step = _with_column(of_step, name, share * value)
+            key = MeasurementKey(run=run.id, step=step, probe=PROBE, metrics="0123abcd")
+            write_table(folder / key.filename, of_step)
+    return len(rows) * n_runs * n_checkpoints
+
+
+def _with_column(table: pa.Table, name: str, values: Sequence[object] | np.ndarray) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(place), pa.array(values))
+
+
+def _rows(n_layers: int, n_metrics: int) -> list[Row]:
+    """Return the rows of one checkpoint: a loss, and metrics of every layer."""
     checkpoint = Checkpoint(
         run="large", model="GPTNeoXForCausalLM", causal=True, parameters=10**8, device="cpu"
     )
@@ -126,41 +168,21 @@ def make_store(folder: Path, n_checkpoints: int) -> int:
         "value": 0.0,
     }
     rows = [scalar_row(checkpoint, "train/loss", 2.0, probe=PROBE)]
-    for metric in list(METRICS.values())[:N_METRICS]:
+    for metric in list(METRICS.values())[:n_metrics]:
         named = {
             "metric": metric.name,
             "settings": metric.settings_json,
             "on_distinct": metric.collapses_duplicates,
         }
-        for layer in range(N_LAYERS):
-            if metric.is_defined_at(layer, is_last=layer == N_LAYERS - 1):
+        for layer in range(n_layers):
+            if metric.is_defined_at(layer, is_last=layer == n_layers - 1):
                 place = {
                     "layer": layer,
-                    "depth": layer / (N_LAYERS - 1),
+                    "depth": layer / (n_layers - 1),
                     "module": f"layers.{layer}",
                 }
                 rows.append(Row(**own, **named, **place))
-    table = to_table(rows)
-    level = np.array([1 + (row.layer or 0) / N_LAYERS for row in rows])
-    for number in range(n_checkpoints):
-        step = STEPS_BETWEEN * number
-        noise = np.random.default_rng(step).uniform(0.9, 1.1, len(rows))
-        value = level * (0.2 + number / n_checkpoints) * noise
-        shares = {"value": 1.0, "std": 0.02, "std_error": 0.01, "low": 0.98, "high": 1.02}
-        columns = {name: share * value for name, share in shares.items()} | {
-            "step": np.full(len(rows), step)
-        }
-        of_step = table
-        for name, values in columns.items():
-            place = table.column_names.index(name)
-            of_step = of_step.set_column(place, table.schema.field(place), pa.array(values))
-        path = (
-            folder
-            / MeasurementKey(run="large", step=step, probe=PROBE, metrics="0123abcd").filename
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_table(path, of_step)
-    return len(rows) * n_checkpoints
+    return rows
 
 
 def _cost(name: str, large: str, small: str) -> tuple[float, float, float]:

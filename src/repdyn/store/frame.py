@@ -3,6 +3,7 @@ were made good.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,12 @@ def _column(table: pa.Table, name: str) -> Any:
     column = table[name]
     if not is_constant(column):
         return _array(column)
+    if pa.types.is_dictionary(column.type):
+        texts = () if column.null_count else (column[0].as_py(),)
+        codes = np.broadcast_to(np.int8(len(texts) - 1), len(table))
+        of_texts, _ = _sorted_categories(texts)
+        return pd.Categorical.from_codes(codes, dtype=of_texts, validate=False)
     one = _array(column.slice(0, 1))
-    if isinstance(one, pd.Categorical):
-        return pd.Categorical.from_codes(np.broadcast_to(one.codes, len(table)), dtype=one.dtype)
     if isinstance(one.dtype, pd.Int64Dtype | pd.BooleanDtype):
         plain = one.to_numpy(one.dtype.numpy_dtype, na_value=0)
         return type(one)(
@@ -114,13 +118,25 @@ def _array(column: pa.ChunkedArray) -> Any:
     if not pa.types.is_dictionary(column.type):
         return whole.to_numpy(zero_copy_only=False)
     codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    places = np.setdiff1d(codes, [-1])
-    texts = pd.Index(whole.dictionary.take(pa.array(places)).to_pylist(), dtype=str)
-    order = texts.argsort()
+    # np.unique would sort all rows
+    places = np.flatnonzero(np.bincount(codes + 1, minlength=1 + len(whole.dictionary))[1:])
+    texts, order = _sorted_categories(tuple(whole.dictionary.take(pa.array(places)).to_pylist()))
     # the last one is that of no text, whose code is -1
     ranks = np.full(len(whole.dictionary) + 1, -1)
     ranks[places[order]] = np.arange(len(order))
-    return pd.Categorical.from_codes(ranks[codes], categories=texts[order], ordered=True)
+    return pd.Categorical.from_codes(ranks[codes], dtype=texts, validate=False)
+
+
+@lru_cache(maxsize=256)
+def _sorted_categories(texts: tuple[str, ...]) -> tuple[pd.CategoricalDtype, np.ndarray]:
+    """Return the type of a column of some texts, and their places in its order.
+
+    Most columns have the same few texts in every run, and pandas takes longer to make the type than
+    for the rows of a short run.
+    """
+    index = pd.Index(texts, dtype=str)
+    order = index.argsort()
+    return pd.CategoricalDtype(index[order], ordered=True), order
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

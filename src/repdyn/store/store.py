@@ -320,7 +320,7 @@ class Store:
             )
         whole = [pa.concat_tables(found)]
         del found  # the frame takes the place of the table
-        frame = as_frame(whole.pop(), needed, BY_LAYER if categorical else BY_METRIC).loc[:, names]
+        frame = as_frame(whole.pop(), names, BY_LAYER if categorical else BY_METRIC)
         return frame if categorical else with_strings(frame).copy()  # which can be written to
 
     def __repr__(self) -> str:
