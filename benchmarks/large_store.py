@@ -119,7 +119,7 @@ def make_store(
         model, seed = divmod(number, SEEDS)
         training = {"learning_rate": 1e-4 * (1 + model), "seed": seed}
         run = store.begin_run(f"run{number}", {"training": training})
-        of_run = _with_column(table, "run", [run.name] * len(rows))
+        of_run = _with_column(table, "run", np.full(len(rows), run.name))
         noise = np.random.default_rng(number)
         for checkpoint in range(n_checkpoints):
             step = STEPS_BETWEEN * checkpoint

@@ -582,12 +582,12 @@ def about_checkpoints(rows: pd.DataFrame) -> str:
     return "each checkpoint compared with the one before" * bool(rows["compared_to"].notna().any())
 
 
-def step_colours(number: int) -> list[str]:
+def step_colours(number: int) -> tuple[str, ...]:
     """Return colours for a number of steps, dark to light."""
     return shades(STEPS, number, 0.0, 0.9)
 
 
-def layer_colours(number: int) -> list[str]:
+def layer_colours(number: int) -> tuple[str, ...]:
     """Return colours for a number of layers, or of others with an order, dark to light."""
     return shades(ORDERED, number, 0.0, 0.9)
 

@@ -80,12 +80,12 @@ class Pane:
         return self.unit if self.unit == "dimension" else self.metric.removesuffix("_attention")
 
     @property
-    def colours(self) -> list[str]:
+    def colours(self) -> tuple[str, ...]:
         """A colour for each line."""
         if self.ordered and len(self.traces) > 1:
             return shades(ORDERED, len(self.traces), 0.05, 0.85)
         places = (0, -1) if self.pair else range(len(self.traces))
-        return [SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places]
+        return tuple(SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places)
 
 
 def panes_of(

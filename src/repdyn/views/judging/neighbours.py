@@ -104,9 +104,11 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
     """
     last = int(rows["step"].to_numpy().max())
     for metric in filter(is_of_neighbours, rows["metric"].unique()):
-        low = of_metric(rows, metric).query("value < 1")
+        # the other columns would be copied with each selection of rows
+        cells = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", "value"]], metric)
+        low = cells.loc[cells["value"] < 1]
         if len(low):
-            yield _below_one(rows, metric, low, last)
+            yield _below_one(rows, metric, low, len(low) / len(cells), last)
         elif metric not in told and (nearest := _nearest_of(rows, metric, [last])) is not None:
             title = _continued(metric_title(metric))
             says = "says how the vectors of one token vary with its context"
@@ -122,14 +124,15 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
             )
 
 
-def _below_one(rows: pd.DataFrame, metric: str, low: pd.DataFrame, last: int) -> Insight:
-    """Return the statement on the values of a dimension that are below 1, and whether equal tokens
-    are why."""
+def _below_one(
+    rows: pd.DataFrame, metric: str, low: pd.DataFrame, share: float, last: int
+) -> Insight:
+    """Return the statement on the values of a dimension that are below 1, which are a share of its
+    values, and whether equal tokens are why."""
     steps = tuple(sorted(low["step"].unique().tolist()))
     layers = tuple(sorted(low["layer"].unique().tolist()))
     subsets = low["subset"].unique()
     lowest = float(low["value"].to_numpy(float).min())
-    share = len(low) / len(of_metric(rows, metric))
     times = f"at {len(steps)} steps, the last of them {steps[-1]:,}"
     at = f"at step {steps[0]:,}" if len(steps) == 1 else times
     title = metric_title(metric)
@@ -328,12 +331,15 @@ class Nearest:
 def _nearest_of(rows: pd.DataFrame, metric: str, steps: Sequence[int]) -> Nearest | None:
     """Return what the nearest neighbour of most of all vectors is at one of some steps; None where
     it is neither the same token nor the same input, or not known, as of images."""
-    of_all = of_metric(rows, metric, _ALL)
-    cells = of_all.loc[of_all["step"].isin(steps), ["step", "layer", *NEAREST]]
-    blocks = cells.query("layer > 0")
+    of_all = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", *NEAREST]], metric, _ALL)
+    cells = of_all.loc[of_all["step"].isin(steps)]
+    if not bool(cells[[*NEAREST]].notna().any(axis=None)):
+        return None
+    blocks = cells.loc[cells["layer"] > 0]
     if blocks.empty:  # the embeddings alone were measured
         blocks = cells
-    known = blocks.astype(dict.fromkeys(NEAREST, float)).dropna()
+    known = blocks.loc[:, ["step", "layer", *NEAREST]].astype(dict.fromkeys(NEAREST, float))
+    known = known.dropna()
     means = known.groupby("step")[[*NEAREST]].mean()
     column = next((name for name in NEAREST if bool((means[name] >= MOST).any())), None)
     if column is None:

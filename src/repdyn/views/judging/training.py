@@ -218,10 +218,13 @@ def layer_failures(rows: pd.DataFrame) -> Iterator[Insight]:
     Blocks do nothing before the training if their output is initialised to 0.
     """
     last, finished = int(rows["step"].iloc[-1]), is_finished(rows)
+    idle = repeated_layers(rows) if last > 0 or finished else {}
+    failed = (collapsed_layers(rows), idle)
+    if not any(failed):
+        return
     of_blocks = rows.loc[(rows["step"] == last) & (rows["layer"] > 0), ["layer", "module"]].dropna()
     modules = of_blocks.drop_duplicates("layer").set_index("layer")["module"]
-    idle = repeated_layers(rows) if last > 0 or finished else {}
-    for kind, found in zip(LAYER_KINDS, (collapsed_layers(rows), idle), strict=True):
+    for kind, found in zip(LAYER_KINDS, failed, strict=True):
         for since in sorted(set(found.values())):
             layers = tuple(sorted(layer for layer, first in found.items() if first == since))
             names = dict.fromkeys(

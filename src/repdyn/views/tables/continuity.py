@@ -40,7 +40,10 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     own = rows.loc[rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]]
     # a quick look first: most steps differ from all others in their extremes
     extremes = own.groupby("step")["value"].agg(["size", "min", "max"])
-    own = own.loc[own["step"].isin(extremes.index[extremes.duplicated(keep=False)])]
+    is_alike = extremes.duplicated(keep=False)
+    if not is_alike.any():
+        return []
+    own = own.loc[own["step"].isin(extremes.index[is_alike])]
     cells = own.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
     ordered = own.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
     groups: dict[bytes, list[int]] = {}

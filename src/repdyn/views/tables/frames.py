@@ -42,12 +42,14 @@ def concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the rows of all frames, as ``pandas.concat`` does; a categorical of different
     categories stays one.
     """
-    kinds = (frame.select_dtypes("category").columns for frame in frames)
-    texts = set.intersection(*map(set, kinds))
-    shared = {
-        name: sorted(set().union(*(frame[name].cat.categories for frame in frames)))
-        for name in texts
-    }
+    kinds = [frame.dtypes.to_dict() for frame in frames]
+    shared = {}
+    for name in kinds[0]:
+        of_frames = [of_frame.get(name) for of_frame in kinds]
+        is_text = all(isinstance(kind, pd.CategoricalDtype) for kind in of_frames)
+        # most columns have the same texts in all runs
+        if is_text and any(kind != of_frames[0] for kind in of_frames):
+            shared[name] = sorted(set().union(*(kind.categories for kind in of_frames)))
     alike = [
         frame.assign(
             **{name: frame[name].cat.set_categories(names) for name, names in shared.items()}
@@ -151,7 +153,9 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
 
 def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the rows of the scalar called ``name``, by step; empty if it was never stored."""
-    return frame.loc[frame["layer"].isna() & (frame["metric"] == name)].sort_values("step")
+    chosen = (frame["layer"].isna() & (frame["metric"] == name)).to_numpy(bool)
+    # an empty slice takes no time
+    return frame.loc[chosen].sort_values("step") if chosen.any() else frame.iloc[:0]
 
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -168,12 +172,14 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of checkpoints that could not be measured: without a layer, with a reason."""
     # a measured checkpoint without an output head lacks the loss on the probe too
     of_checkpoint = frame["layer"].isna() & ~frame["metric"].isin(PROBE_SCALARS)
-    return frame.loc[
+    is_failure = (
         of_checkpoint
         & frame["reason"].notna()
         & frame["same_as"].isna()
         & frame["mixed_with"].isna()
-    ]
+    ).to_numpy(bool)
+    # an empty slice takes no time
+    return frame.loc[is_failure] if is_failure.any() else frame.iloc[:0]
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
@@ -316,8 +322,10 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     """Raise a ValueError if two rows agree in all columns of ``cell``, which ends with metric and
     subset or head.
     """
-    if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
+    is_repeated = rows.duplicated(cell, keep=False).to_numpy(bool)
+    if not is_repeated.any():
         return
+    repeated = rows.loc[is_repeated]
     first = repeated.iloc[0]
     same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
     place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)

@@ -189,7 +189,7 @@ class MeasuredRun:
         """The key that identifies the run and stack in a comparison."""
         return self.name, self.stack
 
-    @property
+    @cached_property
     def probe(self) -> str:
         """The hash of the probe."""
         return str(self.rows["probe"].iloc[0])
@@ -205,12 +205,12 @@ class MeasuredRun:
     def causal(self) -> bool | None:
         return causality(self.rows)
 
-    @property
+    @cached_property
     def parameters(self) -> int | None:
         known = self.rows["parameters"].dropna()
         return None if known.empty else int(known.iloc[-1])
 
-    @property
+    @cached_property
     def steps(self) -> list[int]:
         return self.rows["step"].unique().tolist()
 
@@ -228,11 +228,12 @@ class MeasuredRun:
             f"step {last:,}" if first == last else f"{len(self.steps)} steps, {first:,} to {last:,}"
         )
 
-    @property
+    @cached_property
     def tokens(self) -> pd.Series:
         """Training tokens by step, ascending; empty for a finished model, and unless every row
         knows them and seeds agree."""
-        known = self.rows.drop_duplicates(["step", "tokens_seen"]).sort_values("step")
+        seen = self.rows.loc[:, ["step", "tokens_seen"]]
+        known = seen.drop_duplicates().sort_values("step")
         if self.finished or bool(known["tokens_seen"].isna().any()) or not known["step"].is_unique:
             return pd.Series(dtype=float)
         return pd.Series(known["tokens_seen"].to_numpy(float), index=known["step"].to_numpy())
@@ -247,6 +248,45 @@ class MeasuredRun:
     @cached_property
     def alerts(self) -> list[Alert]:
         return find_alerts(self.frame, self.rules)
+
+    # what decides whether values compare, which a report asks of each run many times
+
+    @cached_property
+    def designs(self) -> str:
+        """The names of its sampling designs."""
+        return " and ".join(design_names(self.rows))
+
+    @cached_property
+    def own_window_rules(self) -> list[bool]:
+        """Whether neighbours of the own window are left out; of both kinds of rows if it has
+        both.
+        """
+        return sorted(self.rows["own_window_excluded"].dropna().astype(bool).unique().tolist())
+
+    @cached_property
+    def sizes(self) -> Mapping[tuple[str, str], str]:
+        """The numbers of vectors of each metric and subset whose values depend on it, ascending."""
+        columns = ["metric", "subset", "n_vectors"]
+        cells = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for metric, subset, number in cells.itertuples(index=False, name=None):
+            numbers.setdefault((metric, subset), []).append(number)
+        found = {}
+        for (metric, subset), of_cell in numbers.items():
+            info = metric_info(metric)
+            depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
+            if subset in NO_CLASSES or depends:
+                # how many vectors are left of a whole batch is up to each layer
+                shown = of_cell[-1:] if subset == NO_MASSIVE else of_cell
+                found[metric, subset] = " and ".join(f"{number:,}" for number in shown)
+        return found
+
+    @cached_property
+    def metric_settings(self) -> list[tuple[str, str]]:
+        """Each metric with each of its settings, ascending."""
+        columns = ["metric", "settings"]
+        pairs = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
+        return list(pairs.itertuples(index=False, name=None))
 
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for
@@ -304,12 +344,12 @@ def differences(runs: Sequence[MeasuredRun]) -> str | None:
     Estimates change with the sampling design, the number of vectors and a metric's settings. Means
     over a class of tokens do not change with the number, and tokenizers do not find equally many.
     """
-    designs = ((" and ".join(design_names(run.rows)), run.label) for run in runs)
+    designs = ((run.designs, run.label) for run in runs)
     # a design of the user's own may have the name of another
     rules = (
         ("left out" if is_left_out else "counted", run.label)
         for run in runs
-        for is_left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique())
+        for is_left_out in run.own_window_rules
     )
     found = disagreement("different sampling designs", designs) or disagreement(
         "own window's neighbours", rules
@@ -330,22 +370,8 @@ def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     by_cell: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
-        cells = (
-            run.rows.loc[:, ["metric", "subset", "n_vectors"]]
-            .drop_duplicates()
-            .sort_values("n_vectors")
-        )
-        for cell, of_cell in cells.groupby(["metric", "subset"], observed=True):
-            metric, subset = map(str, cell)
-            info = metric_info(metric)
-            depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
-            if subset in NO_CLASSES or depends:
-                found = of_cell["n_vectors"].tolist()
-                # how many vectors are left of a whole batch is up to each layer
-                sizes = " and ".join(
-                    f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found)
-                )
-                by_cell.setdefault((metric, subset), []).append((sizes, run.label))
+        for cell, sizes in run.sizes.items():
+            by_cell.setdefault(cell, []).append((sizes, run.label))
     different = {cell: sizes for cell, sizes in by_cell.items() if len(dict(sizes)) > 1}
     if not different:
         return None
@@ -357,12 +383,7 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
 def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
     by_metric: dict[str, list[tuple[str, str]]] = {}
     for run in runs:
-        pairs = (
-            run.rows.loc[:, ["metric", "settings"]]
-            .drop_duplicates()
-            .sort_values(["metric", "settings"])
-        )
-        for metric, settings in pairs.itertuples(index=False):
+        for metric, settings in run.metric_settings:
             by_metric.setdefault(metric, []).append((settings, run.label))
     found = (
         disagreement(f"different settings of {metric}", by_metric[metric])

@@ -225,6 +225,15 @@ def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], Seed
     return {key: series for key, series in found.items() if series.steps}
 
 
+def _shared_cells(members: Sequence[MeasuredRun]) -> list[tuple[str, str, int]]:
+    """Return each metric, subset and step that all members have."""
+    of_members = [
+        {(*key, step) for key, series in member.series.items() for step in series.steps}
+        for member in members
+    ]
+    return sorted(set.intersection(*of_members))
+
+
 def _groups_by_settings(
     runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]
 ) -> Iterator[SeedGroup]:
@@ -251,7 +260,7 @@ def _groups_by_settings(
         are_distinct = len({_seed_of(run) for run in members}) == len(members)
         if len(members) < 2 or not are_distinct or _differences(members):
             continue
-        if _shared_series(members):
+        if _shared_cells(members):
             name = _joined([member.name for member in members])
             yield _group(name, _joined([member.label for member in members]), members)
 
@@ -277,9 +286,7 @@ def _group(name: str, label: str, members: Sequence[MeasuredRun]) -> SeedGroup:
             f"expected runs that differ in their seed alone as seeds of {name}, got {why}; name "
             "the seeds by patterns, or compare the runs without seeds"
         )
-    shared = [
-        (*key, step) for key, series in _shared_series(members).items() for step in series.steps
-    ]
+    shared = _shared_cells(members)
     if not shared:
         steps = {run.extent: [run.label] for run in members}
         raise ValueError(

@@ -6,7 +6,7 @@ Imports only what loads quickly: commands show names and numbers before they rea
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
@@ -76,7 +76,8 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
-def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
+@lru_cache(maxsize=256)
+def shades(colour_map: str, number: int, low: float, high: float) -> tuple[str, ...]:
     """Return a number of colours of a map at equal distances, between two places of it in
     [0, 1].
     """
@@ -84,7 +85,7 @@ def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
     from matplotlib.colors import to_hex
 
     places = [low + (high - low) * place / max(1, number - 1) for place in range(number)]
-    return [to_hex(colormaps[colour_map](place)) for place in places]
+    return tuple(to_hex(colormaps[colour_map](place)) for place in places)
 
 
 def family_title(family: str) -> str:
