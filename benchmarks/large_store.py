@@ -5,10 +5,10 @@ pyarrow.
     python benchmarks/large_store.py --checkpoints 100 --only list report
     python benchmarks/large_store.py --runs 400 --checkpoints 3 --layers 13 --metrics 2
 
-Makes such a store in a temporary folder; of several runs, each four are seeds of one model. Each command runs in a process of its own, first on a
-small store, so that imports do not count; then on the large one; then pyarrow reads the same files
-there, in one thread. Prints processor time, which other processes disturb less than the clock, and
-the largest memory of the process.
+Makes such a store in a temporary folder; of several runs, each four are seeds of one model. Each
+command runs in a process of its own, first on a small store, so that imports do not count; then on
+the large one; then pyarrow reads the same files there, in one thread. Prints processor time, which
+other processes disturb less than the clock, and the largest memory of the process.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
     for metric in filter(is_of_neighbours, rows["metric"].unique()):
         # the other columns would be copied with each selection of rows
         cells = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", "value"]], metric)
-        low = cells.loc[cells["value"] < 1]
+        is_low = cells["value"] < 1
+        low = cells.loc[is_low]
         if len(low):
             yield _below_one(rows, metric, low, len(low) / len(cells), last)
         elif metric not in told and (nearest := _nearest_of(rows, metric, [last])) is not None:
@@ -335,12 +336,12 @@ def _nearest_of(rows: pd.DataFrame, metric: str, steps: Sequence[int]) -> Neares
     cells = of_all.loc[of_all["step"].isin(steps)]
     if not bool(cells[[*NEAREST]].notna().any(axis=None)):
         return None
-    blocks = cells.loc[cells["layer"] > 0]
+    is_of_block = cells["layer"] > 0
+    blocks = cells.loc[is_of_block]
     if blocks.empty:  # the embeddings alone were measured
         blocks = cells
-    known = blocks.loc[:, ["step", "layer", *NEAREST]].astype(dict.fromkeys(NEAREST, float))
-    known = known.dropna()
-    means = known.groupby("step")[[*NEAREST]].mean()
+    fractions = blocks.loc[:, ["step", "layer", *NEAREST]].astype(dict.fromkeys(NEAREST, float))
+    means = fractions.dropna().groupby("step")[[*NEAREST]].mean()
     column = next((name for name in NEAREST if bool((means[name] >= MOST).any())), None)
     if column is None:
         return None

@@ -51,7 +51,7 @@ _SPIKE, _OTHER_WEIGHTS = "a spike of the training, or ", "the weights of another
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield whether the training loss is not a number or has diverged, or how far it has come."""
-    rows = scalar_rows(frame, LOSS)
+    rows = scalar_rows(frame.loc[:, ["layer", "metric", "step", "value"]], LOSS)
     if rows.empty:
         return
     last_step, last = int(rows["step"].iloc[-1]), float(rows["value"].iloc[-1])
@@ -279,7 +279,8 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
 
 def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose loss on the probe is out of line."""
-    losses, rows = scalar(frame, PROBE_LOSS), scalar_rows(frame, PROBE_LOSS)
+    losses = scalar(frame, PROBE_LOSS)
+    rows = scalar_rows(frame.loc[:, ["layer", "metric", "step", "std_error"]], PROBE_LOSS)
     judged = losses_out_of_line(
         losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int))
     )

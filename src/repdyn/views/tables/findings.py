@@ -112,6 +112,9 @@ without repeated tokens or inputs."""
 _Judge = Callable[[pd.DataFrame, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
 """Columns that a judgement needs."""
+_CHECKED = [*("run", "model", "probe", "layers", "stack", "stage", "settings", "head", "std")]
+_MEASURED = [*COLUMNS, *_CHECKED, "low", "high"]
+"""Columns that :func:`measurements` needs beside them."""
 
 
 class Snapshot(NamedTuple):
@@ -366,9 +369,8 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
             scalar(frame, LEARNING_RATE),
         )
         # the other columns are many, and copied by each selection of rows
-        rows.append(
-            measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, COLUMNS]
-        )
+        own = frame.loc[judged, _MEASURED] if bool(judged.any()) else frame
+        rows.append(measurements(own).loc[:, COLUMNS])
         # the first step at which the learning rate was highest
         warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
     if len(frames) > 1:
@@ -447,7 +449,9 @@ def _failure(frame: pd.DataFrame) -> str | None:
     according to its stored losses; None if it can."""
     if "design" in frame and bool(frame["design"].isin(INPUT_DESIGNS).any()):
         return "measured on other inputs than text, which the finding is about"
-    losses = scalar_rows(frame, LOSS)["value"].to_numpy(float)
+    # few of the columns: a frame has sixty, of which each would be copied
+    stored = scalar_rows(frame.loc[:, ["layer", "metric", "step", "value"]], LOSS)
+    losses = stored["value"].to_numpy(float)
     if not len(losses):
         return None
     last, lowest = (

@@ -287,11 +287,17 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
                 f"== {found[0]!r}]"
             )
     # nullable columns of some readers have NA, arithmetic needs NaN
-    rows = rows.astype(
-        dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int}
+    columns = ("depth", "value", "std", "low", "high")
+    numbers = {name: rows[name].astype(float).to_numpy() for name in columns}
+    low, high = _bounded_intervals(
+        rows["metric"].to_numpy(str), numbers["value"], numbers["low"], numbers["high"]
     )
-    rows = _with_bounded_intervals(rows.assign(subset=filled(pd.Series(rows["subset"]), "all")))
-    rows = rows.assign(margin=(rows["high"] - rows["low"]) / 2)
+    rows = rows.assign(
+        **(numbers | {"low": low, "high": high}),
+        layer=rows["layer"].to_numpy(int),
+        subset=filled(pd.Series(rows["subset"]), "all"),
+        margin=(high - low) / 2,
+    )
     _require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
@@ -302,20 +308,21 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     return rows
 
 
-def _with_bounded_intervals(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows without intervals that leave the range of their metric, which stores written
-    before have.
+def _bounded_intervals(
+    names: np.ndarray, value: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the intervals of values of named metrics; those that leave the range of
+    their metric, which stores written before have, on the scale of today's.
     """
-    names = rows["metric"].to_numpy(str)
-    value, low, high = (rows[name].to_numpy(float).copy() for name in ("value", "low", "high"))
+    low = low.copy()
+    high = high.copy()
     for name in np.unique(names):
         bounds = metric_info(str(name)).range
         leaves = (names == name) & ((low < bounds[0]) | (high > bounds[1]))
         half = (high[leaves] - low[leaves]) / 2
         low[leaves], high[leaves] = interval_within(value[leaves], half, bounds)
     is_known = ~np.isnan(value)
-    low, high = (np.where(is_known, ends, np.nan) for ends in (low, high))
-    return rows.assign(low=low, high=high)
+    return np.where(is_known, low, np.nan), np.where(is_known, high, np.nan)
 
 
 def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:

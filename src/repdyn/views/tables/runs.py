@@ -292,7 +292,14 @@ class MeasuredRun:
         """Return a loss against step by the name of its scalar; empty where none is stored and for
         a finished model.
         """
-        return scalar(self.scalars, name).iloc[: None if not self.finished else 0]
+        if name not in self._losses:
+            self._losses[name] = scalar(self.scalars, name).iloc[: None if not self.finished else 0]
+        return self._losses[name]
+
+    @cached_property
+    def _losses(self) -> dict[str, pd.Series]:
+        """The losses that were asked for, which each chart of the run draws."""
+        return {}
 
     def metrics(self, family: str | None = None) -> list[str]:
         """Return the metrics that have a value, or those of a family, in the order in which they

@@ -167,9 +167,11 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     layers: without sinks where it was measured so, and of the dimension without repeats too."""
     worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
     means: dict[str, Any] = {}
+    # the other columns would be copied with each selection of rows
+    rows = worst.rows.loc[:, ["metric", "subset", "layer", "step", "value", "low", "high"]]
     # the series of every metric would take longer
     for key in product(METRICS, ("all", "no_sink")):
-        series = MetricSeries(*key, of_metric(worst.rows, *key))
+        series = MetricSeries(*key, of_metric(rows, *key))
         if len(series.rows) and len(mean := series.layer_mean.mean):
             means[series.metric] = float(mean.iloc[-1])
     means[WITHOUT_REPEATS] = _dimension_without_repeats(worst)
