@@ -8,6 +8,7 @@ bits.
   the probe. Where a metric cannot be computed, ``reason`` says why.
 - ``logged.tsv``: what a logger receives from a training that is tracked, call by call, and what is
   stored.
+- ``clouds.tsv``: which vectors of a probe of many tokens are drawn without repeats.
 - ``tables.tsv``: ten committed runs as the views see them.
 - ``swept.tsv``: the outcome of a sweep of two local checkpoints and one that is damaged.
 - ``machine.json``: the processor and the versions that these were made with.
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import lightning.pytorch as pl
+import numpy as np
 import pandas as pd
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -39,7 +41,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from golden.models import MODELS, PROBES, model_of, probe_of
-from repdyn import measure, open_store
+from repdyn import Probe, measure, open_store
+from repdyn.probe.design import DISTINCT
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -49,6 +52,7 @@ Table: TypeAlias = dict[str, dict[str, str]]
 ON_SUBSETS = (
     "two_nn@no_sink",
     "two_nn@rare",
+    "two_nn@types",
     "two_nn[discard=0.5]",
     "anisotropy@no_massive",
     "anisotropy@last_token",
@@ -232,6 +236,24 @@ def swept() -> Table:
     return table
 
 
+def clouds() -> Table:
+    """Return the subset without repeats that each probe is measured on, and its vectors."""
+    rng = np.random.default_rng(2)
+    table: Table = {}
+    for n_tokens in (60, 6000):
+        words = np.minimum(rng.zipf(1.2, (512, 40)), n_tokens - 1)
+        probe = Probe.from_tokens(words)
+        table[f"{n_tokens} tokens"] = {"value": probe.without_repeats}
+        for subset in DISTINCT:
+            sample = probe.sample(subset)
+            digest = hashlib.sha256(sample.astype("<i8").tobytes()).hexdigest()[:12]
+            described = (
+                f"{sample.shape[1]} vectors, the first {sample[0, :5].tolist()}, all {digest}"
+            )
+            table[f"{n_tokens} tokens, {subset}"] = {"value": described}
+    return table
+
+
 def tables() -> Table:
     """Return what the views see of ten committed runs: each curve's shape and values, and the
     findings.
@@ -305,6 +327,7 @@ def status_of(command: Callable[[list[str]], object], arguments: Iterable[object
 
 PARTS: dict[str, Callable[[], Table]] = {
     **{name: lambda name=name: measured(name) for name in MODELS},
+    "clouds": clouds,
     "logged": logged,
     "swept": swept,
     "tables": tables,
