@@ -130,7 +130,7 @@ def of_trainer(callback: Any, others: Mapping[str, Any]) -> Iterator[HeldOut]:
 
     No callback is told of the trainer: it is looked up among the callers.
     """
-    trainer = next(_trainers(sys._getframe(), callback), None)
+    trainer = next(trainers_of(callback), None)
     collate_fn = getattr(trainer, "data_collator", None)
     evaluated = getattr(trainer, "eval_dataset", None)
     if isinstance(evaluated, Mapping):
@@ -157,8 +157,9 @@ class _Loader(NamedTuple):
     batch_sampler: None = None
 
 
-def _trainers(frame: FrameType | None, callback: Any) -> Iterator[Any]:
-    """Yield the trainers among the callers that have a callback."""
+def trainers_of(callback: Any) -> Iterator[Any]:
+    """Yield the trainers of transformers among the callers that have a callback."""
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
         handler = getattr(caller, "callback_handler", None)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.callbacks.held_out import of_trainer, probe_of, probe_of_run
+from repdyn.callbacks.held_out import of_trainer, probe_of, probe_of_run, trainers_of
 from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
@@ -100,10 +100,13 @@ class HuggingFaceTracker(TrainerCallback):
         self._evaluated: str | None = None
         """Name of the validation loss: of several data sets, that of the first."""
         self._is_finished = False
+        self._handler: weakref.ref[Any] | None = None
+        """That of the Trainer, in which the step ends after other callbacks; None where no Trainer
+        is among the callers."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
-        return {**self.__dict__, "_tracked": None, "_at_exit": None}
+        return {**self.__dict__, "_tracked": None, "_at_exit": None, "_handler": None}
 
     def __repr__(self) -> str:
         """Return what is measured, and where its rows go once a training has begun."""
@@ -129,6 +132,7 @@ class HuggingFaceTracker(TrainerCallback):
         model = others["model"]
         self._reset()
         self._args = args
+        self._go_behind_others()
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
         trial = state.trial_name if state.is_hyper_param_search else None
@@ -186,9 +190,35 @@ class HuggingFaceTracker(TrainerCallback):
         if self._tracked is not None:
             self._tracked.keep_gradients(state.global_step + 1)
 
+    def _go_behind_others(self) -> None:
+        """Let each step end for this tracker after other callbacks, which may change the weights:
+        the checkpoint of the step, which is saved next, has them as they are then.
+        """
+        for trainer in trainers_of(self):
+            handler = trainer.callback_handler
+            self._let_go_of(handler)
+            # another list: the handler is going through this one
+            handler.callbacks = [*handler.callbacks, _AfterOthers(self)]
+            self._handler = weakref.ref(handler)
+            return
+
+    def _let_go_of(self, handler: Any) -> None:
+        handler.callbacks = [
+            callback
+            for callback in handler.callbacks
+            if not (isinstance(callback, _AfterOthers) and callback.owner is self)
+        ]
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
+        if self._handler is None:
+            self.end_step(state, control, others)
+
+    def end_step(
+        self, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
+    ) -> None:
+        """Measure the step that has ended, if it is due, and count it."""
         if self._schedule.is_due(state.global_step):
             self._measure(state, control, others)
         if self._tracked is not None:
@@ -274,6 +304,8 @@ class HuggingFaceTracker(TrainerCallback):
             atexit.unregister(self._at_exit)
             self._tracked.finish()
             self._is_finished = True
+        if (handler := self._handler and self._handler()) is not None:
+            self._let_go_of(handler)
 
     def _origin(self, state: TrainerState) -> Origin | None:
         """Return the run of the checkpoint that the training goes on from."""
@@ -318,6 +350,18 @@ class HuggingFaceTracker(TrainerCallback):
         # saved with each checkpoint of the Trainer
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
+
+
+class _AfterOthers(TrainerCallback):
+    """Ends a step for its owner after the callbacks before it."""
+
+    def __init__(self, owner: HuggingFaceTracker) -> None:
+        self.owner = owner
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        self.owner.end_step(state, control, others)
 
 
 def _name_commands(tracked: weakref.ref[TrackedRun]) -> None:

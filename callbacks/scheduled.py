@@ -36,9 +36,10 @@ class ScheduledCallback(Callback, ABC):
     It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a
     learning rate or a batch size, a validation or a test do nothing.
 
-    Lightning calls a LightningModule's own ``on_train_batch_end`` and ``on_train_epoch_end`` after
-    those of callbacks. A module that defines them may change weights there, as a momentum teacher
-    or a projection does, so that the step waits for them: see :meth:`settle`.
+    Lightning calls a LightningModule's own ``on_train_start``, ``on_train_batch_end`` and
+    ``on_train_epoch_end`` after those of callbacks. A module that defines them may change weights
+    there, as a momentum teacher or a projection does, so that the step waits for them: see
+    :meth:`settle`.
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
@@ -105,8 +106,10 @@ class ScheduledCallback(Callback, ABC):
         self.step = loop._batches_that_stepped + was_saved_within
         self.begin(trainer, pl_module)
         self._is_training = True
-        if self._schedule.is_due(self.step, "start"):
-            self.act(trainer, pl_module)
+        self._is_due = self._schedule.is_due(self.step, "start")
+        self._is_settled = False
+        if not _defines(pl_module, "on_train_start"):
+            self.settle(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

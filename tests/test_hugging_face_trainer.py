@@ -10,7 +10,14 @@ import pytest
 import torch
 from jobs import tiny_language_model
 from small import random_tokens
-from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 from repdyn import measure, open_store
 from repdyn.callbacks import HuggingFaceTracker
@@ -177,6 +184,35 @@ def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe, schedul
         "metric == 'anisotropy' and subset == 'all' and step > 0 and layer > 0"
     )
     assert trained.state.best_metric == pytest.approx(frame.groupby("step")["value"].mean().min())
+
+
+class Halving(TrainerCallback):
+    """Changes weights at the end of each step, as pruning does."""
+
+    def on_step_end(self, args, state, control, model=None, **others):
+        with torch.no_grad():
+            for weight in model.model.layers.parameters():
+                weight.mul_(0.5)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["tracker first", "tracker last"])
+def test_a_step_is_measured_after_other_callbacks(tmp_path, small_probe, is_first):
+    """Measured before one that changes weights, the rows are not those of the checkpoint of their
+    step."""
+    attached = tracker(small_probe)
+    callbacks = [attached, Halving()] if is_first else [Halving(), attached]
+    trained = trainer(tmp_path / "job", *callbacks, save_strategy="steps", save_steps=2)
+    names = [type(callback).__name__ for callback in trained.callback_handler.callbacks]
+    trained.train()
+    assert [type(callback).__name__ for callback in trained.callback_handler.callbacks] == names
+    frame = attached.store.to_pandas()
+    for step in (2, 4, 6):
+        saved = AutoModelForCausalLM.from_pretrained(tmp_path / "job" / f"checkpoint-{step}").eval()
+        expected = measure(saved, small_probe, ["anisotropy"]).to_pandas()
+        keys = ["layer", "metric", "subset"]
+        pairs = expected.merge(frame[frame["step"] == step], on=keys, suffixes=("", "_live"))
+        assert len(pairs) == len(expected)
+        np.testing.assert_array_equal(pairs["value"], pairs["value_live"])
 
 
 def test_a_callback_before_the_tracker_reads_its_values(tmp_path, small_probe):

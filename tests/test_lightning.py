@@ -156,6 +156,23 @@ def test_a_step_is_measured_after_the_hooks_of_the_module_itself(tmp_path, small
     assert_equal_values(values(frame), measured_by_step(small_probe, at))
 
 
+def test_the_first_step_is_measured_after_the_hook_of_the_module(tmp_path, small_probe):
+    """A module may load its weights there; those that it was made with are of no training."""
+
+    class Loading(Projecting):
+        def on_train_start(self):
+            with torch.no_grad():
+                for weight in self.network.blocks.parameters():
+                    weight.mul_(0.5)
+            self.at[0] = copy.deepcopy(self.network.state_dict())
+
+    job, attached = Loading(), tracker(small_probe, 4)
+    trainer(tmp_path, attached).fit(job, batches())
+    frame = attached.store.to_pandas()
+    first = measured_by_step(small_probe, {0: job.at[0]})
+    assert_equal_values(values(frame[frame["step"] == 0]), first)
+
+
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_a_checkpoint_before_the_hook_of_the_module_has_the_values_of_its_rows(
     tmp_path, small_probe, weights_only
