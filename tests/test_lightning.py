@@ -166,7 +166,8 @@ def test_the_first_step_is_measured_after_the_hook_of_the_module(tmp_path, small
                     weight.mul_(0.5)
             self.at[0] = copy.deepcopy(self.network.state_dict())
 
-    job, attached = Loading(), tracker(small_probe, 4)
+    job = Loading()
+    attached = tracker(small_probe, 4)
     trainer(tmp_path, attached).fit(job, batches())
     frame = attached.store.to_pandas()
     first = measured_by_step(small_probe, {0: job.at[0]})
