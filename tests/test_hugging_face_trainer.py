@@ -210,7 +210,7 @@ def test_a_step_is_measured_after_other_callbacks(tmp_path, small_probe, is_firs
         saved = AutoModelForCausalLM.from_pretrained(tmp_path / "job" / f"checkpoint-{step}").eval()
         expected = measure(saved, small_probe, ["anisotropy"]).to_pandas()
         keys = ["layer", "metric", "subset"]
-        pairs = expected.merge(frame[frame["step"] == step], on=keys, suffixes=("", "_live"))
+        pairs = expected.merge(frame.query(f"step == {step}"), on=keys, suffixes=("", "_live"))
         assert len(pairs) == len(expected)
         np.testing.assert_array_equal(pairs["value"], pairs["value_live"])
 

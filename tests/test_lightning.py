@@ -171,7 +171,7 @@ def test_the_first_step_is_measured_after_the_hook_of_the_module(tmp_path, small
     trainer(tmp_path, attached).fit(job, batches())
     frame = attached.store.to_pandas()
     first = measured_by_step(small_probe, {0: job.at[0]})
-    assert_equal_values(values(frame[frame["step"] == 0]), first)
+    assert_equal_values(values(frame.query("step == 0")), first)
 
 
 @pytest.mark.parametrize("weights_only", [False, True])
