@@ -41,7 +41,9 @@ from repdyn.cli.train import has_fast_bfloat16
 from repdyn.data.datamodule import TextDataModule
 from repdyn.metrics import DEFAULT_METRICS, resolve
 from repdyn.models import LanguageModel, objective_of
-from repdyn.tracking.delivery import Loggers, Views, Writer
+from repdyn.tracking.writer import Writer
+from repdyn.views.sinks.loggers import LoggerSink
+from repdyn.views.sinks.report import ReportSink
 
 measuring = import_module("repdyn.measurement.measure")  # "repdyn.measure" is the function
 ROOT = Path(__file__).parents[1]
@@ -49,8 +51,8 @@ _PARTS = {
     "capture": (measuring, "capture"),
     "kernels": (measuring, "rows_of_layer"),
     "store": (Writer, "flush"),
-    "loggers": (Loggers, "send"),
-    "views": (Views, "refresh"),
+    "loggers": (LoggerSink, "step_over"),
+    "views": (ReportSink, "rows"),
 }
 
 
@@ -173,7 +175,7 @@ def _table(
         with (
             TemporaryDirectory() as folder,
             SummaryWriter(folder) as writer,
-            mock.patch.object(Views, "finish"),
+            mock.patch.object(ReportSink, "draw_all"),
             Tracker(model, probe, store=f"{folder}/run", schedule=1, loggers=[writer]) as tracker,
         ):
             run["forward"]()  # warms up, as step 0 does the tracker

@@ -378,9 +378,8 @@ def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, small_probe, c
     trained = trainer(tmp_path / "job", attached)
     trained.train()
     assert trained.state.global_step == 2
-    said = [
-        record.message for record in caplog.records if record.name == "repdyn.tracking.delivery"
-    ]
+    saying = {"repdyn.views.sinks.alerts", "repdyn.tracking.notices"}
+    said = [record.message for record in caplog.records if record.name in saying]
     assert all(text.startswith("repdyn: ") for text in said)
     said = [text.removeprefix("repdyn: ") for text in said]
     assert [text.partition(":")[0] for text in said] == [

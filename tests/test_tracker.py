@@ -472,7 +472,7 @@ class Stuck(CSVLogger):
 def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(
     attach, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("repdyn.tracking.delivery.LOGGER_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.tracking.sinks.LOGGER_SECONDS", 0.1)
     stuck = Stuck(tmp_path, name="stuck", version="0")
     quick = CSVLogger(tmp_path, name="quick", version="0")
     loop = Loop()
@@ -505,8 +505,8 @@ def test_a_page_that_is_slow_or_fails_ends_no_training(attach, monkeypatch, capl
     """Under on_error="raise", as the first configuration of the README has it, a page that took
     more than its time on a busy machine ended the training.
     """
-    monkeypatch.setattr("repdyn.tracking.delivery.PAGE_SECONDS", 0.1)
-    monkeypatch.setattr("repdyn.tracking.delivery.MAX_TIME_SHARE", 1e9)  # every step is due
+    monkeypatch.setattr("repdyn.views.sinks.report.PAGE_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.views.sinks.report.MAX_TIME_SHARE", 1e9)  # every step is due
     monkeypatch.setattr("repdyn.views.report.write_report", write)
     monkeypatch.setattr("repdyn.views.publish.results.show_run", _fail_to_draw)
     loop = Loop()

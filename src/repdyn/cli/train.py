@@ -183,7 +183,11 @@ class TrainCLI(LightningCLI):
                 "checkpoint.save_on_exception": True,
                 "checkpoint.enable_version_counter": False,
                 # those that the tracker's signature takes as a whole
-                **{f"tracker.{each.name}": each.default for each in fields(TrackingOptions)},
+                **{
+                    f"tracker.{option.name}": option.default
+                    for option in fields(TrackingOptions)
+                    if option.init
+                },
             }
         )
         parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)
@@ -269,8 +273,10 @@ def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDa
 
 
 def _rules(rules: Any) -> RulesLike:
-    """Convert alert rules written in the configuration file into :class:`repdyn.Rule` objects."""
-    return [Rule(**vars(rule)) for rule in rules] if isinstance(rules, list) else rules
+    """Convert alert rules written in the configuration file into the mappings of their fields."""
+    if not isinstance(rules, list):
+        return rules
+    return [rule if isinstance(rule, Rule | dict) else vars(rule) for rule in rules]
 
 
 def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:

@@ -144,6 +144,31 @@ class Cost:
             self.n_left_out = 0
 
 
+class Spent:
+    """The seconds that a training has taken until they are asked for."""
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost = cost
+        self._start = time.perf_counter()
+
+    @property
+    def tracking_seconds(self) -> float:
+        """Return those of the tracking, the views at its end included."""
+        return self._cost.seconds + time.perf_counter() - self._start
+
+    @property
+    def total_seconds(self) -> float:
+        """Return those of the training, tracking included."""
+        return self._cost.total_seconds
+
+    def as_dict(self) -> dict[str, float]:
+        """Return both by name."""
+        return {
+            "tracking_seconds": self.tracking_seconds,
+            "total_seconds": self.total_seconds,
+        }
+
+
 def known_steps(n_steps: float | None) -> int | None:
     """Return the number of steps of a training; None where a framework does not know it and says
     inf, -1 or nothing.

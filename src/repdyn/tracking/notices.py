@@ -7,19 +7,19 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
 from repdyn.capture.blocks import is_sharded
-from repdyn.store.schema import ReasonCode, Row, shown_reason, to_table
-from repdyn.tracking.options import OnFailure
+from repdyn.store.schema import ReasonCode, Row, shown_reason
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.printing import print_above_bars, warn
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
+OnFailure: TypeAlias = Literal["warn", "raise"]
 
 
 @dataclass
@@ -62,6 +62,7 @@ class Notices:
         place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
         when = "at the end" if step is None else f"at step {step}"
         if isinstance(error, MissingPackageError):
+            place = error.name or place
             text = f"{what} {when} is left out, training goes on: {error}"
         else:
             details = redacted("".join(traceback.format_exception(error)).rstrip())
@@ -111,12 +112,6 @@ class Notices:
                 reason = shown_reason(row.reason, row.reason_code, row.n_unique, row.n_vectors)
                 text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
                 self.once(f"undefined {row.metric}", f"step {step}: {text}")
-        if any(row.own_window_excluded is False for row in rows):
-            # with pandas, which no import of a tracker waits for
-            from repdyn.views.judging.metrics import window_statements
-
-            for statement in window_statements(to_table(rows).to_pandas()):
-                self.once("own windows", f"step {step}: {statement.sentence}")
         before, since = self._weights_since
         if weights is None or weights != before:
             self._weights_since = weights, step

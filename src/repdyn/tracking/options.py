@@ -1,5 +1,6 @@
 """The options of a tracker, declared once for all ways to attach one."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
 from repdyn.metrics.logged import LogLayers, validate_log_layers
-from repdyn.views.alerts import DEFAULT, Rule, resolve_rules
+from repdyn.tracking.notices import OnFailure
+from repdyn.tracking.sinks import Sink, check_sinks, installed_sinks
 
-OnFailure: TypeAlias = Literal["warn", "raise"]
 WhichRanks: TypeAlias = Literal["zero", "all"]
 
 
@@ -27,7 +28,7 @@ class TrackingArguments(MeasurementArguments, total=False):
     tokens), "all", "none" (no layers at all), or patterns ("two_nn", "cka_*",
     "anisotropy@no_sink"). Of the others they get the first, the middle and the last layer, of each
     the mean, minimum and maximum. The store has all."""
-    alerts: Sequence[Rule] | str | Path | None
+    alerts: Sequence[Any] | str | Path | None
     """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.views.alerts.Rule`
     objects, or None for none. Only a rule with ``stop: true`` ends the training."""
     report: bool
@@ -43,6 +44,9 @@ class TrackingArguments(MeasurementArguments, total=False):
     """Which processes measure a model that each of them holds whole: "zero", the first alone,
     without a word to the others; "all" shares layers and forward passes out. A sharded model is
     measured by all of them together."""
+    sinks: Sequence[Sink]
+    """Objects of one's own that get all rows once they are stored, as
+    :class:`repdyn.tracking.sinks.Sink` says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +62,15 @@ class TrackingOptions(MeasurementOptions):
     on_error: OnFailure = "warn"
     run: str | None = None
     log_layers: LogLayers = "default"
-    alerts: Sequence[Rule] | str | Path | None = DEFAULT
+    alerts: Sequence[Any] | str | Path | None = "default"
     report: bool = True
     max_overhead: float | None = None
     configuration: Mapping[str, Any] | None = field(default=None, compare=False)
     ranks: WhichRanks = "zero"
+    sinks: Sequence[Sink] = ()
+    installed: tuple[Sink, ...] = field(init=False, repr=False, compare=False, default=())
+    """The sinks that are installed: they say what is wrong with their options, and each run gets
+    copies of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,12 +88,24 @@ class TrackingOptions(MeasurementOptions):
                 f"as 0.02, got {self.max_overhead!r}; leave it out for no limit"
             )
         validate_log_layers(self.log_layers, self.pairs())
-        object.__setattr__(self, "alerts", tuple(resolve_rules(self.alerts)))
+        object.__setattr__(self, "sinks", check_sinks(self.sinks))
+        object.__setattr__(self, "installed", installed_sinks(self))
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of the alerts."""
-        return self.alerts  # type: ignore[return-value]  # resolved on creation
+    def may_stop(self) -> bool:
+        """Return whether a sink may have the training stopped."""
+        return any(getattr(sink, "may_stop", True) for sink in (*self.installed, *self.sinks))
+
+    def sinks_of_a_run(self) -> list[Sink]:
+        """Return the sinks for a run: those of one's own, and new ones of the installed kinds."""
+        return [*copy.deepcopy(self.installed), *self.sinks]
+
+    def check_loggers(self, loggers: Iterable[Any]) -> None:
+        """Raise TypeError where a sink cannot write to one of these loggers."""
+        checks = [getattr(sink, "check_logger", None) for sink in self.installed]
+        for logger in loggers:
+            for check in filter(None, checks):
+                check(logger)
 
     def read_by(self, monitors: Iterable[object]) -> list[str]:
         """Return those of the names that others decide by which are values of a tracker with these

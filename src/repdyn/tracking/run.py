@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -43,27 +42,24 @@ from repdyn.store.schema import (
     scalar_row,
 )
 from repdyn.store.state_cache import StateCache
-from repdyn.tracking.budget import Cost
-from repdyn.tracking.delivery import (
-    END_SECONDS,
-    INTERRUPTED_SECONDS,
-    STORE_SECONDS,
-    Alerts,
-    Loggers,
-    Views,
-    Writer,
-)
+from repdyn.tracking.budget import Cost, Spent
 from repdyn.tracking.notices import Notices, why_unchanged
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.progress import LongMeasurement
 from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.signals import MeasurementInterruptedError, watching_signals
+from repdyn.tracking.sinks import Loggers, RunInfo, Sinks
+from repdyn.tracking.writer import (
+    END_SECONDS,
+    INTERRUPTED_SECONDS,
+    STORE_SECONDS,
+    UPLOAD_SECONDS,
+    Writer,
+)
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng, plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 from repdyn.utils.files import is_url
-from repdyn.views.alerts import RULES, applies
-from repdyn.views.publish.loggers import named_config
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -199,7 +195,6 @@ class TrackedRun:
         self._open_step: int | None = None
         self.prefix = f"{label}_" if label else ""
         """Leads the names in the loggers."""
-        self._views: Views | None = None
         pairs = resolve(options.metrics, probe)
         self._captures = frozenset().union(*(metric.captures for metric, _ in pairs))
         self._gradients: tuple[int, dict[str, Tensor]] = -1, {}
@@ -213,16 +208,12 @@ class TrackedRun:
         self.is_measuring = ranks is not None
         """Whether this process takes part in the measurements."""
         # what was measured decides about other ranks by a rule that stops or a value that is read
-        decides = monitors is not None and (
-            options.read_by(monitors) or any(rule.stop for rule in options.rules)
-        )
+        decides = monitors is not None and (options.read_by(monitors) or options.may_stop)
         self._listeners = Ranks.of_job() if decides and _n_processes() > 1 else None
         self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         report = partial(self.notices.error, what="logging", never_raise=True)
-        self._loggers = Loggers(
-            of_training=loggers, log_layers=options.log_layers, prefix=self.prefix, report=report
-        )
+        self._loggers = Loggers(loggers, report)
         if ranks is None:
             return
         ranks.require_same(
@@ -234,17 +225,7 @@ class TrackedRun:
             self._writer = Writer(store, probe)
             # a trainer that fails without notice leaves rows there until the process ends
             weakref.finalize(self, self._writer.report, "the training ended before it did")
-            self._alerts = Alerts(options.rules, self._loggers, label)
-            for rule in {*options.rules} - {*RULES}:
-                if not (
-                    any("/" in each for each in rule.metrics)
-                    or any(applies(rule, m.name, of) for m, of in pairs)
-                ):
-                    names = ", ".join(rule.metrics)
-                    self.notices.once(
-                        rule.name,
-                        f"the rule {rule.name!r} raises no alert: {names} is not measured",
-                    )
+            self._sinks = Sinks(options.sinks_of_a_run(), self.notices)
             self._comparing = {
                 metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures
             }
@@ -257,6 +238,21 @@ class TrackedRun:
                         self.id,
                         earlier=None if origin is None else self._earlier_states(store, self.id),
                     )
+            info = RunInfo(
+                name=name,
+                id=self.id,
+                store=store,
+                probe=probe.hash,
+                weights_kind=weights_kind,
+                metrics=tuple((metric.name, subset) for metric, subset in pairs),
+                schedule=repr(schedule),
+                configuration=options.configuration or {},
+                label=label,
+                has_history=origin is not None,
+                loggers=self._loggers,
+            )
+            if ranks.is_rank_zero:
+                self._sinks.begin(info, step)
             self._key = MeasurementKey(self.id or name, step, probe.hash, options.identity(probe))
             self._rank = dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None
             self._keep_weights(step)
@@ -297,7 +293,9 @@ class TrackedRun:
         with self.cost.counted(), watching_signals() as arrived, self.notices.errors(step):
             rows = self._measured(model, checkpoint, scalars, weights, arrived, cause)
             if rows is not None:
-                self._on_first(partial(self._deliver, step, rows, arrived))
+                self.latest = rows
+                haste = bool(arrived)
+                self._on_first(partial(self._store, step, rows, rows, in_haste=haste))
         if averaged is not None:
             self._measure_averaged(model, checkpoint, scalars, averaged)
         # what was kept is used up, and no step is counted after a measurement of step 0
@@ -411,29 +409,28 @@ class TrackedRun:
         ranks = self._ranks or ALONE
         self.should_stop |= ranks.on_rank_zero(lambda: function() or self.should_stop)
 
-    def _deliver(self, step: int, rows: list[Row], arrived: list[int]) -> None:
-        """Store the rows of a step, then log and draw them."""
-        self.latest = rows
+    def _store(self, step: int, rows: list[Row], new: list[Row], *, in_haste: bool = False) -> None:
+        """Store all rows of a step, and tell the sinks of the new ones."""
+        self._rows = rows
+        self._writer.add(replace(self._key, step=step), rows, new)
         with attempts() as attempt:
             with attempt():
-                self._store(step, rows, rows)
-            # a view can be made from the store at any time: none is worth a training
-            with attempt(), self.notices.errors(step, "drawing", never_raise=True):
-                if self._views is not None and not arrived:
-                    self._views.refresh()
-
-    def _store(self, step: int, rows: list[Row], new: list[Row]) -> None:
-        """Store all rows of a step, keep the new ones for the loggers, and judge them by the rules
-        of the alerts.
-        """
-        self._rows = self._writer.rows[replace(self._key, step=step)] = rows
-        with attempts() as attempt:
-            with attempt():
-                self._writer.flush(self._loggers.keep)
+                self._writer.flush(partial(self._sinks.rows, in_haste=in_haste))
                 if self._state_cache is not None:
                     self._state_cache.delete_before(step)
             with attempt():
-                self.should_stop |= self._alerts.check(new)
+                self._sinks.urgent(step, new)
+        self._take_requests()
+
+    def _take_requests(self) -> None:
+        """Note whether a sink asks to stop the training."""
+        for request in self._sinks.take_requests():
+            self.should_stop = True
+            self.notices.once(
+                f"stop at {request.step}: {request.reason}",
+                f"the training is to stop at step {request.step}, as requested by: "
+                f"{request.reason}",
+            )
 
     def count_step(self, step: int) -> None:
         """Count a step of the training, after which the measured step before it is over."""
@@ -502,7 +499,9 @@ class TrackedRun:
                 if step is not None and loss is not None:
                     self._store_loss(step, VALIDATION_LOSS, loss)
             with attempt():
-                self._loggers.send()
+                if step is not None:
+                    self._sinks.step_over(step)
+                    self._take_requests()
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before it was known."""
@@ -517,7 +516,7 @@ class TrackedRun:
         """
         if self._ranks is not None and self._ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
-                self._writer.flush(self._loggers.keep, INTERRUPTED_SECONDS)
+                self._writer.flush(self._sinks.rows, INTERRUPTED_SECONDS)
                 self._close(self._open_step)
         if self.averaged is not None:
             self.averaged.flush()
@@ -550,28 +549,20 @@ class TrackedRun:
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
         with self.notices.errors(None, never_raise=interrupted), attempts() as attempt:
             with attempt():
-                self._writer.flush(self._loggers.keep, seconds)
+                self._writer.flush(self._sinks.rows, seconds)
             with attempt():
                 self._close(self._open_step)
                 self._loggers.wait(seconds)
-            with attempt(), self.notices.errors(None, "drawing", never_raise=True):
-                if self._views is not None and self._writer.call(
-                    "reading", lambda store: store.steps(self.id or "")
-                ):
-                    start = time.perf_counter()
-                    self._views.finish(
-                        lambda: {
-                            "tracking_seconds": self.cost.seconds + time.perf_counter() - start,
-                            "total_seconds": self.cost.total_seconds,
-                        }
-                    )
+            with attempt():
+                self._sinks.end(Spent(self.cost), interrupted=False)
+                self._writer.wait_for_uploads(UPLOAD_SECONDS)
 
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them."""
         if self._ranks is not None and self._ranks.is_rank_zero:
             self.notices.report()
-            if self._views is not None:
-                self._views.name_commands()
+            self._writer.wait_for_uploads(INTERRUPTED_SECONDS)
+            self._sinks.end(Spent(self.cost), interrupted=True)
 
     def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
         """Return what was measured last by its names in the loggers, behind a prefix, and whether
@@ -631,21 +622,9 @@ class TrackedRun:
             "weights_kind": self.weights_kind,
             "training": self._settings,
         }
-        about = {"schedule": known["schedule"], "metrics": ", ".join(known["metrics"])}
         run = self._writer.call(
             "writing to", lambda store: store.begin_run(self.name, known, **parent)
         )
-        self._alerts.begin(self._writer, run.id, has_history=origin is not None)
-        if self.weights_kind != AVERAGED:  # the page shows both runs
-            self._views = Views(
-                store,
-                run.id,
-                self.probe.hash,
-                self._loggers,
-                live=self.options.report,
-                prefix=self.prefix,
-                config={**(self.options.configuration or {}), **named_config(about, self.prefix)},
-            )
         return run.id
 
     def _find(self, key: MeasurementKey, weights: str | None) -> tuple[list[Row], bool] | None:

@@ -25,7 +25,6 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import warn
-from repdyn.views.publish.loggers import target_of
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +142,7 @@ class Tracker:
         """The store that the rows are written to."""
         self._name = settings.run or self.store.path.resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
-        for logger in self._loggers:
-            target_of(logger)  # raises what is wrong with it
+        settings.check_loggers(self._loggers)
         self._tracked: TrackedRun | None = None
         self._let_go: tuple[weakref.ref[nn.Module] | None, ...] | None = None
         """The modules of a tracker that has finished, which keeps none of them alive."""

@@ -406,8 +406,8 @@ RULES: tuple[Rule, ...] = (
 """The default rules."""
 
 
-RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
-"""Rules, a YAML file of them, "default", or None for no alerts."""
+RulesLike: TypeAlias = Sequence[Rule | Mapping[str, object]] | str | Path | None
+"""Rules or their fields, a YAML file of them, "default", or None for no alerts."""
 
 
 def resolve_rules(rules: RulesLike) -> tuple[Rule, ...]:
@@ -416,9 +416,19 @@ def resolve_rules(rules: RulesLike) -> tuple[Rule, ...]:
         return ()
     if isinstance(rules, str | Path):
         return RULES if str(rules) == DEFAULT else read_rules(Path(rules))
-    if invalid := [rule for rule in rules if not isinstance(rule, Rule)]:
-        raise ValueError(f"expected rules as repdyn.views.alerts.Rule, got {invalid[0]!r}")
-    return tuple(rules)
+    return tuple(rule if isinstance(rule, Rule) else _rule_of(rule, "alerts") for rule in rules)
+
+
+def _rule_of(entry: object, source: str) -> Rule:
+    """Return the rule of a mapping with its fields; ``source`` is where that stands."""
+    names = [field.name for field in fields(Rule)]
+    required = {"name", "when", "metrics"}
+    if not isinstance(entry, Mapping) or set(entry) - {*names} or required - set(entry):
+        raise ValueError(
+            f"{source}: expected each rule to be a mapping with name, when and metrics, and "
+            f"perhaps {', '.join(names[3:])}, got {entry!r}"
+        )
+    return Rule(**entry)
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
@@ -434,21 +444,12 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
             f"expected a list of rules in {path}, got {type(entries).__name__}; begin each with '- "
             "name: ...'"
         )
-    names = [field.name for field in fields(Rule)]
-    for entry in entries:
-        if (
-            not isinstance(entry, dict)
-            or set(entry) - {*names}
-            or {"name", "when", "metrics"} - set(entry)
-        ):
-            raise ValueError(
-                f"{path}: expected each rule to be a mapping with name, when and metrics, and "
-                f"perhaps {', '.join(names[3:])}, got {entry!r}"
-            )
     try:
-        return tuple(Rule(**entry) for entry in entries)
+        rules = [_rule_of(entry, str(path)) for entry in entries]
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
+    return tuple(rules)
 
 
 def stored_rules(path: Path) -> tuple[Rule, ...]:

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from small import HandWritten
 
 from repdyn import Tracker, open_store
-from repdyn.tracking.delivery import Views
+from repdyn.views.sinks.report import ReportSink
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def events(monkeypatch) -> list[str]:
 
         monkeypatch.setattr(owner, method, recording)
 
-    record(Views, "finish", "views")
+    record(ReportSink, "draw_all", "views")
     record(ModelCheckpoint, "on_exception", "checkpoint")
     return events
 

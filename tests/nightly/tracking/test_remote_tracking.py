@@ -11,8 +11,8 @@ from jobs import Loop, run
 from repdyn import Tracker, open_store
 from repdyn.store import remote
 from repdyn.store.remote import RefusedError
-from repdyn.tracking import delivery
 from repdyn.tracking import run as run_module
+from repdyn.tracking import writer
 
 URL = "faulty://host/runs/mine"
 
@@ -20,7 +20,7 @@ URL = "faulty://host/runs/mine"
 @pytest.fixture(autouse=True)
 def _short_waits(faulty, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(delivery, "UPLOAD_SECONDS", 1.0)
+    monkeypatch.setattr(writer, "UPLOAD_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_rows_are_uploaded_while_the_training_goes_on(small_probe, without_figur
 def test_a_dead_network_neither_stops_nor_slows_a_training(
     faulty, small_probe, without_figures, elsewhere, caplog, monkeypatch, fault, method
 ):
-    for module in (delivery, run_module):
+    for module in (writer, run_module):
         monkeypatch.setattr(module, "STORE_SECONDS", 0.5)
     expected = Loop()
     [expected.step() for _ in range(5)]
@@ -117,7 +117,7 @@ def test_what_ends_a_training_does_not_wait_long_for_a_dead_network(
     """A scheduler may leave 10 s between a signal and the end of the process, in which a user
     saves.
     """
-    monkeypatch.setattr(delivery, "UPLOAD_SECONDS", 60.0)
+    monkeypatch.setattr(writer, "UPLOAD_SECONDS", 60.0)
     loop = Loop()
     tracker = Tracker(loop.model, small_probe, schedule=1, store=URL)
     interrupted = 0.0

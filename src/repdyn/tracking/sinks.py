@@ -1,0 +1,359 @@
+"""Sinks: what hears of the rows of a run once they are stored, such as loggers, alerts, a live page
+or a database of one's own.
+
+A sink can neither end the training nor delay it for long: each is called through a
+:class:`Guarded`, as is each logger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, runtime_checkable
+
+from repdyn.store import Store
+from repdyn.store.schema import Row
+from repdyn.tracking.budget import Spent
+from repdyn.tracking.notices import Notices
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.extras import MissingPackageError
+from repdyn.utils.printing import warn
+
+log = logging.getLogger(__name__)
+
+GROUP = "repdyn.sinks"
+"""Entry points of classes that are called with the options of a tracker and return a sink."""
+OWN = {
+    "loggers": "repdyn.views.sinks.loggers:LoggerSink",
+    "alerts": "repdyn.views.sinks.alerts:AlertSink",
+    "report": "repdyn.views.sinks.report:ReportSink",
+}
+"""Those of this package, for a checkout whose installation does not list them."""
+
+# How many seconds are waited for
+BEGIN_SECONDS = 20.0  # a sink that begins
+SINK_SECONDS = 5.0  # a call of a sink that says nothing else
+LOGGER_SECONDS = 1.0  # a call of a logger
+END_SECONDS = 600.0  # a sink that draws at the end of a training
+INTERRUPTED_SECONDS = 10.0  # a sink that does not
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """What a sink is told of a run when that begins."""
+
+    name: str
+    """The name, which other runs of the store may have too."""
+    id: str | None
+    """The id in the store; None without one."""
+    store: Store | None
+    """Where the rows are; None where nothing is stored."""
+    probe: str
+    """Hash of the probe."""
+    weights_kind: str
+    """"raw", or "averaged"."""
+    metrics: tuple[tuple[str, str], ...]
+    """The name and the subset of each metric."""
+    schedule: str
+    configuration: Mapping[str, Any]
+    """Settings of the training that its user gave."""
+    label: str
+    """What distinguishes several trackers of one training; empty for the only one."""
+    has_history: bool
+    """Whether the run goes on from another one."""
+    loggers: Loggers
+    """Those of the training."""
+
+    @property
+    def prefix(self) -> str:
+        """Return what leads names in the loggers."""
+        return f"{self.label}_" if self.label else ""
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """What a sink returns to have the training stopped."""
+
+    step: int
+    reason: str
+
+
+class Sink(Protocol):
+    """What hears of the rows of a run.
+
+    Its methods are called in order and one at a time, in threads other than the training's. What
+    they raise is logged once. A call that takes long goes on behind the training, and the calls
+    after it wait for their turn. A training with averaged weights has two runs, whose rows name
+    them.
+
+    A sink may have these attributes as well:
+
+    - ``what``: what its faults are reported as; by default the name of its class
+    - ``seconds``: how long the training waits for a call; by default :data:`SINK_SECONDS`
+    - ``may_stop``: whether it may return a :class:`StopRequest`; by default True
+    - ``is_urgent``: whether it hears of rows at once, also where the store does not accept them
+    - ``is_replaceable``: whether a call may be left out where the one before has not returned, or
+      where a signal asks the training to end
+    - ``step_over(step)``: a method that is called once nothing more comes of a step
+    - ``check_logger(logger)``: a method that raises TypeError for what it cannot write to
+    """
+
+    def begin(self, run: RunInfo) -> None:
+        """Prepare for the rows of a run, which has none yet."""
+
+    def rows(self, step: int, rows: Sequence[Row]) -> StopRequest | None:
+        """Take the rows of a measured step, once they are stored.
+
+        What is known of a step later, such as its validation loss, comes in a further call.
+        """
+
+    def end(self, spent: Spent, *, interrupted: bool) -> None:
+        """Finish; quickly where the training was ``interrupted`` and its process may end soon."""
+
+
+@runtime_checkable
+class _HasMethods(Protocol):
+    begin: Any
+    rows: Any
+    end: Any
+
+
+def check_sinks(sinks: Iterable[Any]) -> tuple[Sink, ...]:
+    """Return sinks; TypeError for what is none."""
+    checked = tuple(sinks)
+    for sink in checked:
+        if not isinstance(sink, _HasMethods) or isinstance(sink, type):
+            raise TypeError(
+                f"expected sinks with the methods begin, rows and end, got {sink!r}; give objects "
+                "such as MySink()"
+            )
+    return checked
+
+
+def installed_sinks(options: Any) -> tuple[Sink, ...]:
+    """Return a sink of each kind that is installed, made by the options of a tracker.
+
+    Raises:
+        ValueError, OSError: what a sink says to its options.
+    """
+    points = {name: EntryPoint(name, value, GROUP) for name, value in OWN.items()}
+    points |= {point.name: point for point in entry_points(group=GROUP)}
+    sinks = []
+    for point in points.values():
+        try:
+            kind = point.load()
+        except ImportError as error:
+            warn(log, f"the sink {point.name!r} is left out: {error}")
+            continue
+        sinks.append(kind(options))
+    return tuple(sinks)
+
+
+class Guarded:
+    """Calls of one sink or logger, in order: in the training's own time as long as they are quick,
+    else behind it.
+
+    Args:
+        name: of what is called.
+        report: takes what a call raised, and the step of the call.
+        is_replaceable: whether a call is left out where the one before has not returned; that one
+            is then reported.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        report: Callable[[Exception, int | None], None],
+        *,
+        is_replaceable: bool = False,
+    ) -> None:
+        self.name = name
+        self.is_behind = False
+        self._report = report
+        self._is_replaceable = is_replaceable
+        self._was_late = False
+        self._calls: deque[tuple[int | None, Callable[[], object]]] = deque()
+        self._faults: deque[tuple[Exception, int | None]] = deque()
+        self._runner = TimeoutRunner(0.0)
+
+    @property
+    def n_waiting(self) -> int:
+        """Return how many calls wait for one that has not returned."""
+        return len(self._calls)
+
+    def call(self, function: Callable[[], object], step: int | None, seconds: float) -> None:
+        """Call a function after those before it, and wait some seconds for it to return."""
+        if self._is_replaceable:
+            if self._runner.is_busy:
+                return
+        elif self._was_late:
+            seconds = 0.0
+        self._calls.append((step, function))
+        self._drain(seconds, step)
+
+    def wait(self, seconds: float, step: int | None = None) -> None:
+        """Wait for the calls that are behind."""
+        if self.is_behind:
+            self._runner.wait(seconds)
+            self._drain(seconds, step)
+
+    def _drain(self, seconds: float, step: int | None) -> None:
+        self._runner.seconds = seconds
+        try:
+            self._runner(self.name, self._work)
+            self.is_behind = False
+        except TimeoutError as error:
+            self.is_behind = True
+            self._was_late = True
+            if self._is_replaceable:
+                self._faults.append((error, step))
+        while self._faults:
+            self._report(*self._faults.popleft())
+
+    def _work(self) -> None:
+        while self._calls:
+            step, function = self._calls.popleft()
+            try:
+                function()
+            except Exception as error:
+                self._faults.append((error, step))
+
+
+class Loggers:
+    """The loggers of a training, which may change during it, each with calls of its own.
+
+    What one of them raises is reported, and harms neither the others nor the training.
+    """
+
+    def __init__(
+        self,
+        of_training: Callable[[], Iterable[Any]],
+        report: Callable[[Exception, int | None], None],
+    ) -> None:
+        self.of_training = of_training
+        self._report = report
+        self._guards: dict[int, Guarded] = {}
+
+    def each(self, job: Callable[[Any], object], step: int | None) -> None:
+        """Call ``job(logger)`` for each logger."""
+        for logger in self.of_training():
+            guard = self._guards.get(id(logger))
+            if guard is None:
+                guard = Guarded(f"logging to {type(logger).__name__}", self._report)
+                self._guards[id(logger)] = guard
+            guard.call(partial(job, logger), step, LOGGER_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for loggers that are behind; what they have not got by then is in the store."""
+        for guard in self._guards.values():
+            guard.wait(seconds)
+            if guard.is_behind:
+                warn(
+                    log,
+                    f"{guard.name} is behind by more than {guard.n_waiting} calls; the store has "
+                    "all values",
+                )
+
+
+class GuardedSink:
+    """A sink with its guard, and what it has asked for."""
+
+    def __init__(self, sink: Sink, notices: Notices) -> None:
+        self.what: str = getattr(sink, "what", type(sink).__name__)
+        self.is_urgent: bool = getattr(sink, "is_urgent", False)
+        self.is_replaceable: bool = getattr(sink, "is_replaceable", False)
+        self.requests: deque[StopRequest] = deque()
+        self._sink = sink
+        self._guard = Guarded(
+            self.what,
+            partial(notices.error, what=self.what, never_raise=True),
+            is_replaceable=self.is_replaceable,
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return getattr(self._sink, "seconds", SINK_SECONDS)
+
+    def begin(self, run: RunInfo) -> None:
+        """Let the sink begin; raise what it raises."""
+        TimeoutRunner(BEGIN_SECONDS)(self.what, partial(self._sink.begin, run))
+
+    def rows(self, step: int, rows: Sequence[Row]) -> None:
+        """Give the sink rows of a step."""
+
+        def take() -> None:
+            request = self._sink.rows(step, rows)
+            if request is not None:
+                self.requests.append(request)
+
+        self._guard.call(take, step, self._seconds)
+
+    def step_over(self, step: int) -> None:
+        """Tell a sink that asks for it that nothing more comes of a step."""
+        method = getattr(self._sink, "step_over", None)
+        if method is not None:
+            self._guard.call(partial(method, step), step, self._seconds)
+
+    def end(self, spent: Spent, *, interrupted: bool) -> None:
+        """Let the sink finish."""
+        seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
+        self._guard.wait(seconds)
+        self._guard.call(partial(self._sink.end, spent, interrupted=interrupted), None, seconds)
+        self._guard.wait(seconds)
+
+
+class Sinks:
+    """The sinks of one run, called one after the other."""
+
+    def __init__(self, sinks: Iterable[Sink], notices: Notices) -> None:
+        self._notices = notices
+        guarded = [GuardedSink(sink, notices) for sink in sinks]
+        # those that draw last
+        self._sinks = sorted(guarded, key=lambda sink: sink.is_replaceable)
+
+    def begin(self, run: RunInfo, step: int) -> None:
+        """Let each begin; one that cannot hears nothing of the run."""
+        ready = []
+        for sink in self._sinks:
+            try:
+                sink.begin(run)
+                ready.append(sink)
+            except MissingPackageError as error:
+                self._notices.error(error, step, sink.what, never_raise=True)
+            except Exception as error:
+                self._notices.error(error, step, sink.what)
+        self._sinks = ready
+
+    def urgent(self, step: int, rows: Sequence[Row]) -> None:
+        """Give rows to the sinks that hear of them at once."""
+        for sink in self._sinks:
+            if sink.is_urgent:
+                sink.rows(step, rows)
+
+    def rows(self, step: int, rows: Sequence[Row], *, in_haste: bool = False) -> None:
+        """Give rows that are stored to the others: ``in_haste`` to those alone that need them."""
+        for sink in self._sinks:
+            if not sink.is_urgent and not (in_haste and sink.is_replaceable):
+                sink.rows(step, rows)
+
+    def step_over(self, step: int) -> None:
+        """Tell the sinks that nothing more comes of a step."""
+        for sink in self._sinks:
+            sink.step_over(step)
+
+    def take_requests(self) -> list[StopRequest]:
+        """Return the requests to stop that have not been taken."""
+        requests = []
+        for sink in self._sinks:
+            while sink.requests:
+                requests.append(sink.requests.popleft())
+        return requests
+
+    def end(self, spent: Spent, *, interrupted: bool) -> None:
+        """Let each finish."""
+        for sink in self._sinks:
+            sink.end(spent, interrupted=interrupted)

@@ -1,0 +1,130 @@
+"""Rows on their way to the store, which may be full, slow or gone."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from repdyn.probe import Probe
+from repdyn.store import MeasurementKey, Store, store_at
+from repdyn.store.schema import Row
+from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.printing import warn
+from repdyn.utils.redaction import redacted
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# How many seconds are waited, during a training and at its end
+STORE_SECONDS = (
+    20.0  # for one access to the store; one that is not back yet is not waited for again
+)
+END_SECONDS = 30.0  # at the end for the store, and for each logger that is behind
+INTERRUPTED_SECONDS = 2.0  # for either where a user waits to save a checkpoint
+UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
+
+
+class Writer:
+    """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost;
+    or nowhere.
+
+    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary
+    folder too, which outlives a process that is killed.
+    """
+
+    def __init__(self, store: Store | None, probe: Probe) -> None:
+        self.store = store
+        self._probe = probe
+        self._runner = TimeoutRunner(STORE_SECONDS)
+        self._path = store.location if store else "(none)"
+        self.rows: dict[MeasurementKey, list[Row]] = {}
+        """What :meth:`flush` writes."""
+        self._new: dict[MeasurementKey, list[Row]] = {}
+        """Those of them that no call of ``written`` has had."""
+        self._spare: Store | None = None
+        self._spared: dict[MeasurementKey, list[Row]] = {}
+
+    def call(self, what: str, function: Callable[[Store], T]) -> T:
+        """Return what a function of the store returns; OSError where it does not answer."""
+        assert self.store is not None, "called without a store"
+        return self._runner(f"{what} {self._path}", partial(function, self.store))
+
+    def add(self, key: MeasurementKey, rows: list[Row], new: Sequence[Row]) -> None:
+        """Have all rows of a step written, of which some are new since the last call."""
+        self.rows[key] = rows
+        self._new[key] = [*self._new.get(key, ()), *new]
+
+    def flush(self, written: Callable[[int, list[Row]], None], at_end: float | None = None) -> None:
+        """Write the waiting rows step by step, and call ``written`` with each step and its new
+        rows; raise the first failure, after which the rest stays here and in a temporary folder.
+
+        ``at_end`` of a training, the store has some seconds, and the folder is named instead.
+        """
+        if at_end is not None:
+            self._runner.seconds = at_end
+            self._runner.wait(at_end)  # for an access that took too long
+        with attempts() as attempt:
+            for key, rows in list(self.rows.items()):
+                try:
+                    if self.store is not None:
+                        # with the probe, which is there already, unless the store was deleted
+                        # meanwhile
+                        write = partial(self.store.write, key, rows, self._probe)
+                        self._runner(f"writing step {key.step} to {self._path}", write)
+                except Exception as failure:
+                    self._keep()
+                    if at_end is None:
+                        if self._spare is not None:
+                            failure.add_note(f"the rows wait in memory, and in {self._spare.path}")
+                        raise
+                    self.report(redacted(str(failure)))
+                    return
+                del self.rows[key]
+                with attempt():
+                    written(key.step, self._new.pop(key))
+        if self._spare is not None:
+            shutil.rmtree(self._spare.path, ignore_errors=True)
+            self._spare, self._spared = None, {}
+
+    def _keep(self) -> None:
+        """Write the rows that the temporary folder lacks, if there is space for them."""
+        with suppress(OSError):
+            if self._spare is None:
+                self._spare = store_at(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+            for key, rows in self.rows.items():
+                if self._spared.get(key) is not rows:
+                    self._spare.write(key, rows, self._probe)
+                    self._spared[key] = rows
+
+    def report(self, reason: str) -> None:
+        """Log where the rows are that the store has not accepted, if there are any, once."""
+        if not self.rows:
+            return
+        self._keep()
+        steps = ", ".join(str(key.step) for key in self.rows)
+        place = "they are lost"
+        if self._spare is not None and self._spared:
+            place = f"they are in {self._spare.path}, from where their folder may be copied"
+        warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
+        self.rows.clear()
+
+    def wait_for_uploads(self, seconds: float) -> None:
+        """Wait for what goes to a remote store; log what does not arrive in time."""
+        if self.store is not None and (problem := self.store.drain(seconds)):
+            warn(log, problem)
+
+    def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
+        """Store why a step is missing, or log that this is impossible; a resumed run measures the
+        step again.
+        """
+        if self.store is None:
+            return
+        try:
+            self.call("writing to", lambda store: store.write(key.failed, rows, self._probe))
+        except OSError as error:
+            warn(log, f"the failure at step {key.step} could not be stored: {redacted(str(error))}")

@@ -1,0 +1,160 @@
+"""The pictures of a training as a sink: a page and heatmaps that follow it, figures and a summary
+at its end.
+
+What draws is imported when something is drawn: a broken installation of its packages then costs
+these views, rather than the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from repdyn.measurement.rows import provenance_of_process
+from repdyn.store.schema import Row
+from repdyn.tracking.budget import Spent
+from repdyn.tracking.options import TrackingOptions
+from repdyn.tracking.sinks import RunInfo
+from repdyn.utils.attempts import attempts
+from repdyn.utils.extras import require
+from repdyn.utils.printing import print_above_bars, warn
+from repdyn.views.publish.loggers import named_config, target_of
+from repdyn.views.report import PAGE
+
+log = logging.getLogger(__name__)
+
+PAGE_SECONDS = 20.0  # for a page
+REFRESH_SECONDS = 15.0  # after which an open page reloads its file
+MAX_TIME_SHARE = 0.02  # of the time may go into pages
+# measurements before the first heatmaps; twice as many before the next, so that a long run has few
+FIRST_HEATMAPS = 4
+
+
+class ReportSink:
+    """Draws a run of the trained weights on one probe, whose page shows that of averaged ones too.
+
+    Only a live one has a page during the training.
+    """
+
+    what = "drawing"
+    may_stop = False
+    is_replaceable = True
+
+    def __init__(self, options: TrackingOptions) -> None:
+        self._is_live = options.report
+        self._run: RunInfo | None = None
+        self._last_step: int | None = None
+        self._page_after = 0.0
+        """When the page may be written again, by ``time.perf_counter``."""
+        self._n_measured = 0
+        self._heatmaps_at = FIRST_HEATMAPS
+        """How many measurements there are before the next heatmaps."""
+        self._is_described = False
+
+    @property
+    def seconds(self) -> float:
+        """Return how long a training waits for a page."""
+        return PAGE_SECONDS
+
+    def begin(self, run: RunInfo) -> None:
+        """Note the run; MissingPackageError where nothing of it can be drawn."""
+        if run.store is not None and run.weights_kind == "raw":
+            require("report", "a picture of the run", "pandas", "rich")
+            self._run = run
+
+    def rows(self, step: int, rows: Sequence[Row]) -> None:
+        """Write the page again and log how far the run has come: once what it is, at growing
+        intervals its heatmaps.
+        """
+        run = self._run
+        if run is None or step == self._last_step:  # a loss is in the next page
+            return
+        self._last_step = step
+        self._n_measured += 1
+        with attempts() as attempt:
+            if self._is_live and time.perf_counter() >= self._page_after:
+                with attempt():
+                    self._write_page(run)
+            if not list(run.loggers.of_training()):
+                return
+            if not self._is_described:
+                with attempt():
+                    self._describe(run, step)
+            if self._is_described and self._n_measured >= self._heatmaps_at:
+                self._heatmaps_at = 2 * self._n_measured
+                with attempt():
+                    self._log_heatmaps(run, step)
+
+    def end(self, spent: Spent, *, interrupted: bool) -> None:
+        """Draw everything, or name the commands that do where there is no time for it."""
+        run = self._run
+        if run is None:
+            return
+        if interrupted:
+            store = shlex.quote(run.store.location)
+            warn(
+                log,
+                f"training interrupted; make figures and report with: repdyn figures {store}; "
+                f"repdyn report {store}",
+            )
+        elif run.store.steps(run.id):
+            self.draw_all(run, spent)
+
+    def draw_all(self, run: RunInfo, spent: Spent) -> None:
+        """Write figures beside the store and to the loggers, the final page, and a summary."""
+        path = run.store.path_of(run.id)
+        name = run.id if path is None else path.name
+        what = "figures and the report" if self._is_live else "figures"
+        print_above_bars(f"repdyn: drawing {what} of {name}")
+        from repdyn.views.publish.results import show_run
+
+        show_run(
+            run.store,
+            name,
+            probe=run.probe,
+            loggers=list(run.loggers.of_training()),
+            prefix=run.prefix,
+            report=run.store.output / PAGE if self._is_live else None,
+            spent=spent.as_dict,
+        )
+
+    def _write_page(self, run: RunInfo) -> None:
+        """Write the page of all runs of the store, so that several trackers of it do not overwrite
+        each other's.
+        """
+        from repdyn.views.report import write_report
+
+        start = time.perf_counter()
+        try:
+            write_report(run.store, run.store.output / PAGE, refresh_seconds=REFRESH_SECONDS)
+        finally:
+            end = time.perf_counter()
+            self._page_after = end + (end - start) / MAX_TIME_SHARE
+
+    def _describe(self, run: RunInfo, step: int) -> None:
+        """Log once what is known of the run."""
+        if not run.store.steps(run.id):  # a store that cannot be written may have none
+            return
+        self._is_described = True
+        from repdyn.views.publish.results import provenance
+
+        frame = run.store.to_pandas(run.id, categorical=True)
+        is_of_probe = frame["probe"] == run.probe
+        facts = provenance(run.store, frame.loc[is_of_probe])
+        facts.pop("tokens_seen", None)  # they grow
+        facts |= provenance_of_process()
+        metrics = ", ".join(f"{metric}@{subset}" for metric, subset in run.metrics)
+        about = {"schedule": run.schedule, "metrics": metrics, **facts}
+        config = {**run.configuration, **named_config(about, run.prefix)}
+        run.loggers.each(lambda logger: target_of(logger).log_config(config), step)
+
+    def _log_heatmaps(self, run: RunInfo, step: int) -> None:
+        from repdyn.views.publish.results import log_heatmaps
+
+        def log_to(logger: Any) -> None:
+            log_heatmaps(run.store, run.id, target_of(logger), probe=run.probe, prefix=run.prefix)
+
+        run.loggers.each(log_to, step)
