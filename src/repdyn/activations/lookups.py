@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.capture.forward import evaluating
 from repdyn.capture.located_model import device_of
+from repdyn.utils.internals import watching_operations
 
 TableKind: TypeAlias = Literal["input", "position", "segment"]
 TABLE_KINDS: tuple[TableKind, ...] = ("input", "position", "segment")
@@ -81,12 +81,18 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
     }
     accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
     cache = {"use_cache": False} if "use_cache" in parameters else {}
-    with evaluating(model, device) as (shadow, _), _LookupRecorder() as recorder:
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def keep_lookup(operation: Any, arguments: tuple[Any, ...]) -> None:
+        if operation is torch.ops.aten.embedding.default:
+            seen.append((arguments[0], arguments[1].cpu()))
+
+    with evaluating(model, device) as (shadow, _), watching_operations(keep_lookup):
         shadow.module(**accepted, **cache)
         tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
         names = {_memory(tensor): name for name, tensor in tensors}
     lookups: dict[_Memory, Lookup] = {}
-    for weight, rows in recorder.lookups:
+    for weight, rows in seen:
         kind = (
             _kind(weight, rows.reshape(-1, _LENGTH), ids, segments)
             if rows.shape[-1:] == (_LENGTH,)
@@ -108,19 +114,6 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
             "looks up none at their ids; its input embeddings cannot be studied"
         )
     return sorted(lookups.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
-
-
-class _LookupRecorder(TorchDispatchMode):
-    """Records every lookup in a table, whichever module or function makes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lookups: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.embedding.default:
-            self.lookups.append((args[0], args[1].cpu()))
-        return func(*args, **(kwargs or {}))
 
 
 def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableKind | None:

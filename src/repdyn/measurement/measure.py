@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, pattern_list, unwrapped
@@ -47,6 +46,12 @@ from repdyn.utils.mistyped import options_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 
 class MeasurementArguments(TypedDict, total=False):
@@ -403,7 +408,7 @@ def _weights(prepared: RunnableModel, last_step: BlockWeights | None) -> BlockWe
         return "the weights are sharded"
     now = dict(prepared.module.named_parameters(remove_duplicate=False)) | dict(prepared.parameters)
     for name, module in prepared.module.named_modules():
-        if isinstance(module, _ConvNd) and (weight := f"{name}.weight") in now:
+        if isinstance(module, _CONVOLUTIONS) and (weight := f"{name}.weight") in now:
             now[weight] = now[weight].flatten(1)  # one matrix, while those of experts are stacked
     return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 

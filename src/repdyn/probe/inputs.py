@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from repdyn.probe.bounds import MAX_WINDOWS, evenly
 from repdyn.probe.content import ProbeBatch
 from repdyn.probe.design import AUDIO, IMAGES, INPUTS, Design, fitting
+from repdyn.utils.internals import map_tensors
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
@@ -124,9 +124,7 @@ def _evenly_spaced(batches: tuple[InputBatch, ...], count: int) -> tuple[InputBa
         within = torch.from_numpy(chosen[(chosen >= first) & (chosen < first + size)] - first)
         first += size
         if len(within):
-            smaller.append(
-                tree_map_only(Tensor, lambda x, rows=within: x[rows] if x.ndim else x, batch)
-            )
+            smaller.append(map_tensors(lambda x, rows=within: x[rows] if x.ndim else x, batch))
     return tuple(smaller)
 
 
@@ -197,7 +195,7 @@ def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) ->
         precision = dtype if value.is_floating_point() else None
         return value.to(device, precision, copy=True)
 
-    return tree_map_only(Tensor, copied, batch)
+    return map_tensors(copied, batch)
 
 
 def rules_as_json(positions: Any, *, names: bool = False) -> Any:
@@ -292,9 +290,7 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
         attention_mask=batch.attention_mask[:1],
         positions=batch.positions[:n],
         tokens=batch.tokens[:n],
-        inputs=tree_map_only(
-            Tensor, lambda value: value[:1] if value.ndim else value, batch.inputs
-        ),
+        inputs=map_tensors(lambda value: value[:1] if value.ndim else value, batch.inputs),
         draws=batch.draws[:1],
     )
 

@@ -10,10 +10,13 @@ from contextvars import ContextVar
 
 import numpy as np
 import torch
-from torch._C import _len_torch_function_stack
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils import _device
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.overrides import TorchFunctionMode
+
+from repdyn.utils.internals import (
+    default_device,
+    without_dispatch_modes,
+    without_function_modes,
+)
 
 _DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar(
     "defaults", default=None
@@ -31,17 +34,13 @@ def plain_state() -> Iterator[None]:
     tensors stays, since these tensors may need it.
     """
     with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())  # they would see the questions that follow
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
-        for mode in modes:
-            stack.callback(_push_mode, mode)
-        for mode in filter(_has_tensors, reversed(modes)):
-            _push_mode(mode)
-            stack.callback(_pop_mode)
+        stack.enter_context(without_dispatch_modes())  # they would see the questions that follow
+        stack.enter_context(without_function_modes(keep=_has_tensors))
+        device = default_device()
         dtype = torch.get_default_dtype()
         is_strict = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        caller = _DEFAULTS.get() or (_device.CURRENT_DEVICE or torch.device("cpu"), dtype)
+        caller = _DEFAULTS.get() or (device, dtype)
         stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
