@@ -176,4 +176,8 @@ def body_of(
         )
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
     )
-    return whole.base_model if whole is model and has_library_forward else model, False
+    # of a model of timm in one of transformers, the inner one takes its inputs by other names
+    has_own_names = not is_a(unwrapped(whole.base_model), "transformers.PreTrainedModel")
+    if whole is not model or not has_library_forward or has_own_names:
+        return model, False
+    return whole.base_model, False
