@@ -1,6 +1,7 @@
 """Plots for notebooks hold the stored values."""
 
 import math
+from base64 import b64decode
 from dataclasses import replace
 from io import BytesIO
 
@@ -188,3 +189,51 @@ def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(
         ]
     finally:
         InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda store, both: heatmap(store, "two_nn"),
+        lambda store, both: profile(store, "two_nn"),
+        lambda store, both: profile(store, "anisotropy", step=8),
+        lambda store, both: means(store, "anisotropy"),
+        lambda store, both: compare(both, "two_nn"),
+        lambda store, both: compare(both, "two_nn", over="training"),
+    ],
+    ids=["heatmap", "profile", "step", "means", "depth", "training"],
+)
+def test_a_plot_has_a_picture_for_readers_without_javascript(store, both, draw, monkeypatch):
+    """In the HTML that nbconvert makes of a notebook the cell was empty."""
+    figure = draw(store, both)
+    shell = InteractiveShell.instance()
+    monkeypatch.setattr("plotly.io.renderers.default", "plotly_mimetype")
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    try:
+        shell.display_formatter.format(figure)
+    finally:
+        InteractiveShell.clear_instance()
+    (bundle,) = shown
+    assert {"application/vnd.plotly.v1+json", "image/png"} <= set(bundle)
+    image = Image.open(BytesIO(b64decode(bundle["image/png"])))
+    assert len(image.convert("L").getcolors()) > 20, "a picture of nothing"
+
+
+def test_a_profile_of_a_step_is_drawn_at_that_step(store):
+    """The picture would show others as well, or the last one."""
+    figure = profile(store, "anisotropy", step=8)
+    (axes,) = figure._drawing().axes
+    drawn = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) > 2]
+    assert len(drawn) == 1
+    np.testing.assert_array_equal(drawn[0], values(store, "anisotropy", 8))
+
+
+def test_the_picture_of_seeds_has_one_panel(tmp_path):
+    """A group of seeds was narrowed without its members, and drew every subset of theirs."""
+    seeds = [
+        [replace(row, probe="0" * 16) for row in make_published(f"lab/a-seed{n}", steps=STEPS)]
+        for n in (1, 2)
+    ]
+    figure = compare(fill(tmp_path, *seeds), "two_nn", seeds=["lab/a-seed*"])
+    assert len(figure._drawing().axes) == 1

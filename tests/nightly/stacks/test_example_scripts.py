@@ -8,6 +8,7 @@ are tiny and made here.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
@@ -133,8 +134,10 @@ def run_twice(
     frame = open_store(folder / "store").to_pandas()
     frame = frame[frame["layer"].notna()]
     assert sorted(frame["step"].unique()) == list(steps)
-    # few bytes in few contexts: the dimension of all vectors of an untrained encoder has no value
-    assert frame.loc[frame["layer"] > 0, "value"].notna().mean() > 0.7
+    # few bytes in few contexts: the dimension of an untrained encoder may have no value
+    above = frame[frame["layer"] > 0]
+    assert above["value"].notna().mean() >= 0.5
+    assert above.loc[above["metric"] == "anisotropy", "value"].notna().all()
     assert "repdyn: measured on" in printed
     for picture in ("mean_over_layers", "profile_anisotropy", "heatmap_anisotropy_all"):
         assert (folder / "store" / "figures" / f"{picture}.png").exists()
@@ -327,16 +330,12 @@ def test_sentence_transformers(tmp_path):
 
     def prepare(folder: Path) -> list[str | Path]:
         save_encoder(folder / "sentence-transformers" / "all-distilroberta-v1")
-        draw = random.Random(0)
         (folder / "omkar334" / "trec").mkdir(parents=True)
-        for split, n in (("train", 760), ("test", 40)):
+        texts = [line.strip() for line in inspect.getsource(argparse).splitlines() if line.strip()]
+        for split, chosen in (("train", texts[:760]), ("test", texts[760:800])):
             rows = [
-                {
-                    "text": f"what is {draw.random()} of {kind}",
-                    "coarse_label": 0,
-                    "fine_label": kind,
-                }
-                for kind in (number % 4 for number in range(n))
+                {"text": text, "coarse_label": 0, "fine_label": number % 4}
+                for number, text in enumerate(chosen)
             ]
             lines = "\n".join(map(json.dumps, rows))
             (folder / "omkar334" / "trec" / f"{split}.jsonl").write_text(lines)

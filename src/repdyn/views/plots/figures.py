@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
+from matplotlib.figure import Figure as Picture
 
 from repdyn.store import StoreLike
+from repdyn.views.figures import comparison
+from repdyn.views.figures import run as of_run
 from repdyn.views.figures.charts import (
     cloud_beside,
     placed,
@@ -18,10 +22,12 @@ from repdyn.views.figures.charts import (
     shared_axis,
     training_axis,
 )
+from repdyn.views.figures.panes import LARGE
 from repdyn.views.judging import DescribedRun, described_runs
 from repdyn.views.report import plots
 from repdyn.views.tables.frames import grid_of, select_steps
 from repdyn.views.tables.runs import MeasuredRun, differences
+from repdyn.views.tables.seeds import SeedGroup, with_seeds
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, subset_title
 from repdyn.views.tables.texts import sampling
@@ -64,7 +70,8 @@ def heatmap(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[
     run, series = _series(store, metric, subset, of_training=True, **which)
     plot = plots.heatmap_plot(run, series)
     plot["layout"]["shapes"] = []
-    return _figure(plot, _title(metric, subset, run), _about(run))
+    drawing = partial(of_run.heatmap, run, metric, subset)
+    return _figure(plot, _title(metric, subset, run), _about(run), drawing)
 
 
 def profile(
@@ -90,7 +97,7 @@ def profile(
     if step is None:
         plot = plots.profile_plot(run, series)
         plot |= _played(plot, run, series) if len(series.steps) > 1 else {}
-        return _figure(plot, _title(metric, subset, run), _about(run))
+        return _figure(plot, _title(metric, subset, run), _about(run), _over_depth(run, series))
     if step not in series.steps:
         around = sorted(sorted(series.steps, key=lambda other: abs(other - step))[:3])
         raise ValueError(
@@ -103,16 +110,17 @@ def profile(
     plot["layout"]["showlegend"] = cloud_beside(series, run.series) is not None
     for trace in plot["data"]:
         trace["showlegend"] = trace.get("meta", {}).get("role") != "trail"
-    return _figure(plot, f"{_title(metric, subset, run)}, step {step:,}", _about(run))
+    title = f"{_title(metric, subset, run)}, step {step:,}"
+    return _figure(plot, title, _about(run), _over_depth(run, series, step))
 
 
 def means(store: StoreLike, metric: str, subset: str = "all", **which: Unpack[Which]) -> Figure:
     """Return a metric averaged over layers during training, with the loss. Arguments and errors are
     those of :func:`heatmap`."""
     run, series = _series(store, metric, subset, of_training=True, **which)
-    return _figure(
-        _along_steps(plots.course_plot(run, series)), _title(metric, subset, run), _about(run)
-    )
+    plot = _along_steps(plots.course_plot(run, series))
+    drawing = partial(of_run.mean_over_layers, _only(run, metric, subset), [metric])
+    return _figure(plot, _title(metric, subset, run), _about(run), drawing)
 
 
 def compare(
@@ -174,7 +182,37 @@ def compare(
     if over == "training":
         plot = _along_steps(plot)
     title = html.escape(_title(metric, subset, members[0].run), quote=False)
-    return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "")
+    shown = [_only(run, metric, subset) for run in with_seeds(data.runs, data.seeds)]
+    shown = [run for run in shown if run.series]
+    drawing = (
+        partial(comparison.over_depth, shown, [metric], metric_title(metric), LARGE)
+        if over == "depth"
+        else partial(comparison.means_over_layers, shown, [metric])
+    )
+    return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "", drawing)
+
+
+def _over_depth(
+    run: DescribedRun, series: MetricSeries, step: int | None = None
+) -> Callable[[], Picture]:
+    """Return what draws a metric over depth, at one step or at several."""
+    only = _only(run, series.metric, series.subset, step)
+    return partial(of_run.over_depth, only, [series.metric], metric_title(series.metric), LARGE)
+
+
+def _only(run: MeasuredRun, metric: str, subset: str, step: int | None = None) -> MeasuredRun:
+    """Return a run with one metric on a subset, and on the cloud that is shown beside it."""
+    series = run.series.get((metric, subset))
+    beside = None if series is None else cloud_beside(series, run.series)
+    subsets = {subset, subset if beside is None else beside.subset}
+    rows = run.frame
+    is_shown = (rows["metric"] == metric) & rows["subset"].isin(subsets)
+    if step is not None:
+        is_shown &= rows["step"] == step
+    changes: dict[str, Any] = {"frame": rows.loc[is_shown | rows["layer"].isna()]}
+    if isinstance(run, SeedGroup):
+        changes["members"] = tuple(_only(member, metric, subset, step) for member in run.members)
+    return replace(run, **changes)
 
 
 def _series(
@@ -276,11 +314,14 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     return {"layout": layout, "frames": frames}
 
 
-def _figure(plot: plots.PlotlyDict, title: str, caption: str) -> Figure:
+def _figure(
+    plot: plots.PlotlyDict, title: str, caption: str, drawing: Callable[[], Picture]
+) -> Figure:
     """Return a figure as high as on the page, with room for its heading also in the narrow column
-    of a notebook.
+    of a notebook, and what draws its picture.
     """
-    import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
+    # takes one second, which tracking without it should not pay
+    from repdyn.views.plots.pictured import PicturedFigure
 
     heading = f"{title}<br><sub>{caption}</sub>" if caption else title
     top = 70 + _LINE_HEIGHT * heading.count("<br>")
@@ -292,9 +333,11 @@ def _figure(plot: plots.PlotlyDict, title: str, caption: str) -> Figure:
         # Plotly's button that uploads a figure has no place next to unpublished results
         "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
     }
-    return go.Figure(
+    figure = PicturedFigure(
         {**plot, "data": plots.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}}
     )
+    figure._drawing = drawing
+    return figure
 
 
 def _title(metric: str, subset: str, run: MeasuredRun) -> str:
