@@ -135,9 +135,9 @@ def run_twice(
     frame = frame[frame["layer"].notna()]
     assert sorted(frame["step"].unique()) == list(steps)
     # few bytes in few contexts: the dimension of an untrained encoder may have no value
-    above = frame[frame["layer"] > 0]
+    above = frame.query("layer > 0")
     assert above["value"].notna().mean() >= 0.5
-    assert above.loc[above["metric"] == "anisotropy", "value"].notna().all()
+    assert above.query("metric == 'anisotropy'")["value"].notna().all()
     assert "repdyn: measured on" in printed
     for picture in ("mean_over_layers", "profile_anisotropy", "heatmap_anisotropy_all"):
         assert (folder / "store" / "figures" / f"{picture}.png").exists()
