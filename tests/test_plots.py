@@ -209,7 +209,11 @@ def test_a_plot_has_a_picture_for_readers_without_javascript(store, both, draw, 
     shell = InteractiveShell.instance()
     monkeypatch.setattr("plotly.io.renderers.default", "plotly_mimetype")
     shown = []
-    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+
+    def display(bundle, raw):
+        shown.append(bundle)
+
+    monkeypatch.setattr("IPython.display.display", display)
     try:
         shell.display_formatter.format(figure)
     finally:
