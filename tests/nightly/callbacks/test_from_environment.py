@@ -255,7 +255,7 @@ assert isinstance(attached, pl.Callback) and "lightning.pytorch" not in sys.modu
 def test_a_job_of_pytorch_lightning_loads_no_second_lightning(tmp_path):
     """Many jobs import the older name, whose callbacks and modules are other classes."""
     environment = os.environ | {
-        "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+        "PYTHONPATH": f"{Path(__file__).parents[2] / 'support'}:{os.environ.get('PYTHONPATH', '')}"
     }
     command = [sys.executable, "-c", UNDER_THE_OTHER_NAME]
     done = subprocess.run(

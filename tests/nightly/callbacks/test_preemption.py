@@ -101,7 +101,7 @@ def test_a_loop_of_ones_own_is_not_kept_from_saving(tmp_path, probe, events, cap
 def test_sigterm_to_a_process(tmp_path):
     script = textwrap.dedent(f"""
         import os, signal, sys
-        sys.path[:0] = {[path for path in sys.path if path.endswith("tests")]!r}
+        sys.path[:0] = {[path for path in sys.path if path.endswith("support")]!r}
         import lightning.pytorch as pl
         from jobs import Job, batches, tracker, trainer
         from lightning.pytorch.callbacks import ModelCheckpoint

@@ -1,7 +1,7 @@
 """Run by torchrun: trains with DeepSpeed's engine, with and without the tracker, and writes what
 came out.
 
-DS_ACCELERATOR=cpu PYTHONPATH=tests torchrun --standalone --nproc_per_node 2
+DS_ACCELERATOR=cpu PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2
 tests/stacks/deepspeed_job.py FOLDER
 """
 

@@ -74,7 +74,7 @@ def folder(tmp_path_factory) -> Path:
 
 def run(folder: Path, *command: str) -> str:
     """Return what a program printed, in cp1252."""
-    paths = [HERE / "elsewhere", HERE.parents[2] / "src", HERE.parents[1]]
+    paths = [HERE / "elsewhere", HERE.parents[2] / "src", HERE.parents[1] / "support"]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PYTHONIOENCODING": "cp1252",

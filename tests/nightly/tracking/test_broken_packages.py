@@ -38,7 +38,7 @@ def with_broken(package: str, code: str, folder: Path) -> subprocess.CompletedPr
     (broken / "__init__.py").write_text(
         f"raise ImportError('{package} is broken: undefined symbol')\n"
     )
-    paths = [str(broken.parent), str(ROOT / "src"), str(ROOT / "tests")]
+    paths = [str(broken.parent), str(ROOT / "src"), str(ROOT / "tests" / "support")]
     return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"],
         capture_output=True,

@@ -28,7 +28,7 @@ from repdyn.metrics import DEFAULT_METRICS
 from repdyn.probe.corpus import builtin_corpus
 from repdyn.store import Store
 
-SCRIPT = Path(__file__).parents[1] / "analyze_checkpoints.py"
+SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
 MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
 """A checkpoint's line, as :func:`lines` returns it."""
