@@ -1,6 +1,7 @@
-"""Run by torchrun in two processes: each strategy trains with the tracker and without it.
+r"""Run by torchrun in two processes: each strategy trains with the tracker and without it.
 
-PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2 tests/nightly/callbacks/lightning_cases.py
+PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2 \
+    tests/nightly/callbacks/lightning_cases.py
 FOLDER
 """
 

@@ -1,7 +1,8 @@
-"""Run by torchrun in two processes: each case is done by both, and the first writes what came out
+r"""Run by torchrun in two processes: each case is done by both, and the first writes what came out
 of it.
 
-PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2 tests/nightly/ranks/cases.py FOLDER
+PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2 \
+    tests/nightly/ranks/cases.py FOLDER
 """
 
 from __future__ import annotations
