@@ -143,6 +143,26 @@ def test_nothing_imports_upwards():
         assert not imported, f"{module} imports {imported}"
 
 
+def test_core_knows_no_command_line():
+    """A training would load the framework of the commands; flags have types of their own in cli/."""
+    framework = {"cyclopts", "repdyn.utils.arguments"}
+    for module, path in FILES.items():
+        if room_of(module) not in CORE or module == "repdyn.utils.arguments":
+            continue
+        imported = {
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in names_imported_by(node)
+        }
+        assert not imported & framework, module
+
+
+def names_imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
 def test_no_file_imports_itself_through_others():
     graph = {module: imports(path) - {module, "repdyn"} for module, path in FILES.items()}
     try:

@@ -271,7 +271,7 @@ def test_a_class_of_ones_own_is_swept_from_the_command_line(
     status, out, err = command(*arguments, "--store", "store")
     assert status == 1
     assert (out + err).count("--load module:function") == 1
-    with pytest.raises(ValueError, match="step 2, 4: .*--load module:function"):
+    with pytest.raises(ValueError, match='step 2, 4: .*load="module:function"'):
         described_runs("store")
     status, _, err = command(*arguments, "--store", "own", "--load", "mine:load")
     assert (status, err.count("not measured")) == (0, 0)
@@ -546,7 +546,7 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     tiny = measure_tasks(
         tasks[:1], store := open_store(tmp_path / "t"), SETTINGS, downloads_in(tmp_path / "d", 1000)
     )
-    assert "--max-disk" in tiny.failed[0][1]
+    assert "max_disk=" in tiny.failed[0][1]
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks, (
         "another budget may have room for it"
     )

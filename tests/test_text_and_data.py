@@ -212,7 +212,7 @@ def test_a_sweep_reads_its_text_in_the_encoding_that_is_named(save_model, tmp_pa
     folder = save_model("step1", "llama")
     pack(WORDS.encode("cp1251"), tmp_path / "words.txt")
     settings = {"quiet": True, "max_vectors": 256, "metrics": ["anisotropy"], "loss": False}
-    with pytest.raises(ValueError, match=r"UTF-8.*--encoding"):
+    with pytest.raises(ValueError, match=r"UTF-8.*encoding="):
         sweep(folder, text=str(tmp_path / "words.txt"), store=tmp_path / "refused", **settings)
     rows = {}
     for name in ("cp1251", "utf-8"):
@@ -222,5 +222,5 @@ def test_a_sweep_reads_its_text_in_the_encoding_that_is_named(save_model, tmp_pa
     values = [table.query("layer.notna()").value for table in rows.values()]
     assert len(values[0]) > 2
     assert values[0].tolist() == values[1].tolist()
-    with pytest.raises(ValueError, match="--text FILE"):
+    with pytest.raises(ValueError, match="text=FILE"):
         sweep(folder, encoding="cp1251", store=tmp_path / "none", quiet=True)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from repdyn.checkpoints import run
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.options import Loading, SweepOptions
+from repdyn.checkpoints.options import CompleteOptions, Loading, SweepOptions
 from repdyn.checkpoints.run import Downloads, Outcome
 from repdyn.checkpoints.targets import Task
 from repdyn.cli.main import command_line
@@ -138,8 +138,8 @@ def settings(
     layers: Any = None,
     loading: Loading | None = None,
     **more: Any,
-) -> SweepOptions:
-    """Return the options of a sweep on the processor, in the precision of the weights and without
+) -> CompleteOptions:
+    """Return the complete options of a sweep on the processor, in the precision of the weights and without
     the loss.
     """
     loading = loading or Loading()
@@ -149,7 +149,7 @@ def settings(
         "dtype": loading.dtype,
         **more,
     }
-    return SweepOptions(metrics=metrics, layers=layers, **given)
+    return CompleteOptions(metrics=tuple(metrics), layers=layers, **given)
 
 
 def downloads_in(
@@ -168,7 +168,7 @@ class Report(NamedTuple):
 
 def report_of(outcomes: Generator[Outcome]) -> Report:
     """Return which checkpoints were measured, and why others failed."""
-    found = run.collect(outcomes, tqdm(disable=True), quiet=True)
+    found = run.collect(outcomes, tqdm(disable=True), lambda line: None)
     failed = [(each.task, each.text) for each in found if each.state == "failed"]
     return Report([each.task for each in found if each.state == "measured"], failed)
 

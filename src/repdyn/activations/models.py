@@ -1,7 +1,7 @@
 """Load models and their tokenizers: one, or those that a command line names, one after another.
 
 Downloads are not trusted: weights are read without running pickles, and code of a repository runs
-only under ``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds
+only with ``trust_remote_code``. Downloads stay in the cache folder, so that a second study finds
 them there.
 """
 
@@ -170,7 +170,7 @@ def load_models(
         if not holds_tokenizer(of_tokenizer):
             raise CheckpointError(
                 f"expected a tokenizer next to the weights of {name}, found none; name a folder or "
-                "hub repository that has it with --tokenizer"
+                "hub repository that has it with tokenizer="
             )
         tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
         model = cast(PreTrainedModel, whole.base_model)
@@ -190,7 +190,7 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
     sources = [source for model in models for source in _sources_of(model, revisions)]
     if revisions and all(is_model(Path(model)) or "@" in model for model in models):
         raise ValueError(
-            "expected --revisions with a hub repository or the folder of a run, got single "
+            "expected revisions= with a hub repository or the folder of a run, got single "
             "checkpoints alone; leave it out"
         )
     folders = [source.place for source in sources if isinstance(source.place, Path)]
@@ -235,11 +235,11 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
         )
     if not revisions:
         raise ValueError(
-            f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}"
+            f"expected one checkpoint of {model}, got the folder; choose with revisions=: {listed}"
         )
     if missing := next((name for name in revisions if name not in checkpoints), None):
         raise ValueError(
-            f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}"
+            f"expected a checkpoint of {model} as revisions=, got {missing!r}; there are {listed}"
         )
     return [_Source(folder, name, checkpoints[name]) for name in revisions]
 

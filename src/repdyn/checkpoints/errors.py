@@ -100,12 +100,10 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return SweepStoppedError(
                 f"the disk is full ({cause.filename or what}); free some space, or choose another "
-                "place with --downloads FOLDER, then repeat the command"
+                "place with downloads=, then repeat the sweep"
             )
         case TimeoutError():
-            reason = (
-                f"{what} took longer than the limit of time; --timeout SECONDS sets another one"
-            )
+            reason = f"{what} took longer than the limit of time; timeout= sets another one"
         case OSError():
             reason = f"{what} could not be fetched: {text}"
         case _:  # a portal or proxy may answer instead of the hub
@@ -131,13 +129,14 @@ def model_errors(what: str) -> Iterator[None]:
             error, MemoryError | torch.OutOfMemoryError
         ) or "can't allocate memory" in str(error):
             raise CheckpointError(
-                f"out of memory: {_in_one_line(error)}; try --device-map auto (parts of the model "
-                "wait in memory or on disk), --dtype bfloat16, or a smaller --tokens-per-forward"
+                f"out of memory: {_in_one_line(error)}; try "
+                'device_map="auto" (parts of the model wait in memory or on disk), '
+                'dtype="bfloat16", or a smaller tokens_per_forward='
             ) from error
         if "contains custom code" in str(error):
             raise CheckpointError(
                 f"{what}: it needs Python code of its own repository; read that, then allow it "
-                "with --trust-remote-code"
+                "with trust_remote_code=True"
             ) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
 

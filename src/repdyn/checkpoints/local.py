@@ -84,7 +84,7 @@ def find_checkpoints(
         raise ValueError(
             "expected the steps of checkpoints in their names, got "
             f"{shorten_list([path.name for path in models])} in {folder}; say where the number is, "
-            "as in --pattern '.*?(?P<step>[0-9]+).*', or give one of the folders"
+            "as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
         )
     # of Lightning's version_0, of accelerate's project
     if not found and (folder / "checkpoints").is_dir():
@@ -140,7 +140,7 @@ def find_own_files(
         raise ValueError(
             f"expected .ckpt files, or files of weights or folders with a step in their names, in "
             f"{folder}, got none; give the folder that contains them, or say where the number is, "
-            "as in --pattern '.*?(?P<step>[0-9]+).*'"
+            "as in pattern='.*?(?P<step>[0-9]+).*'"
         )
     require_distinct_steps([(at.step, str(at.path)) for at in targets], "sweep them separately")
     return Selection(

@@ -1,46 +1,36 @@
-"""The options of a sweep, declared once: fields for Python, and options of ``repdyn sweep`` with
-their help.
+"""The options of a sweep, as they are asked for and complete, and how a model is loaded.
+
+They are the arguments of :func:`repdyn.sweep`; ``repdyn sweep`` has them as flags, see
+:mod:`repdyn.cli.sweep_options`.
 """
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from cyclopts import Parameter
-
-from repdyn.probe.design import CLASS_OPTIONS, DESIGNS, class_names
-from repdyn.utils.arguments import (
-    EXECUTION,
-    MEASUREMENT,
-    MODELS,
-    PROBE,
-    Count,
-    Dtype,
-    Place,
-    at_least,
-    converted,
-)
+from repdyn.probe.design import class_names
+from repdyn.utils.choices import Dtype
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from repdyn.capture.blocks import LayerPatterns
     from repdyn.checkpoints.suites import ModelLike
     from repdyn.metrics import MetricLike
+    from repdyn.probe import Probe
+
+    Loads: TypeAlias = Iterable[tuple[int, Callable[[], nn.Module]]]
+    """Pairs of a step and a function that returns the model of that step."""
 else:
-    ModelLike = MetricLike = str  # on a command line
+    # the command line has types of its own, and resolves these too
+    LayerPatterns = Loads = MetricLike = ModelLike = Probe = Any
 
-Loads: TypeAlias = "Iterable[tuple[int, Callable[[], nn.Module]]]"
-"""Pairs of a step and a function that returns the model of that step."""
-
-_PROBE, _MEASUREMENT, _MODELS, _EXECUTION = (
-    Parameter(group=group) for group in (PROBE, MEASUREMENT, MODELS, EXECUTION)
-)
-_IN_PYTHON = Parameter(parse=False)
+DeviceMap: TypeAlias = Literal["auto", "balanced", "sequential"]
+Engine: TypeAlias = Literal["serial", "ray"]
 
 
 def available_device(device: str) -> str:
@@ -61,20 +51,6 @@ def available_device(device: str) -> str:
     return device
 
 
-def n_bytes(text: str) -> int:
-    """Parse a size in bytes.
-
-    >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("1024")
-    (20000000000, 1500000000000, 1024)
-    """
-    from pydantic import ByteSize, Field, TypeAdapter  # of the extra for sweeps
-
-    try:
-        return TypeAdapter(Annotated[ByteSize, Field(gt=0)]).validate_python(text)
-    except ValueError as error:
-        raise ValueError(f"expected a size such as 20GB or 500MB, got {text!r}") from error
-
-
 def is_here(source: str | Path) -> bool:
     """Return whether a source is a local folder or file.
 
@@ -87,117 +63,106 @@ def is_here(source: str | Path) -> bool:
     return path.exists() and not (isinstance(source, str) and has_row_files(path))
 
 
-def shard_of(text: str) -> tuple[int, int]:
-    """Parse the part of a sweep, such as 1/8."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def layer_patterns(text: str) -> str | dict[str, str]:
-    """Parse one pattern, or one for each stack as ``stack=pattern``, separated by commas."""
-    if "=" not in text:
-        return text
-    parts = [part.partition("=") for part in text.split(",")]
-    if not all(stack and pattern for stack, _, pattern in parts):
-        raise ValueError(f'expected "stack=pattern,stack=pattern", got {text!r}')
-    return {stack.strip(): pattern.strip() for stack, _, pattern in parts}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Loading:
-    """Set how a model is loaded; kernels always compute in float32 and float64."""
+    """Says how a model is loaded; kernels always compute in float32 and float64."""
 
-    device: Annotated[str, _MODELS] = "cpu"
+    device: str = "cpu"
+    dtype: Dtype = "auto"
+    """Precision of the weights; auto keeps the one they were saved in."""
+    device_map: DeviceMap | None = None
+    """Distribute a large model over devices and disk."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with a model."""
+    attention: str | None = None
+    """Implementation of the attention, such as "eager"; None for that of the configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """The options that sweeps and reproductions of papers share."""
+
+    text: str | None = None
+    """Text of the probe: enwik8, builtin, hf:DATASET, or a path (default: enwik8)."""
+    sequence_length: int | None = None
+    """Tokens in a window (default: as the design has it, at most the model's context)."""
+    max_vectors: int | None = None
+    """Vectors measured per layer, in batches of 4096 (default: 4096)."""
+    batch_vectors: int | None = None
+    """Vectors in a batch (default: all, at most 4096)."""
+    device: str = "auto"
     """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
-    dtype: Annotated[Dtype | None, _MODELS] = None
+    dtype: Dtype | None = None
     """Precision of the weights (default: a live run's, else float32, also where they are stored in
     half precision).
     """
-    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, _MODELS] = None
+    device_map: DeviceMap | None = None
     """Distribute a large model over devices and disk."""
-    trust_remote_code: Annotated[bool, _MODELS] = False
+    trust_remote_code: bool = False
     """Run Python code that comes with a model."""
-    attention: Annotated[str | None, _IN_PYTHON] = None
-    """Implementation of the attention, such as "eager"; None for the live run's, or that of the
-    configuration.
-    """
-
-
-@dataclass(frozen=True)
-class SharedOptions(Loading):
-    """The options that sweeps and reproductions of papers share."""
-
-    device: Annotated[str, _MODELS] = "auto"
-    """Device to run models on, such as cpu, cuda or cuda:1; auto is cuda if available."""
-    text: Annotated[str | None, _PROBE] = None
-    """Text of the probe: enwik8, builtin, hf:DATASET, or a path (default: enwik8)."""
-    sequence_length: Annotated[int | None, _PROBE, at_least(2)] = None
-    """Tokens in a window (default: as the design has it, at most the model's context)."""
-    max_vectors: Annotated[int | None, _PROBE, at_least(3)] = None
-    """Vectors measured per layer, in batches of 4096 (default: 4096)."""
-    batch_vectors: Annotated[int | None, _PROBE, at_least(3)] = None
-    """Vectors in a batch (default: all, at most 4096)."""
-    tokenizer: Annotated[str | None, _MODELS] = None
+    tokenizer: str | None = None
     """Folder or hub repository of the tokenizer (default: the model's own)."""
-    tokens_per_forward: Annotated[Count | None, _MODELS] = None
+    tokens_per_forward: int | None = None
     """Tokens of one forward pass (default: 2048 on a CPU, else 8192)."""
-    retry_failed: Annotated[bool, _EXECUTION] = False
+    retry_failed: bool = False
     """Retry checkpoints that failed before."""
-    max_disk: Annotated[int | None, _EXECUTION, converted(n_bytes, "SIZE")] = None
-    """Disk space for weights, such as 20GB."""
-    downloads: Annotated[Path | None, _EXECUTION] = None
+    max_disk: int | None = None
+    """Disk space for weights, in bytes (default: no limit)."""
+    downloads: Path | None = None
     """Folder of the weights until they are measured (default: ~/.cache/repdyn/downloads)."""
-    timeout: Annotated[Count, _EXECUTION] = 4 * 3600
+    timeout: int = 4 * 3600
     """Seconds for one download or listing."""
-    engine: Annotated[Literal["serial", "ray"], _EXECUTION] = "serial"
+    engine: Engine = "serial"
     """Measure one checkpoint after another, or several at once with Ray."""
-    workers: Annotated[Count, _EXECUTION] = 2
+    workers: int = 2
     """Concurrent checkpoints on each machine, with Ray."""
-    shard: Annotated[tuple[int, int] | None, _EXECUTION, converted(shard_of, "I/N")] = None
-    """Measure the I-th of N equal parts, such as 1/8."""
+    shard: tuple[int, int] | None = None
+    """Measure the I-th of N equal parts, counted from 1 (default: all)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepOptions(SharedOptions):
-    """Options of a sweep; docs/sweeps.md describes them."""
+    """Options of a sweep, as they are asked for; docs/sweeps.md describes them."""
 
-    source: Annotated[Any, _IN_PYTHON] = None
-    """A local folder or file, a hub repository, or :data:`Loads`."""
-    suite: Sequence[ModelLike] = ()
+    source: str | Path | Loads | None = None
+    """A run's folder, a folder of save_pretrained or train.py's .ckpt files, a .gguf file, or a hub
+    repository.
+    """
+    store: str | Path | None = None
+    """Folder or URL of the results (default: FOLDER/sweep, or sweeps)."""
+    suite: str | Path | Sequence[ModelLike] = ()
     """Suites, their models, patterns, or YAML files."""
     revisions: str = "all"
     """Use all, log (closest to powers of two), every:10, or names or steps separated by commas."""
     pattern: str | None = None
     """Regular expression for names of revisions or folders, with a group "step"."""
-    name: Annotated[str | None, Parameter(name="--name")] = None
+    name: str | None = None
     """Name of the run (default: the repository, or the last two parts of the path)."""
-    store: Place | None = None
-    """Folder or URL of the results (default: FOLDER/sweep, or sweeps)."""
-    like: Place | None = None
+    like: str | Path | None = None
     """Live run whose attention, precision, probe and metrics to use (default: the one whose folder
     it is).
     """
-    probe: Annotated[Any, _PROBE, converted(Path, "FILE")] = None
-    """File of a probe (default: the live run's own, or one made of --text)."""
-    load: Annotated[str | None, _MODELS] = None
-    """Function of your own, as module:function, that returns the model of a checkpoint's path."""
-    encoding: Annotated[str | None, _PROBE] = None
+    probe: Probe | str | Path | None = None
+    """A probe, or its file (default: the live run's own, or one made of the text)."""
+    encoding: str | None = None
     """Encoding of the text file, such as cp1251 (default: by its byte order mark, or UTF-8)."""
-    design: Annotated[str | None, _PROBE, Parameter(choices=tuple(DESIGNS))] = None
+    design: str | None = None
     """Sampling design, see docs/sampling.md (default: independent)."""
-    classes: Annotated[Sequence[str], _PROBE, Parameter(choices=CLASS_OPTIONS)] = ()
+    classes: str | Sequence[str] = ()
     """Word classes to measure as subsets, as in token_rank@rare."""
-    metrics: Annotated[Sequence[MetricLike], _MEASUREMENT, Parameter(name="--metrics")] = ()
+    metrics: str | Sequence[MetricLike] = ()
     """Names, see repdyn metrics, or all; as 'two_nn[discard=0.8]@no_sink' (default: a live run's,
     or the usual two; of finished models alone anisotropy@no_massive too).
     """
-    loss: Annotated[bool | None, _MEASUREMENT, Parameter(negative="--no-loss")] = None
+    layers: LayerPatterns = None
+    """Pattern of the blocks' names, as "layers.*", or one for each stack (default: detected)."""
+    loss: bool | None = None
     """Measure the loss on the probe too (default: where a model has its output head)."""
-    layers: Annotated[Any, _MEASUREMENT, converted(layer_patterns, "PATTERN")] = None
-    """Pattern of the blocks' names, as "layers.*", or "text=text_model.*,vision=..." (default:
-    detected).
+    load: str | None = None
+    """Function of your own, as module:function, that returns the model of a checkpoint's path."""
+    attention: str | None = None
+    """Implementation of the attention, such as "eager" (default: the live run's, or that of the
+    configuration).
     """
 
     @property
@@ -238,3 +203,26 @@ class SweepOptions(SharedOptions):
             source = Path(self.source)
             return (source if source.is_dir() else source.parent) / "sweep"
         return Path("sweeps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteOptions(SweepOptions):
+    """Options of a sweep with what a live run or else a default says about what was not asked for;
+    :func:`repdyn.checkpoints.sweep.completed` makes them.
+
+    What is still None is decided for each model, by its context, its device or its head.
+    """
+
+    metrics: tuple[MetricLike, ...] = field()
+    dtype: Dtype = field()
+
+    @property
+    def loading(self) -> Loading:
+        """How each model is loaded."""
+        return Loading(
+            device=self.device,
+            dtype=self.dtype,
+            device_map=self.device_map,
+            trust_remote_code=self.trust_remote_code,
+            attention=self.attention,
+        )

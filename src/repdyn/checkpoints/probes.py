@@ -115,8 +115,8 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
     if found is None:
         raise ValueError(
             "expected a probe or a tokenizer to make one, got neither with the checkpoints in "
-            f"{folder}; give a probe with --probe FILE, or a folder or hub repository with "
-            "--tokenizer"
+            f"{folder}; give a probe with probe=, or a folder or hub repository with "
+            "tokenizer="
         )
     probe = text_probe(str(folder), found, config, options)
     if options.tokenizer is not None:
@@ -191,7 +191,7 @@ def probe_of_all(
         raise CheckpointError(
             f"expected one tokenizer for all checkpoints of {name}, got {len(readings)} that give "
             f"other tokens, that of {shorten_list(first)} and that of {shorten_list(second)}; "
-            "sweep them apart with --revisions and --name, or name one for all with --tokenizer"
+            "sweep them apart with revisions= and name=, or name one for all with tokenizer="
         )
     if not readings or _have_equal_tokens(readings[0][0], probe):
         return probe
@@ -253,7 +253,7 @@ def text_probe(
     if length > context:
         raise ValueError(
             f"expected sequences no longer than the context of {name}, {context} tokens, got "
-            f"{length}; lower --sequence-length"
+            f"{length}; lower sequence_length="
         )
     settings: dict[str, Any] = {
         "sequence_length": length,
@@ -342,7 +342,7 @@ def _tokenizer(
     except CheckpointError as error:
         raise CheckpointError(
             f"expected a tokenizer for {model}, found none: {error}; name the repository that has "
-            "it with --tokenizer, or in its suite under tokenizer"
+            "it with tokenizer=, or in its suite under tokenizer"
         ) from error
 
 

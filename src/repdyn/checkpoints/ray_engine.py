@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import CompleteOptions
 from repdyn.checkpoints.run import Downloads, Outcome, measure_tasks, store_failure
 from repdyn.checkpoints.targets import Target, Task
 from repdyn.probe import Probe
@@ -26,7 +26,7 @@ _CANCEL_SECONDS = 10
 
 
 def sweep_with_ray(
-    tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub
+    tasks: Sequence[Task], store: Store, options: CompleteOptions, hub: Hub
 ) -> Generator[Outcome]:
     """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if
     it is not set.
@@ -37,7 +37,7 @@ def sweep_with_ray(
     """
     if options.device.startswith("cuda:"):
         raise ValueError(
-            "expected --device cuda or cpu with --engine ray, which assigns the GPUs, got "
+            'expected device="cuda" or "cpu" with engine="ray", which assigns the GPUs, got '
             f"{options.device!r}; select GPUs with CUDA_VISIBLE_DEVICES"
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -46,7 +46,7 @@ def sweep_with_ray(
         import ray
     except ImportError as error:
         raise ValueError(
-            "expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'"
+            "expected Ray for engine=\"ray\", which is not installed; pip install 'repdyn[ray]'"
         ) from error
     if not tasks:
         return
@@ -77,7 +77,7 @@ def sweep_with_ray(
 
 
 def _measure_in_worker(
-    target: Target, probe: Probe, place: str, options: SweepOptions, endpoint: str
+    target: Target, probe: Probe, place: str, options: CompleteOptions, endpoint: str
 ) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), store_at(place, refresh=False)
@@ -88,7 +88,7 @@ def _measure_in_worker(
     return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 
 
-def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOptions) -> Outcome:
+def _outcome(ray: Any, call: Any, task: Task, store: Store, options: CompleteOptions) -> Outcome:
     """Return the outcome of a call that ended, with this process's task in place of the worker's
     copy.
     """
@@ -103,14 +103,14 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOption
     ) as error:
         reason = (
             f"its worker was lost {1 + MAX_RETRIES} times, most likely out of memory "
-            f"({type(error).__name__}); try fewer --workers"
+            f"({type(error).__name__}); try fewer workers="
         )
         store_failure(task, store, options, reason)
         return Outcome(task, reason, "failed")
 
 
 @contextmanager
-def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
+def _cluster(ray: Any, options: CompleteOptions) -> Iterator[None]:
     """Connect to Ray, or start a cluster on this machine."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     address, own = os.environ.get("RAY_ADDRESS") or "local", {}
@@ -130,7 +130,7 @@ def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
         ray.shutdown()
 
 
-def _resources(ray: Any, options: SweepOptions) -> dict[str, Any]:
+def _resources(ray: Any, options: CompleteOptions) -> dict[str, Any]:
     """Return the resources that each task requests, and raise ValueError if no machine has them."""
     needed = ("CPU", "GPU") if options.device.startswith("cuda") else ("CPU",)
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -140,7 +140,7 @@ def _resources(ray: Any, options: SweepOptions) -> dict[str, Any]:
     if not suitable:
         raise ValueError(
             f"expected a Ray cluster with a machine that has {' and '.join(needed)}, got "
-            f"{len(machines)} without; add one, or choose --device cpu"
+            f"{len(machines)} without; add one, or choose device=cpu"
         )
     n_cpus = int(min(machine["CPU"] for machine in suitable))
     return {"num_cpus": max(1, n_cpus // options.workers), "num_gpus": len(needed) - 1}

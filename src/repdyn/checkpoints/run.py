@@ -38,7 +38,7 @@ from repdyn.checkpoints.errors import (
 )
 from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
 from repdyn.checkpoints.local import LIGHTNING
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import CompleteOptions, SweepOptions
 from repdyn.checkpoints.other_weights import warn_of_other_sizes
 from repdyn.checkpoints.targets import Target, Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
@@ -49,7 +49,6 @@ from repdyn.store.files import STATES_FOLDER, own_folder
 from repdyn.store.schema import FINISHED, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.files import cache_directory
-from repdyn.utils.printing import print_above_bars
 from repdyn.utils.redaction import redacted
 
 MAX_IDENTICAL_FAILURES = 5
@@ -60,7 +59,7 @@ _CANCEL_SECONDS, _POLL_SECONDS = 1.0, 0.1
 
 
 Show: TypeAlias = Callable[[str], None]
-"""Shows how far the measurement of a checkpoint, or the download of the next one, is."""
+"""Shows a line of what has happened, or how far a measurement or download is."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Outcome:
 def measure_tasks(
     tasks: Sequence[Task],
     store: Store,
-    options: SweepOptions,
+    options: CompleteOptions,
     downloads: Downloads,
     show: Show = lambda text: None,
 ) -> Generator[Outcome]:
@@ -125,8 +124,8 @@ def measure_tasks(
             yield outcome
 
 
-def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -> list[Outcome]:
-    """Return the outcomes of checkpoints, each shown in a line above a bar unless ``quiet``.
+def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], show: Show) -> list[Outcome]:
+    """Return the outcomes of checkpoints, each shown in a line.
 
     Raises:
         SweepStoppedError: the first ones failed for the same reason, as a wrong option.
@@ -136,25 +135,27 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], *, quiet: bool) -
         for outcome in outcomes:
             found.append(outcome)
             bar.update()
-            if not quiet:
-                # the whole reason stands once at the end, with all checkpoints that have it
-                is_failed = outcome.state == "failed"
-                text = f"failed: {shorten(outcome.text, 80)}" if is_failed else outcome.text
-                print_above_bars(
-                    redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}")
-                )
+            # the whole reason stands once at the end, with all checkpoints that have it
+            is_failed = outcome.state == "failed"
+            text = f"failed: {shorten(outcome.text, 80)}" if is_failed else outcome.text
+            show(redacted(f"[{len(found)}/{bar.total}] {outcome.task.target}: {text}"))
             reasons = [each.text for each in found if each.state == "failed"]
             is_one = len(reasons) == MAX_IDENTICAL_FAILURES and len(set(reasons)) == 1
             if is_one and not any(each.state == "measured" for each in found):
                 raise SweepStoppedError(
                     f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: "
-                    f"{reasons[0]}; fix it, then repeat the sweep with --retry-failed"
+                    f"{reasons[0]}; fix it, then repeat the sweep with retry_failed=True"
                 )
     return found
 
 
 def measure_checkpoint(
-    task: Task, files: LocalFiles, store: Store, options: SweepOptions, show: Show, temporary: Path
+    task: Task,
+    files: LocalFiles,
+    store: Store,
+    options: CompleteOptions,
+    show: Show,
+    temporary: Path,
 ) -> str:
     """Measure a downloaded checkpoint, store its rows and the seconds of each stage, and return
     these as a text.
@@ -177,7 +178,9 @@ def measure_checkpoint(
         if target.load is None and files.folder.suffix != LIGHTNING:
             # for the loss, and for metrics that read states through the model's output head
             with_head = measurement.probe_loss or "output_head" in captures
-            model = load_model(files.folder, options, Path(offload_folder), with_head=with_head)
+            model = load_model(
+                files.folder, options.loading, Path(offload_folder), with_head=with_head
+            )
         else:
             with model_errors("the model does not load"):
                 if target.load is not None:
@@ -185,7 +188,7 @@ def measure_checkpoint(
                 else:
                     is_raw = target.weights_kind == "raw"
                     model = load_lightning(files.folder, raw=is_raw, attention=options.attention)
-                model = model.to(options.device, DTYPES.get(options.dtype or "auto")).eval()
+                model = model.to(options.device, DTYPES.get(options.dtype)).eval()
         seconds = {"download": files.seconds, "load": time.perf_counter() - start}
         with model_errors("the model cannot be measured"):
             prepared, how = (
@@ -216,7 +219,7 @@ def measure_checkpoint(
 
 
 def store_failure(
-    task: Task, store: Store, options: SweepOptions, reason: str, **marks: str
+    task: Task, store: Store, options: CompleteOptions, reason: str, **marks: str
 ) -> None:
     """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
     names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
@@ -224,7 +227,7 @@ def store_failure(
     store.write(task.key(options).failed, rows)
 
 
-def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions) -> None:
+def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptions) -> None:
     """Check that new values are comparable with those stored for the same run."""
     for run, targets in groupby(tasks, lambda task: task.target.run):
         # without it, a live run of this name may be in the store, which is another curve
@@ -244,8 +247,8 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: SweepOptions)
             if value not in (None, "auto") and stored - {value}:
                 raise ValueError(
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} "
-                    f"has it with {', '.join(map(repr, sorted(stored)))}; give another --store, or "
-                    "another --name"
+                    f"has it with {', '.join(map(repr, sorted(stored)))}; give another store=, or "
+                    "another name="
                 )
 
 
@@ -354,7 +357,7 @@ class Downloads:
         if self._budget is not None and n_bytes > self._budget:
             raise OutOfBoundsError(
                 f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget / 1e9:.3g} GB "
-                "of --max-disk"
+                "of max_disk="
             )
         # space becomes free when the checkpoint that is being measured is deleted
         while self._held and not self._fits(n_bytes) and not self._cancelled.wait(_POLL_SECONDS):
@@ -365,7 +368,7 @@ class Downloads:
             raise SweepStoppedError(
                 f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} "
                 f"GB and {free / 1e9:.3g} GB are free; free some space, or choose another folder "
-                "with --downloads FOLDER, then repeat the command"
+                "with downloads=, then repeat the sweep"
             )
         folder = self.folder / uuid4().hex[:12]
         self._held[folder] = n_bytes

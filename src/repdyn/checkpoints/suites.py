@@ -208,8 +208,8 @@ def models_of(repository: str) -> list[PublishedModel]:
     ]
 
 
-def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
-    """Return the models of the given names, and those given themselves, without duplicates, in
+def find_models(names: str | Path | Sequence[ModelLike]) -> list[PublishedModel]:
+    """Return the models of a name or several, and those given themselves, without duplicates, in
     their order.
 
     A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the
@@ -217,6 +217,8 @@ def find_models(names: Sequence[ModelLike]) -> list[PublishedModel]:
     """
     suites = shipped_suites()
     models = [model for suite in suites.values() for model in suite.models]
+    if isinstance(names, str | Path):
+        names = [str(names)]
     found: dict[PublishedModel, None] = {}
     for name in names:
         if isinstance(name, PublishedModel):

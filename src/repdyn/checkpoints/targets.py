@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.options import CompleteOptions
 from repdyn.checkpoints.suites import (
     PublishedCheckpoint,
     PublishedModel,
@@ -144,7 +144,7 @@ class Task:
     target: Target
     probe: Probe
 
-    def key(self, options: SweepOptions) -> MeasurementKey:
+    def key(self, options: CompleteOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
         return self.key_of(self.identity(options))
 
@@ -154,20 +154,20 @@ class Task:
             self.target.run, self.target.step, self.probe.hash, identity, self.target.commit
         )
 
-    def identity(self, options: SweepOptions) -> str:
+    def identity(self, options: CompleteOptions) -> str:
         """Return what identifies the metrics and how they are measured, on any checkpoint with this
         probe.
         """
-        return self.measurement(options).identity(self.probe, options.dtype or "auto")
+        return self.measurement(options).identity(self.probe, options.dtype)
 
-    def identities(self, options: SweepOptions) -> list[str]:
+    def identities(self, options: CompleteOptions) -> list[str]:
         """Return the identities under which the measurement may be stored: where the options do not
         say whether the loss is wanted, a measurement without it is enough.
         """
         chosen = [options] if options.loss is not None else [options, replace(options, loss=False)]
         return list(dict.fromkeys(map(self.identity, chosen)))
 
-    def measurement(self, options: SweepOptions) -> MeasurementOptions:
+    def measurement(self, options: CompleteOptions) -> MeasurementOptions:
         """Return what is measured, and how; not the loss on a probe of inputs other than tokens,
         which has none.
         """
@@ -183,7 +183,7 @@ class Task:
             tokens_per_forward=options.tokens_per_forward,
         )
 
-    def stored_marks(self, store: Store, options: SweepOptions) -> dict[str, str]:
+    def stored_marks(self, store: Store, options: CompleteOptions) -> dict[str, str]:
         """Return the marks that are stored of the checkpoint, which tell whose weights it has; none
         for its own.
         """
@@ -206,7 +206,7 @@ class TaskList:
     """Only retried on request."""
 
 
-def partition_tasks(tasks: Iterable[Task], store: Store, options: SweepOptions) -> TaskList:
+def partition_tasks(tasks: Iterable[Task], store: Store, options: CompleteOptions) -> TaskList:
     """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
     listed = TaskList([], [], [])
     identities: dict[str, list[str]] = {}

@@ -66,8 +66,8 @@ _WRAPPERS = re.compile(
 """What wrappers of torch, also around single blocks, put before or into the names of weights."""
 
 OF_ONES_OWN = (
-    "or measure a class of your own by repdyn sweep FOLDER --load module:function, where "
-    "function(path) returns the model"
+    'or measure a class of your own by a sweep with load="module:function", where function(path) '
+    "returns the model"
 )
 
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
@@ -105,7 +105,7 @@ def load_model(
         config = AutoConfig.from_pretrained(**place_of(folder), **own)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
-        dtype, stored = DTYPES.get(loading.dtype or "auto"), getattr(config, "dtype", None)
+        dtype, stored = DTYPES.get(loading.dtype), getattr(config, "dtype", None)
         if loading.device_map is None:
             grown = (
                 dtype.itemsize / stored.itemsize if dtype and isinstance(stored, torch.dtype) else 1
@@ -340,7 +340,7 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
     if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
         raise CheckpointError(
             f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it "
-            "with --trust-remote-code"
+            "with trust_remote_code=True"
         )
 
 
@@ -357,7 +357,7 @@ def _require_free(n_bytes: float) -> None:
     if n_bytes > available:
         raise CheckpointError(
             f"out of memory: its weights take {n_bytes / 1e9:.1f} GB, and {available / 1e9:.1f} GB "
-            "are free; try --dtype bfloat16 or --device-map auto"
+            'are free; try dtype="bfloat16" or device_map="auto"'
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from repdyn.cli import measure, show
+from repdyn.cli.flags import in_flags
 from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
 from repdyn.utils.printing import Lossy
@@ -212,9 +213,11 @@ def _shown(default: Any) -> str | None:
 
 
 def _said(line: str, status: int) -> int:
-    """Print a line to standard error, if it can be printed, and return the status."""
+    """Print a line to standard error, if it can be printed, with flags in place of arguments, and
+    return the status.
+    """
     with suppress(OSError, ValueError):
-        print(redacted(line), file=sys.stderr)
+        print(redacted(in_flags(line)), file=sys.stderr)
     return status
 
 

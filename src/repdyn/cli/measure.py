@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from repdyn.checkpoints.options import SharedOptions, SweepOptions
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.cli.flags import in_flags
 from repdyn.cli.options import Json, print_json
+from repdyn.cli.sweep_options import SharedFlags, SweepFlags
 from repdyn.cli.tables import print_audits, print_plans, print_suites, say, warn
-from repdyn.utils.arguments import Count, Destination, ModelOptions, Output, Place
-from repdyn.utils.printing import Lossy, shorten_list
+from repdyn.utils.arguments import Count, ModelOptions, Output, Place
+from repdyn.utils.choices import Destination
+from repdyn.utils.printing import Lossy, print_above_bars, shorten_list
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
@@ -36,7 +39,7 @@ def sweep(
     list_suites: bool = False,
     dry_run: bool = False,
     export: Sequence[Destination] = (),
-    options: Annotated[SweepOptions, Parameter(name="*")] = SweepOptions(),
+    options: Annotated[SweepFlags, Parameter(name="*")] = SweepFlags(),
     json: Json = False,
 ) -> int:
     """Measure published or local checkpoints on a fixed probe, through the same code as a live run.
@@ -78,10 +81,15 @@ def sweep(
             warn(note)
         if dry_run:
             return _plan(prepared, json)
-        swept = measure_prepared(prepared)
+        swept = measure_prepared(prepared, show=_show_line)
         is_shown = _show(swept, prepared, export)
     status = _status(swept.failures)
     return status if is_shown and swept.not_uploaded is None else FAILED
+
+
+def _show_line(text: str) -> None:
+    """Show what happens to a checkpoint, above the bar."""
+    print_above_bars(in_flags(text))
 
 
 def _plan(prepared: Prepared, json: bool) -> int:
@@ -254,7 +262,7 @@ def reproduce(
     store: Place | None = None,
     output: Output = None,
     probe: str | None = None,
-    shared: Annotated[SharedOptions, Parameter(name="*")] = SharedOptions(),
+    shared: Annotated[SharedFlags, Parameter(name="*")] = SharedFlags(),
     json: Json = False,
 ) -> int:
     """Measure what a paper measured, and compare with what it published.
@@ -343,7 +351,7 @@ def reproduce(
                 warn(note)
             if dry_run:
                 return _plan(prepared, json)
-            swept = measure_prepared(prepared)
+            swept = measure_prepared(prepared, show=_show_line)
         status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
         if shared.shard:
             say(

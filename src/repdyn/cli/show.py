@@ -22,12 +22,12 @@ from repdyn.utils.addresses import is_loopback
 from repdyn.utils.arguments import (
     SENTENCES,
     Count,
-    Destination,
     ModelOptions,
     Models,
     Output,
     at_least,
 )
+from repdyn.utils.choices import Destination
 from repdyn.utils.console import plain_records, print_frame
 
 FAILED = 1

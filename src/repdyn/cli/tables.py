@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from repdyn.cli.flags import in_flags
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
 from repdyn.utils.printing import gigabytes, shorten_list
 from repdyn.utils.redaction import redacted
@@ -24,9 +25,11 @@ _SEVERITIES = {"fault": "red", "remark": "dim"}
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Print a line to standard error as it is, without markup, colours of numbers or secrets."""
+    """Print a line to standard error with flags in place of arguments, and otherwise as it is,
+    without markup, colours of numbers or secrets.
+    """
     PrintableConsole(stderr=True).print(
-        redacted(text), style=style, markup=False, highlight=False, soft_wrap=True
+        redacted(in_flags(text)), style=style, markup=False, highlight=False, soft_wrap=True
     )
 
 
@@ -76,7 +79,9 @@ def print_plans(plans: Sequence[Mapping[str, Any]]) -> None:
         if n := sum(len(plan[field]) for plan in plans):
             lines.append(f"{what}, which are not downloaded: {n}")
     problems = [
-        Text(f"would fail: {problem}", "yellow") for plan in plans for problem in plan["would_fail"]
+        Text(f"would fail: {in_flags(problem)}", "yellow")
+        for plan in plans
+        for problem in plan["would_fail"]
     ]
     for line in (*lines, *problems):
         wide_console().print(line, soft_wrap=True)

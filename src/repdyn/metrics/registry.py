@@ -331,7 +331,7 @@ def _check_subset(metric: Metric, subset: str, subset_names: Collection[str] | N
         hint = f"did you mean {near + NORMED * view.normed!r}? " if near else ""
         raise ValueError(
             f"expected a subset among {', '.join(choices)}, got {subset!r} for {metric.name}; "
-            f"{hint}classes of words come with Probe.from_texts(..., classes=...), or --classes "
+            f"{hint}classes of words come with Probe.from_texts(..., classes=...), or classes="
             "words in a sweep, others with Probe.with_classes; each may be taken after the final "
             f"norm, as in {LAST_TOKEN}{NORMED}"
         )

@@ -70,7 +70,7 @@ def as_utf8(data: bytes, what: object, encoding: str | None = None) -> bytes:
 
 
 _REMEDY = (
-    "say in which encoding it is (encoding=; of repdyn sweep --encoding), or convert it: "
+    "say in which encoding it is with encoding=, or convert it: "
     "iconv -f ENCODING -t UTF-8 FILE > NEW"
 )
 

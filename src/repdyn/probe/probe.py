@@ -730,7 +730,7 @@ class Probe:
         if subset not in {*self.subsets, *VIEWS}:
             raise ValueError(
                 f"expected a subset among {', '.join([*self.subsets, *VIEWS])}, got {subset!r}; "
-                "word classes come with Probe.from_texts(..., classes=...), or --classes words in "
+                "word classes come with Probe.from_texts(..., classes=...), or classes=words in "
                 "a sweep, others with Probe.with_classes"
             )
         if subset == "all":

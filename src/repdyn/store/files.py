@@ -113,7 +113,7 @@ def own_folder(folder: Path) -> Path:
         raise ValueError(
             f"expected a run with a folder of its own in {folder.parent}, got "
             f"{unquote(folder.name)!r}, and {other!r} is there, which this file system does not "
-            "tell apart; give another --store, or another --name"
+            "tell apart; give another store=, or another name="
         )
     return folder
 

@@ -8,10 +8,12 @@ docstring.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
+
+from repdyn.utils.choices import Dtype
 
 OPTIONS, PROBE, MEASUREMENT, MODELS, EXECUTION = map(
     Group.create_ordered, ("Options", "Probe", "Measurement", "Models", "Execution")
@@ -31,8 +33,6 @@ Models: TypeAlias = Annotated[
         ),
     ),
 ]
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-Destination: TypeAlias = Literal["wandb", "tensorboard", "csv", "mlflow", "trackio"]
 SENTENCES = (
     "She walked to the river bank this morning.",
     "She walked to the savings bank this morning.",

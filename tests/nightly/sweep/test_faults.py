@@ -160,9 +160,7 @@ def test_a_full_disk_ends_the_sweep_and_records_no_failure(
 ):
     tasks = published()
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10_000))
-    with pytest.raises(
-        SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"
-    ):
+    with pytest.raises(SweepStoppedError, match="is full: the next checkpoint takes .* downloads="):
         measure_tasks(tasks, store, SETTINGS, downloads)
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
 

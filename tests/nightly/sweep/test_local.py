@@ -21,7 +21,7 @@ from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.local import find_checkpoints
-from repdyn.checkpoints.options import Loading, SweepOptions
+from repdyn.checkpoints.options import CompleteOptions, Loading
 from repdyn.checkpoints.targets import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning
 from repdyn.models import build_model
@@ -52,7 +52,7 @@ def run(tmp_path, probe) -> Path:
 def measured(tmp_path, probe):
     """Sweeps what is found in a folder and not in the store yet."""
 
-    def measured(folder: Path, store: Store, settings: SweepOptions = SETTINGS) -> Report:
+    def measured(folder: Path, store: Store, settings: CompleteOptions = SETTINGS) -> Report:
         tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept").targets]
         waiting = partition_tasks(tasks, store, settings).waiting
         return measure_tasks(waiting, store, settings, downloads_in(tmp_path / "downloads"))

@@ -169,7 +169,7 @@ def test_no_tokenizer_anywhere(hub, save, text):
     n_requests = len(hub.requests)
     with pytest.raises(
         CheckpointError,
-        match=r"expected a tokenizer for model, found none: .* lab/model@main: the hub answered 404.*; lab/model@\w{40} has none; .*; name the repository that has it with --tokenizer, or in its suite under tokenizer",
+        match=r"expected a tokenizer for model, found none: .* lab/model@main: the hub answered 404.*; lab/model@\w{40} has none; .*; name the repository that has it with tokenizer=, or in its suite under tokenizer",
     ):
         hub_probe(described, text, Hub())
     assert len(hub.requests) - n_requests < 20, (

@@ -10,8 +10,10 @@ from small import random_tokens
 from sweeping import options_of
 
 from repdyn import Probe, open_store
+from repdyn.checkpoints.completion import completed
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.sweep import completed, find_selections, make_probe
+from repdyn.checkpoints.sources import find_selections
+from repdyn.checkpoints.sweep import make_probe
 from repdyn.checkpoints.targets import Selection
 from repdyn.data.tokens import byte_tokenizer
 

@@ -23,8 +23,8 @@ from lightning.pytorch.loggers import (
 from repdyn.metrics.logged import LOGGED_SCALARS, LogLayers, logged_values, validate_log_layers
 from repdyn.store import Store
 from repdyn.store.files import folder_name
-from repdyn.utils.arguments import Destination
 from repdyn.utils.attempts import attempts
+from repdyn.utils.choices import Destination
 from repdyn.utils.redaction import redacted
 from repdyn.views.figures.run import all_figures
 from repdyn.views.publish.loggers import (

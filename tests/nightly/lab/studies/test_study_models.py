@@ -48,7 +48,7 @@ def test_code_is_neither_fetched_nor_run(save_model, hub, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     hub.publish("lab/own", "main", folder)
-    with pytest.raises(CheckpointError, match="allow it with --trust-remote-code"):
+    with pytest.raises(CheckpointError, match="allow it with trust_remote_code=True"):
         names("lab/own")
     assert not any(path.endswith("own.py") for _, path in hub.requests)
     assert not (tmp_path / "ran").exists()

@@ -21,7 +21,8 @@ from ray_helpers import NOWHERE, STEPS, find_tasks, ray, wait_until
 from sweeping import options_of
 
 from repdyn import Probe, open_store
-from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.completion import completed
+from repdyn.checkpoints.options import CompleteOptions
 from repdyn.checkpoints.targets import Task
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.store import Store
@@ -134,10 +135,10 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Callable[..., SweepOptions]:
-    def make() -> SweepOptions:
+def options(tmp_path: Path) -> Callable[..., CompleteOptions]:
+    def make() -> CompleteOptions:
         command = ["lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
         given = options_of(*command, "--downloads", tmp_path / "downloads")
-        return replace(given, loss=False, metrics=DEFAULT_METRICS, dtype="float32")
+        return completed(replace(given, loss=False, metrics=DEFAULT_METRICS, dtype="float32"))
 
     return make

@@ -18,7 +18,7 @@ from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.options import Loading, SweepOptions
+from repdyn.checkpoints.options import CompleteOptions, Loading
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Task, select_targets
 from repdyn.store import Store
@@ -74,7 +74,7 @@ def find_tasks(probe: Probe) -> list[Task]:
 
 
 def sweep_in_one_process(
-    tasks: list[Task], folder: Path, settings: SweepOptions = SETTINGS
+    tasks: list[Task], folder: Path, settings: CompleteOptions = SETTINGS
 ) -> tuple[Report, Store]:
     """Return the result and the store of a sweep without Ray."""
     store = open_store(folder / "one_process")

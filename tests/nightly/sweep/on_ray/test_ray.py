@@ -34,6 +34,7 @@ from repdyn.checkpoints.ray_engine import sweep_with_ray
 from repdyn.checkpoints.run import store_failure
 from repdyn.checkpoints.targets import partition_tasks
 from repdyn.cli import main as cli
+from repdyn.cli.flags import in_flags
 from repdyn.store import Store
 
 pytestmark = pytest.mark.process
@@ -107,8 +108,8 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
     assert sorted(step for step, _ in killed) == [0, 8, 8]
     assert len({pid for _, pid in killed}) == 3
     assert ended.value.code == cli.FAILED
-    reason = "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer --workers"
-    assert f"not measured: lab/model step8: {reason}" in capsys.readouterr().err
+    reason = "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer workers="
+    assert f"not measured: lab/model step8: {in_flags(reason)}" in capsys.readouterr().err
     assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
     assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, (
         "a checkpoint was measured twice"
@@ -124,7 +125,7 @@ def test_identical_failures_end_the_sweep(cluster, hub, tasks, store, options, t
     slow(hub, tasks[-1], bytes_per_second=1000)
     with pytest.raises(
         SweepStoppedError,
-        match="^the first 5 checkpoints failed for the same reason: .*nowhere.*--retry-failed",
+        match="^the first 5 checkpoints failed for the same reason: .*nowhere.*retry_failed=True",
     ):
         report_of(sweep_with_ray(tasks, store, replace(options(), layers="nowhere.*"), Hub()))
     assert (

@@ -1,0 +1,129 @@
+"""What the options of a sweep leave open is taken from a live run, or else from the defaults; what
+they cannot mean is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_args
+
+from repdyn.checkpoints.options import CompleteOptions, SweepOptions
+from repdyn.metrics import DEFAULT_METRICS, METRICS, as_tuple, resolve
+from repdyn.metrics.metric import base_name
+from repdyn.probe.design import SUBSETS, class_names
+from repdyn.store import Store, find_store, store_at
+from repdyn.utils.choices import Dtype
+
+log = logging.getLogger(__name__)
+
+_FOLDERS_OF_RUNS = {"hf_checkpoints", "checkpoints"}
+"""Names of folders in a run's folder that hold its checkpoints."""
+
+
+def check_contradictions(options: SweepOptions) -> None:
+    """Raise ValueError for options, as they were given, that exclude each other."""
+    if bool(options.source) == bool(options.suite):
+        got = "both" if options.source else "neither"
+        raise ValueError(
+            f"expected a folder or a hub repository, or suite=NAME, got {got}; repdyn sweep "
+            "--list-suites lists them"
+        )
+    if options.pattern and options.suite:
+        raise ValueError(
+            "expected pattern= with a folder or a hub repository, since a suite defines its own; "
+            "omit it"
+        )
+    if options.encoding and not (options.text and Path(options.text).expanduser().is_file()):
+        raise ValueError(
+            f"expected encoding= with text=FILE, got {options.text or 'no file'}; leave it out"
+        )
+    if options.load and not (isinstance(options.source, str | Path) and options.is_local):
+        raise ValueError(
+            f"expected load= with a local folder or file, got {options.source or 'a suite'}; "
+            "leave it out"
+        )
+    if options.load and options.engine == "ray":
+        raise ValueError(
+            'expected engine="serial" with load=, got ray, whose workers may lack the module; '
+            "leave out the engine"
+        )
+    if options.probe and options.has_probe_text:
+        raise ValueError(
+            "expected either probe= or the options for making a probe (text=, encoding=, "
+            "tokenizer=, sequence_length=, max_vectors=, design=, classes=), got both; omit one"
+        )
+
+
+def completed(options: SweepOptions) -> CompleteOptions:
+    """Return options with what the rows of a live run, or else a default, say about what was not
+    given.
+
+    The live run is the named one, or the one whose checkpoints these are.
+    """
+    live = _live_run(options)
+    if live is not None:
+        options = _like(options, live)
+    metrics = as_tuple(options.metrics or DEFAULT_METRICS)
+    # the probe of a run or file may have other classes
+    has_own_probe = options.probe is not None or options.is_local
+    resolve(metrics, subsets=None if has_own_probe else (*SUBSETS, *class_names(options.classes)))
+    # One rule for a folder and the hub, so that a checkpoint has the same values from both. Weights
+    # are often stored in half precision to reduce their size; rounding the states as well would
+    # affect the estimated dimension. A model that a function returns is measured as it is.
+    is_path = options.source is None or isinstance(options.source, str | Path)
+    default = "float32" if is_path and options.load is None else "auto"
+    given = {field.name: getattr(options, field.name) for field in fields(SweepOptions)}
+    return CompleteOptions(**given | {"metrics": metrics, "dtype": options.dtype or default})
+
+
+def _live_run(options: SweepOptions) -> Store | None:
+    """Return the store of the live run whose measurement is repeated, None where there is none."""
+    if options.like is not None:
+        return find_store(options.like)
+    if not isinstance(options.source, str | Path):
+        return None
+    source = Path(options.source).absolute()
+    folder = (source.parent if source.name in _FOLDERS_OF_RUNS else source) / "repdyn"
+    return store_at(folder) if folder.is_dir() else None
+
+
+def _like(options: SweepOptions, store: Store) -> SweepOptions:
+    rows = [
+        row
+        for run in store.runs()
+        for row in store.distinct(run, ("attention", "dtype", "metric", "subset"))
+    ]
+
+    def common(column: str) -> str | None:
+        values = {row[column] for row in rows}
+        return values.pop() if len(values) == 1 else None
+
+    dtype, probe = options.dtype or common("dtype"), options.probe
+    metrics = [
+        f"{row['metric']}@{row['subset']}" for row in rows if base_name(row["metric"]) in METRICS
+    ]
+    if not options.metrics and (
+        own := sorted({base_name(row["metric"]) for row in rows} - {*METRICS})
+    ):
+        log.warning(
+            "not measured, as nothing registers them here: %s; see repdyn.register_metric",
+            ", ".join(own),
+        )
+    if probe is None and not options.has_probe_text:
+        stored = sorted((store.path / "probes").glob("*.safetensors"))
+        if len(stored) > 1:
+            raise ValueError(
+                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with "
+                "probe=FILE"
+            )
+        probe = next(iter(stored), None)
+    return replace(
+        options,
+        attention=options.attention or common("attention"),
+        # where the live run had several, or one that is no option, its checkpoints have their own
+        dtype=dtype if dtype in get_args(Dtype) else "auto",
+        probe=probe,
+        metrics=options.metrics or tuple(dict.fromkeys(metrics)),
+    )
