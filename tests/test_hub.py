@@ -292,7 +292,7 @@ WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
             lambda folder: configured(
                 folder, model_type="mine", auto_map={"AutoConfig": "a.C", "AutoModel": "a.M"}
             ),
-            "trust-remote-code",
+            "trust_remote_code=True",
         ),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "does not load"),

@@ -24,7 +24,7 @@ from repdyn.checkpoints.run import Downloads, Outcome
 from repdyn.checkpoints.targets import Task
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
-from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics import DEFAULT_METRICS, as_tuple
 from repdyn.probe.corpus import builtin_corpus
 from repdyn.store import Store
 
@@ -149,7 +149,7 @@ def settings(
         "dtype": loading.dtype,
         **more,
     }
-    return CompleteOptions(metrics=tuple(metrics), layers=layers, **given)
+    return CompleteOptions(metrics=as_tuple(metrics), layers=layers, **given)
 
 
 def downloads_in(
