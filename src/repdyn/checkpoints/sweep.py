@@ -231,16 +231,16 @@ def sweep(
     return measure_prepared(prepare(options), quiet=quiet)
 
 
-def prepare(asked: SweepOptions, *, to_plan: bool = False) -> Prepared:
+def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
     """Find what the options of a sweep select, and what is wrong with it.
 
     ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
-    check_contradictions(asked)
+    check_contradictions(requested)
     # a cluster has devices of its own
-    if not to_plan and (asked.engine == "serial" or asked.device == "auto"):
-        asked = replace(asked, device=available_device(asked.device))
-    options = completed(asked)
+    if not to_plan and (requested.engine == "serial" or requested.device == "auto"):
+        requested = replace(requested, device=available_device(requested.device))
+    options = completed(requested)
     hub, notes, foreign = Hub(timeout_seconds=options.timeout), [], {}
     try:
         selections, problems = find_selections(options, hub)
@@ -253,7 +253,7 @@ def prepare(asked: SweepOptions, *, to_plan: bool = False) -> Prepared:
         except SweepStoppedError:  # the cache has nothing of it
             raise error from None
         notes.append(f"{error}; this plan is of what the hub's cache has")
-    if not asked.metrics:
+    if not requested.metrics:
         options = _with_default_metrics(options, selections)
     notes += [note for selection in selections for note in selection.notes()]
     notes += _notes_on_names(options)
