@@ -144,7 +144,7 @@ def test_nothing_imports_upwards():
 
 
 def test_core_knows_no_command_line():
-    """A training would load the framework of the commands; flags have types of their own in cli/."""
+    """A training would load the framework of the commands; flags have types of their own."""
     framework = {"cyclopts", "repdyn.utils.arguments"}
     for module, path in FILES.items():
         if room_of(module) not in CORE or module == "repdyn.utils.arguments":

@@ -44,10 +44,10 @@ def test_every_argument_reaches_the_sweep(monkeypatch):
         raise LookupError(options)
 
     monkeypatch.setattr("repdyn.checkpoints.sweep.prepare", prepare)
-    given = {name: f"value of {name}" for name in ARGUMENTS}
+    values = {name: f"value of {name}" for name in ARGUMENTS}
     with pytest.raises(LookupError) as stopped:
-        repdyn.sweep(**given)
-    assert vars(stopped.value.args[0]) == given
+        repdyn.sweep(**values)
+    assert vars(stopped.value.args[0]) == values
 
 
 def test_every_option_is_a_flag_of_the_same_default():
@@ -59,14 +59,13 @@ def test_every_option_is_a_flag_of_the_same_default():
 
 def test_a_completed_sweep_leaves_nothing_of_its_run_open():
     """None stood for "not yet" there, and whoever read an option decided once more what it was."""
-    asked = SweepOptions(source="lab/model", attention="eager")
-    complete = completed(asked)
+    complete = completed(SweepOptions(source="lab/model", attention="eager"))
     assert type(complete) is CompleteOptions
     assert complete.metrics == DEFAULT_METRICS
     assert complete.loading == Loading(device="auto", dtype="float32", attention="eager")
     narrowed = inspect.get_annotations(CompleteOptions)
     undecided = [field.name for field in fields(CompleteOptions) if field.default is MISSING]
-    assert undecided == [name for name in vars(asked) if name in narrowed]
+    assert undecided == [name for name in vars(complete) if name in narrowed]
     with pytest.raises(TypeError, match="metrics"):
         CompleteOptions(source="lab/model", dtype="auto")
 

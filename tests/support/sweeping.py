@@ -139,8 +139,8 @@ def settings(
     loading: Loading | None = None,
     **more: Any,
 ) -> CompleteOptions:
-    """Return the complete options of a sweep on the processor, in the precision of the weights and without
-    the loss.
+    """Return complete options of a sweep on the processor, in the precision of the weights and
+    without the loss.
     """
     loading = loading or Loading()
     given = {

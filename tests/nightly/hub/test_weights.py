@@ -104,7 +104,7 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
     )
     with pytest.raises(
         CheckpointError,
-        match="it needs Python code of its own repository; read that, then allow it with --trust-remote",
+        match="it needs Python code of its own repository; .* allow it with trust_remote_code",
     ):
         load_model(folder, Loading())
     assert type(load_model(folder, replace(Loading(), trust_remote_code=True))).__name__ == "Model"
