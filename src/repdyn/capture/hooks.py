@@ -29,8 +29,8 @@ _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
 _ACTING = ("torch.nn.", "torch.ao.", "transformers.", "peft.", "adapters.")
 """Where the hooks are from that make a model what it is."""
-_OBSERVERS = ("torch.utils.", "torch.profiler.", "wandb.")
-"""Where the hooks are from that only look on, so that they need no trial."""
+_LEFT_OUT = ("torch.utils.", "torch.profiler.", "torch.distributed.", "wandb.")
+"""Where the hooks are from that only look on, or keep ranks in step, so that they need no trial."""
 
 KeepHooks = Sequence[Callable[..., Any]]
 
@@ -71,7 +71,7 @@ def acting_hooks(model: nn.Module, keep: KeepHooks = ()) -> set[int]:
 def doubtful_hooks(model: nn.Module, acting: Collection[int]) -> list[Hook]:
     """Return the hooks that a trial must decide about."""
     hooks = forward_hooks(model)
-    return [hook for hook in hooks if hook.number not in acting and not _is_of(hook, _OBSERVERS)]
+    return [hook for hook in hooks if hook.number not in acting and not _is_of(hook, _LEFT_OUT)]
 
 
 def _is_of(hook: Hook, homes: tuple[str, ...]) -> bool:

@@ -120,7 +120,7 @@ def locate(
         body=body,
         needs_logits=needs_logits,
         pads_right=any(map(_pads_right, model.modules())),
-        parameters=own_names(model, parameters or {}),
+        parameters=own_names(model, parameters) if parameters else {},
         unfound=unfound,
         keep_hooks=keep_hooks,
     )

@@ -64,8 +64,7 @@ class Shadow:
             :mod:`repdyn.capture.hooks`.
 
     Raises:
-        ShadowError: the model is sharded, of TorchScript, or moved between devices as it runs; or a
-            class refuses to be copied.
+        ShadowError: a part of the model is of TorchScript, or of a class that refuses to be copied.
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class Shadow:
         self._data: dict[int, Any] = {}
         self._modules: list[nn.Module] = []
         self._compiled: list[nn.Module] = []
-        check_can_be_copied(model)
         try:
-            self._stand_in(model, parameters or {})
-            self._look_through([model, *functions_of(model, acting)])
+            if parameters:
+                self._stand_in(model, parameters)
+            self._look_through([model, *(functions_of(model, acting) if acting else ())])
             self.module: nn.Module = copy.deepcopy(model, self._memo)
             for module in self._modules:
                 self._complete(module, copy.deepcopy(module, self._memo), acting)
@@ -111,8 +110,6 @@ class Shadow:
         return self._second(function)
 
     def _stand_in(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-        if not parameters:
-            return
         own = dict(model.named_parameters(remove_duplicate=False))
         own |= model.named_buffers(remove_duplicate=False)
         for name, tensor in parameters.items():
@@ -251,7 +248,9 @@ class Shadow:
 
 
 def check_can_be_copied(model: nn.Module) -> None:
-    """Raise ShadowError where a second tree of modules would not run."""
+    """Raise ShadowError where a second tree of modules would not run: all ranks must run a sharded
+    model, and accelerate moves weights as it does.
+    """
     if is_sharded(model):
         raise ShadowError("the weights are sharded")
     if any(hasattr(module, "_hf_hook") for module in model.modules()):
@@ -307,8 +306,6 @@ def _say_nothing(*_: Any, **__: Any) -> None:
 
 def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return parameters by the names that the model has for its own, without those of wrappers."""
-    if not parameters:
-        return {}
     named = [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),

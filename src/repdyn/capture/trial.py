@@ -39,7 +39,7 @@ from repdyn.capture.runnable_model import (
     RunningModel,
     structure_of,
 )
-from repdyn.capture.shadow import ShadowError
+from repdyn.capture.shadow import ShadowError, check_can_be_copied
 from repdyn.capture.streams import Streams, chain_of, refusal_of_chain, refusal_of_several
 from repdyn.capture.token_states import EmbeddingSearch, Slot, are_same_states, by_slot, watched
 from repdyn.probe import Probe, ProbeBatch
@@ -126,6 +126,7 @@ def _check_no_parameters(model: LocatedModel, reason: Exception) -> None:
 
 def _with_hooks(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
     """Return the model as a trial shows it, with the hooks that make a difference."""
+    check_can_be_copied(model.module)
     doubtful = doubtful_hooks(model.module, model.acting)
     numbers = {hook.number for hook in doubtful}
     try:

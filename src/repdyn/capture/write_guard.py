@@ -71,13 +71,11 @@ class WriteGuard(TorchFunctionMode):
             written += [*args, *kwargs.values()]
         for value in written:
             for part in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(part, Tensor):
-                    self._save(address(part))
+                place = address(part) if isinstance(part, Tensor) else None
+                if place in self._by_address and place not in self._saved:
+                    tensors = self._by_address[place]
+                    self._saved[place] = [tensor.detach().clone() for tensor in tensors]
         return func(*args, **kwargs)
-
-    def _save(self, place: int) -> None:
-        if place in self._by_address and place not in self._saved:
-            self._saved[place] = [tensor.detach().clone() for tensor in self._by_address[place]]
 
     def rest_after_first_pass(self, body: nn.Module) -> None:
         """See no more operations, each of which costs a call of Python, where all code is of torch

@@ -274,7 +274,8 @@ def prepare_for(
         _check(model, root, probe, options, ranks)
     with ranks.sync_errors():
         if former is not None:
-            prepared = replace(former, parameters=own_names(former.module, parameters or {}))
+            stand_ins = own_names(former.module, parameters) if parameters else {}
+            prepared = replace(former, parameters=stand_ins)
         else:
             prepared = prepare(
                 model,
