@@ -24,7 +24,7 @@ from experiments.figures import FIGURES, draw_figures
 from experiments.inference import LEARNED, Test, interval, interval_of_difference, test_all
 from repdyn import open_store
 from repdyn.utils.files import write_atomically
-from repdyn.views.figures.drawing import save
+from repdyn.views.charts.on_matplotlib import save
 
 BY_BLOCK = ("anisotropy_by_block", "dimension_by_block")
 """The figures that docs/experiment/findings.md does not show."""

@@ -22,7 +22,7 @@ from experiments.analyze import analyze, percent, percent_range, read_rows
 from experiments.effects import PRIMARY, STATISTICS
 from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, NO_SINK, interval
-from repdyn.views.figures.drawing import save
+from repdyn.views.charts.on_matplotlib import save
 from repdyn.views.tables.style import styled
 
 COMPARED = (*STATISTICS, "sink")

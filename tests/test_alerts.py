@@ -21,8 +21,8 @@ from repdyn.views.alerts import (
     stored_rules,
     write_rules,
 )
+from repdyn.views.charts.description import MARKED
 from repdyn.views.console.runs import print_alerts, print_summary
-from repdyn.views.figures.charts import MARKED
 from repdyn.views.figures.run import heatmap
 from repdyn.views.judging import described_runs, stacks_of_run
 from repdyn.views.tables.style import ALERT_COLOUR

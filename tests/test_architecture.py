@@ -38,14 +38,17 @@ VIEWS = {
     "views.alerts": "metrics probe store utils",
     "views.tables": "views.alerts metrics probe store utils",
     "views.judging": "views.alerts views.tables metrics probe store utils",
-    "views.figures": "views.alerts views.tables metrics store utils",
+    "views.charts": "views.alerts views.tables metrics store utils",
+    "views.figures": "views.alerts views.charts views.tables metrics store utils",
     "views.console": "views.alerts views.judging views.tables metrics store utils",
-    "views.report": "views.alerts views.figures views.judging views.tables metrics store utils",
-    "views.plots": "views.figures views.judging views.report views.tables metrics store utils",
+    "views.report": "views.alerts views.charts views.judging views.tables metrics store utils",
+    "views.plots": (
+        "views.charts views.figures views.judging views.report views.tables metrics store utils"
+    ),
     "views.watch": "views.alerts views.judging views.report views.tables store utils",
     "views.publish": (
-        "views.alerts views.console views.figures views.judging views.report views.tables "
-        "metrics probe store utils"
+        "views.alerts views.charts views.console views.figures views.judging views.report "
+        "views.tables metrics probe store utils"
     ),
     "views.sinks": (
         "views.alerts views.judging views.publish views.report views.tables measurement metrics "
@@ -54,9 +57,10 @@ VIEWS = {
 }
 LAB = {
     "lab.recipes": (
-        "activations checkpoints metrics probe store utils views.figures views.report views.tables"
+        "activations checkpoints metrics probe store utils "
+        "views.charts views.figures views.report views.tables"
     ),
-    "lab.studies": "activations kernels probe store utils views.figures views.tables",
+    "lab.studies": "activations kernels probe store utils views.charts views.tables",
     "lab.explorer": "activations kernels utils views.tables lab.studies",
 }
 ALLOWED = CORE | VIEWS | LAB

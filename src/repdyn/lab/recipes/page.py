@@ -22,8 +22,8 @@ from repdyn.metrics import metric_info
 from repdyn.utils.files import write_atomically
 from repdyn.utils.intervals import interval_within
 from repdyn.utils.printing import plural
-from repdyn.views.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes
-from repdyn.views.figures.drawing import draw, save
+from repdyn.views.charts.description import Axis, Chart, Line, Panel, axis_of_lines, notes
+from repdyn.views.charts.on_matplotlib import draw, save
 from repdyn.views.report.markup import Markup, asset, joined, policy, table, tag
 from repdyn.views.tables.effects import CannotBeJudgedError, Estimate
 from repdyn.views.tables.frames import concatenated, measurements

@@ -17,8 +17,16 @@ from repdyn.metrics import metric_info, resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS
 from repdyn.store.schema import FINISHED
 from repdyn.utils.files import safe_file_name, write_atomically
-from repdyn.views.figures.charts import Axis, Chart, Line, Panel, axis_of_lines, notes, step_colours
-from repdyn.views.figures.drawing import draw, save
+from repdyn.views.charts.description import (
+    Axis,
+    Chart,
+    Line,
+    Panel,
+    axis_of_lines,
+    notes,
+    step_colours,
+)
+from repdyn.views.charts.on_matplotlib import draw, save
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.style import metric_title, short_subset_title
 

@@ -30,7 +30,7 @@ from repdyn.lab.studies.panels import (
 )
 from repdyn.lab.studies.paths import Rotation, TokenTrajectory
 from repdyn.lab.studies.study import select
-from repdyn.views.figures.drawing import entitle
+from repdyn.views.charts.on_matplotlib import entitle
 from repdyn.views.tables.style import DIVERGING, SEQUENTIAL
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}

@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from torch import Tensor
 
-from repdyn.views.figures.drawing import entitle
+from repdyn.views.charts.on_matplotlib import entitle
 from repdyn.views.tables.style import DIVERGING, SEQUENTIAL, SUBSET_COLOURS
 
 T = TypeVar("T")

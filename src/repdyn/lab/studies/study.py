@@ -25,7 +25,7 @@ from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
-from repdyn.views.figures.drawing import save
+from repdyn.views.charts.on_matplotlib import save
 from repdyn.views.tables.frames import by_stack
 from repdyn.views.tables.runs import select as select_runs
 from repdyn.views.tables.style import of_stack, styled

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from repdyn.metrics import FAMILIES, metric_info
 from repdyn.metrics.metric import file_stem
 from repdyn.utils.attempts import Attempt
-from repdyn.views.figures.charts import (
+from repdyn.views.charts.description import (
     RELATIVE_DEPTH,
     Axis,
     Line,
@@ -35,7 +35,7 @@ from repdyn.views.figures.charts import (
     run_colours,
     training_axis,
 )
-from repdyn.views.figures.drawing import LEGEND_ROWS, draw, draw_all
+from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
 from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
 from repdyn.views.tables.runs import Key, MeasuredRun, spans

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics import metric_info
 from repdyn.metrics.metric import base_name
-from repdyn.views.figures.charts import Chart, Line, Panel, axis_of_lines
+from repdyn.views.charts.description import Chart, Line, Panel, axis_of_lines
 from repdyn.views.tables.frames import NO_CLASSES, in_order
 from repdyn.views.tables.style import (
     ORDERED,

@@ -19,9 +19,9 @@ from repdyn.metrics import FAMILIES
 from repdyn.metrics.metric import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.utils.attempts import Attempt
+from repdyn.views import charts
 from repdyn.views.alerts import Alert
-from repdyn.views.figures import charts
-from repdyn.views.figures.drawing import draw, draw_all
+from repdyn.views.charts.on_matplotlib import draw, draw_all
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
 from repdyn.views.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.views.tables.runs import MeasuredRun

@@ -13,15 +13,17 @@ import numpy as np
 from matplotlib.figure import Figure as Picture
 
 from repdyn.store import StoreLike
-from repdyn.views.figures import comparison
-from repdyn.views.figures import run as of_run
-from repdyn.views.figures.charts import (
+from repdyn.views.charts import on_plotly
+from repdyn.views.charts.description import (
     cloud_beside,
     placed,
     profile_lines,
     shared_axis,
     training_axis,
 )
+from repdyn.views.charts.on_plotly import PlotlyDict
+from repdyn.views.figures import comparison
+from repdyn.views.figures import run as of_run
 from repdyn.views.figures.panes import LARGE
 from repdyn.views.judging import DescribedRun, described_runs
 from repdyn.views.report import plots
@@ -257,20 +259,20 @@ def _not_measured(runs: Sequence[DescribedRun], metric: str, subset: str) -> Val
     )
 
 
-def _along_steps(plot: plots.PlotlyDict) -> plots.PlotlyDict:
+def _along_steps(plot: PlotlyDict) -> PlotlyDict:
     """Return a plot along the training on an axis of steps."""
     axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
     traces = [
         {**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]
     ]
-    along = {**plot["layout"].get("xaxis", {}), **plots.plotly_axis(axis)}
+    along = {**plot["layout"].get("xaxis", {}), **on_plotly.plotly_axis(axis)}
     return {"data": traces, "layout": {**plot["layout"], "xaxis": along, "shapes": []}}
 
 
-def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
+def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return frames, and the slider and button that show them."""
     floor = shared_axis(series, run.series).floor
-    value = len(plots.with_bands(plot["data"])) - 1  # the last trace, above its band
+    value = len(on_plotly.with_bands(plot["data"])) - 1  # the last trace, above its band
     frames = []
     stops = []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
@@ -280,7 +282,7 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     lines = profile_lines(series, dict.fromkeys(steps, plots.VALUE))
     for step, line in zip(steps, lines, strict=True):
         exact = np.asarray(line.y)
-        band = plots.band_outline(line.x, *(line.band or ()), floor=floor)
+        band = on_plotly.band_outline(line.x, *(line.band or ()), floor=floor)
         data = [band, {"y": placed(exact, floor), "customdata": exact}]
         places = [value - 1, value]
         if other is not None:
@@ -314,9 +316,7 @@ def _played(plot: plots.PlotlyDict, run: DescribedRun, series: MetricSeries) -> 
     return {"layout": layout, "frames": frames}
 
 
-def _figure(
-    plot: plots.PlotlyDict, title: str, caption: str, drawing: Callable[[], Picture]
-) -> Figure:
+def _figure(plot: PlotlyDict, title: str, caption: str, drawing: Callable[[], Picture]) -> Figure:
     """Return a figure as high as on the page, with room for its heading also in the narrow column
     of a notebook, and what draws its picture.
     """
@@ -325,16 +325,16 @@ def _figure(
 
     heading = f"{title}<br><sub>{caption}</sub>" if caption else title
     top = 70 + _LINE_HEIGHT * heading.count("<br>")
-    layout: plots.PlotlyDict = {
-        "height": plot["layout"].get("height", plots.HEIGHT) + top,
+    layout: PlotlyDict = {
+        "height": plot["layout"].get("height", on_plotly.HEIGHT) + top,
         "margin": {"t": top, "b": 110 if "sliders" in plot["layout"] else 60},
         "title": {"text": heading, "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}},
-        "template": plots.LIGHT,
+        "template": on_plotly.LIGHT,
         # Plotly's button that uploads a figure has no place next to unpublished results
         "modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]},
     }
     figure = PicturedFigure(
-        {**plot, "data": plots.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}}
+        {**plot, "data": on_plotly.with_bands(plot["data"]), "layout": {**plot["layout"], **layout}}
     )
     figure._drawing = drawing
     return figure

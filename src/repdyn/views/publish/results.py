@@ -266,7 +266,7 @@ def _save(
     """Save figures whose names contain those of metrics and subsets, which others may have
     chosen.
     """
-    from repdyn.views.figures.drawing import save
+    from repdyn.views.charts.on_matplotlib import save
 
     return save(
         {safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt, formats

@@ -6,18 +6,28 @@ Used by the page, which stores arrays used twice once, and by :mod:`repdyn.views
 
 from __future__ import annotations
 
-import html
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
-from repdyn.views.figures import charts
+from repdyn.views import charts
+from repdyn.views.charts.on_plotly import (
+    EMPTY,
+    HEIGHT,
+    VALUE,
+    PlotlyDict,
+    cells_trace,
+    colour_axis,
+    escaped,
+    heading,
+    plotly_axis,
+    plotly_panel,
+    stacked_rows,
+)
 from repdyn.views.judging import DescribedRun
 from repdyn.views.tables.frames import LOSS_TITLES, scalar_rows, select_steps
 from repdyn.views.tables.runs import Key, MeasuredRun
@@ -25,7 +35,6 @@ from repdyn.views.tables.seeds import SeedGroup, with_seeds
 from repdyn.views.tables.series import MetricSeries, on_shared_layers
 from repdyn.views.tables.style import (
     ALERT_COLOUR,
-    DIVERGING,
     LOSS_COLOUR,
     ORDERED,
     STEPS,
@@ -38,46 +47,9 @@ from repdyn.views.tables.style import (
     title_among,
 )
 
-VALUE, BESIDE = SUBSET_COLOURS[:2]
+BESIDE = SUBSET_COLOURS[1]
 LOSS = LOSS_COLOUR
-BAND_OPACITY = 0.18
 
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-
-
-def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
-    """Return the Plotly template of a theme with these colours of text, grid lines and
-    background.
-    """
-    axis = {
-        "gridcolor": grid,
-        "linecolor": grid,
-        "zerolinecolor": text,
-        "zeroline": False,
-        "automargin": True,
-    }
-    axis = {**axis, "title": {"font": {"size": 12}}}
-    return {
-        "layout": {
-            "paper_bgcolor": paper,
-            "plot_bgcolor": paper,
-            "font": {"color": text, "family": _FONT, "size": 13},
-            "xaxis": {**axis, "ticks": "outside", "tickcolor": grid},
-            "yaxis": axis,
-            "colorway": [VALUE],
-            "hoverlabel": {"font": {"family": _FONT}},
-            "margin": {"l": 60, "r": 20, "t": 16, "b": 50},
-            "legend": {"bgcolor": "rgba(0,0,0,0)"},
-            "coloraxis": {"colorbar": {"outlinewidth": 0}},
-        },
-    }
-
-
-LIGHT = template(text="#1b2733", grid="#e3e8ee", paper="#ffffff")
-DARK = template(text="#dbe4ee", grid="#31404f", paper="#17212b")
-
-EMPTY = "#D5DBE1"
-"""Cells without a value."""
 DARK_COLOURS = {
     VALUE: "#56B4E9",
     BESIDE: "#3FD0A4",
@@ -105,327 +77,10 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     )
 
 
-PlotlyDict: TypeAlias = dict[str, Any]
-"""A figure of Plotly, or a part of one."""
-
-HEIGHT = 380
-DIVERGING_SCALE = [
-    [place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))
-]
-"""Colours of signed values, 0 in the middle."""
-_LABEL_WIDTH, _NAME_WIDTH = 40, 20
-"""Characters of a line of an axis's label, and of a cloud's name in a legend."""
-_ROW_HEIGHT, _TICKS_HEIGHT, _ROW_GAP, _ROW_MARGINS = 96, 18, 24, 76
-"""Of panels below each other, in pixels."""
-_BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "fixedrange": True}
-_WIDTH_FACTOR, _SIZE_FACTOR = 1.45, 1.7
-"""From points of matplotlib to pixels."""
-_DASHES = {"-": "solid", "--": "dash", ":": "dot"}
-_SYMBOLS = {"x": "x", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
-_LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
-
-
-def plotly_panel(
-    panel: charts.Panel, *, height: int = HEIGHT, has_bands: bool = True
-) -> PlotlyDict:
-    """Return data and layout of a panel of lines or of cells; many lines have no bands, which would
-    hide each other.
-
-    The axis of a training is left to the caller, who may offer several. A line has its intervals,
-    from which :func:`with_bands` and the page make its band where it is drawn.
-    """
-    if panel.cells is not None:
-        return _heatmap(panel, panel.cells, height)
-    traces = [_line_trace(line, panel, has_bands) for line in panel.lines]
-    layout: PlotlyDict = {
-        "height": height,
-        "xaxis": {} if panel.x.is_training else plotly_axis(panel.x),
-        "yaxis": plotly_axis(panel.y),
-        "showlegend": bool(panel.legend),
-        "legend": _LEGEND_ABOVE
-        if panel.legend == "above"
-        else {"font": {"size": 11}, "traceorder": "normal"},
-    }
-    floor = panel.y.floor
-    heights = [mark for mark in panel.marks if mark.y is not None]
-    shown = charts.placed(np.array([mark.y for mark in heights], float), floor).tolist()
-    traces += _mark_traces(heights, [mark.x for mark in heights], shown)
-    if panel.x.is_training:
-        for trace in traces:
-            trace["meta"] = {**trace.get("meta", {}), "along": "training"}
-    return {"data": traces, "layout": layout}
-
-
-def stacked_rows(panels: Sequence[charts.Panel]) -> PlotlyDict:
-    """Return panels of lines below each other on one axis of a training, each under its title.
-
-    A panel without lines, of marks alone, is a narrow one without ticks.
-    """
-    heights = [_ROW_HEIGHT if panel.lines else _TICKS_HEIGHT for panel in panels]
-    whole = sum(heights) + _ROW_GAP * (len(panels) - 1)
-    layout: PlotlyDict = {
-        "annotations": [],
-        "showlegend": False,
-        "hovermode": "x",
-        "hoversubplots": "axis",
-    }
-    traces: list[PlotlyDict] = []
-    top = float(whole)
-    for number, (panel, height) in enumerate(zip(panels, heights, strict=True), 1):
-        name = str(number) if number > 1 else ""
-        plot = plotly_panel(panel)
-        traces += [trace | {"yaxis": f"y{name}"} for trace in plot["data"]]
-        place = {
-            "domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)],
-            "anchor": "x",
-            "nticks": 4,
-        }
-        layout[f"yaxis{name}"] = {
-            **plot["layout"]["yaxis"],
-            **place,
-            **({} if panel.lines else _BARE),
-        }
-        layout["annotations"].append(heading(panel.title, 0.0, min(1.0, top / whole)))
-        layout["xaxis"] = {"anchor": f"y{name}"}
-        top -= height + _ROW_GAP
-    return {
-        "data": traces,
-        "layout": {**layout, "height": whole + _ROW_MARGINS, "margin": {"t": 26, "b": 50}},
-    }
-
-
-def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
-    """Return a heading above a panel, whose upper left corner is given in shares of the figure."""
-    place = {
-        "x": x,
-        "y": y,
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-    }
-    return {"text": escaped(text), "showarrow": False, "font": {"size": size}, **place}
-
-
-def plotly_axis(axis: charts.Axis) -> PlotlyDict:
-    """Return an axis; 0 on a logarithmic one stands at its floor, below which nothing is drawn."""
-    found: PlotlyDict = {"title": _title(axis.label)}
-    if axis.limits is None:
-        return found | {"type": "linear"}
-    ends = [float(charts.placed(np.asarray(end), axis.floor)) for end in axis.limits]
-    if axis.log_from is not None:
-        ends = [math.log10(end) for end in ends]
-        found["type"] = "log"
-    if axis.ticks is not None:
-        values = [float(charts.placed(np.asarray(value), axis.floor)) for value in axis.ticks]
-        found |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
-    if axis.is_integer:
-        found["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
-    if axis.is_signed:
-        found["zeroline"] = True
-    if not axis.is_training:
-        before, after = (share * (ends[1] - ends[0]) or 0.5 * bool(share) for share in axis.padding)
-        found["range"] = [ends[0] - before, ends[1] + after]
-    return found
-
-
-def colour_axis(axis: charts.Axis) -> PlotlyDict:
-    """Return a scale of colours for :func:`coloured` values."""
-    low, high = axis.limits or (0.0, 1.0)
-    bar: PlotlyDict = {
-        "title": {**_title(axis.label), "side": "right"},
-        "thickness": 14,
-        "outlinewidth": 0,
-    }
-    if axis.is_signed:
-        high = max(-low, high) or 1.0
-        return {"colorscale": DIVERGING_SCALE, "cmin": -high, "cmax": high, "colorbar": bar}
-    if axis.log_from is not None and axis.ticks is not None:
-        low, high = (float(coloured(np.asarray(end), axis)) for end in (low, high))
-        places = [float(coloured(np.asarray(value), axis)) for value in axis.ticks]
-        bar |= {"tickvals": places, "ticktext": list(axis.ticks.values())}
-    return {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
-
-
-def coloured(values: np.ndarray, axis: charts.Axis) -> np.ndarray:
-    """Return what Plotly, which has no logarithmic colours, is to colour."""
-    return values if axis.log_from is None else np.log10(charts.placed(values, axis.floor))
-
-
-def cells_trace(cells: charts.Cells) -> PlotlyDict:
-    """Return the cells of a heatmap that have a value."""
-    shown = coloured(cells.values, cells.colours)
-    is_log, band = shown is not cells.values, cells.band
-    customdata = cells.values if is_log else None
-    interval = ""
-    if not is_log and band is not None and bool(np.isfinite(band[0]).any()):
-        customdata = np.stack(band, axis=-1)
-        interval = " (95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
-    return {
-        "type": "heatmap",
-        "x": cells.columns,
-        "y": cells.rows,
-        "z": shown,
-        "customdata": customdata,
-        "coloraxis": "coloraxis",
-        "hoverongaps": False,
-        "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
-        f"{interval}<extra></extra>",
-    }
-
-
-def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
-    """Return traces, each with intervals above its band; the page does the same in drawing.js."""
-    found = []
-    for trace in traces:
-        if "low" in (meta := dict(trace.get("meta", {}))):
-            outline = band_outline(trace["x"], meta.pop("low"), meta.pop("high"), meta.pop("floor"))
-            filled = {
-                "fill": "toself",
-                "fillcolor": trace["line"]["color"],
-                "opacity": BAND_OPACITY,
-            }
-            look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-            kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
-            found.append({**outline, **filled, **look, **kept})
-        found.append({**trace, "meta": meta})
-    return found
-
-
-def band_outline(
-    x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, floor: float | None
-) -> dict[str, np.ndarray]:
-    """Return x and y of one closed area for each run of points that have an interval, NaN between
-    two.
-
-    >>> band_outline([0, 1, 2], np.array([0.5, np.nan, 2.0]), np.array([1.5, np.nan, 4.0]),
-    ...     None)["y"].tolist()
-    [1.5, 0.5, nan, 4.0, 2.0, nan]
-    """
-    x, end = np.asarray(x, float), [np.nan]
-    known = np.ma.masked_invalid(low + high)
-    low, high = (charts.placed(edge, floor) for edge in (low, high))
-    across = [np.empty(0)]
-    up = [np.empty(0)]
-    for run in np.ma.clump_unmasked(known):
-        across += [x[run], x[run][::-1], end]
-        up += [high[run], low[run][::-1], end]
-    return {"x": np.concatenate(across), "y": np.concatenate(up)}
-
-
-def escaped(text: str) -> str:
-    """Return text with the markup of Plotly escaped and line breaks preserved."""
-    return html.escape(text, quote=False).replace("\n", "<br>")
-
-
-def _line_trace(line: charts.Line, panel: charts.Panel, has_bands: bool) -> PlotlyDict:
-    """Return a line; one that may have a band has its exact values, and its intervals unless
-    bands are left out.
-    """
-    number = "y" if line.band is None else "customdata"
-    trace: PlotlyDict = {
-        "x": line.x,
-        "y": charts.placed(np.asarray(line.y), panel.y.floor),
-        "mode": "lines+markers" if line.marker and line.marker_size else "lines",
-        "name": escaped(line.label),
-        "showlegend": bool(line.label),
-        "line": {
-            "color": line.colour,
-            "width": _WIDTH_FACTOR * line.width,
-            "dash": _DASHES[line.dash],
-        },
-        "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
-        "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
-    }
-    meta: PlotlyDict = {}
-    if line.marker in _SYMBOLS:
-        trace["marker"]["symbol"] = _SYMBOLS[line.marker]
-    if panel.x.is_training:
-        trace["text"] = [f"{step:,}" for step in line.x]
-    if line.opacity < 1:
-        trace["opacity"] = line.opacity
-    if line.band is not None:
-        trace["customdata"] = np.asarray(line.y, float)
-        meta = {"role": "value"}
-        if has_bands:
-            low, high = (np.asarray(ends, float) for ends in line.band)
-            meta |= {"low": low, "high": high, "floor": panel.y.floor}
-    if line.run is not None:
-        # a click in the legend also toggles the band
-        trace["legendgroup"] = escaped(line.group or line.label)
-        meta |= {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
-    return trace | ({"meta": meta} if meta else {})
-
-
-def _heatmap(panel: charts.Panel, cells: charts.Cells, height: int) -> PlotlyDict:
-    trace = cells_trace(cells)
-    columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
-    where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
-    traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
-    if cells.reasons is not None:  # the cells without a value, with the reasons as hover text
-        texts = {reason: escaped(reason) for of_layer in cells.reasons for reason in {*of_layer}}
-        missing = {
-            "type": "heatmap",
-            "x": cells.columns,
-            "y": cells.rows,
-            "z": [[1 if reason else None for reason in of_layer] for of_layer in cells.reasons],
-            "text": [[texts[reason] for reason in of_layer] for of_layer in cells.reasons],
-            "colorscale": [[0, EMPTY], [1, EMPTY]],
-            "showscale": False,
-            "hoverongaps": False,
-            "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
-        }
-        traces.append(missing)
-    on_cells = [mark for mark in panel.marks if mark.y is not None]
-    x, y = (
-        [cells.columns[int(mark.x)] for mark in on_cells],
-        [cells.rows[int(mark.y or 0)] for mark in on_cells],
-    )
-    traces += _mark_traces(on_cells, x, y)
-    named = {"type": "category", "showgrid": False}
-    layout = {
-        "height": height,
-        "coloraxis": colour_axis(cells.colours),
-        "showlegend": False,
-        "xaxis": {**named, "title": {"text": panel.x.label}, "nticks": 12},
-        "yaxis": {**named, "title": {"text": panel.y.label}, "nticks": 16},
-    }
-    return {"data": traces, "layout": layout}
-
-
-def _mark_traces(
-    marks: Sequence[charts.Mark], x: Sequence[object], y: Sequence[object]
-) -> list[PlotlyDict]:
-    if not marks:
-        return []
-    look = {
-        "symbol": "triangle-up",
-        "color": ALERT_COLOUR,
-        "size": 11,
-        "line": {"color": "#ffffff", "width": 1.5},
-    }
-    return [
-        {
-            "x": x,
-            "y": y,
-            "text": [escaped(mark.text) for mark in marks],
-            "mode": "markers",
-            "name": "alerts",
-            "marker": look,
-            "cliponaxis": False,
-            "hovertemplate": "%{text}<extra>alert</extra>",
-            "meta": {"role": "alerts"},
-        }
-    ]
-
-
-def _title(label: str) -> PlotlyDict:
-    """Return the title of an axis, wrapped."""
-    lines = textwrap.wrap(escaped(label), _LABEL_WIDTH, break_on_hyphens=False)
-    return {"text": "<br>".join(lines), "font": {"size": 12}}
-
-
-TRAINING, NO_VALUES = charts.Axis(is_training=True), charts.Axis(limits=(0.0, 1.0), is_empty=True)
+TRAINING = charts.Axis(is_training=True)
+NO_VALUES = charts.Axis(limits=(0.0, 1.0), is_empty=True)
+_NAME_WIDTH = 20
+"""Characters of a line of a cloud's name in a legend."""
 MAX_TRAIL = 7
 """Number of other steps in a profile."""
 MAX_PANELS = 24

@@ -20,7 +20,9 @@ from repdyn.metrics.metric import settings_in_words
 from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
-from repdyn.views.figures.charts import cloud_beside, shared_axis, training_axes
+from repdyn.views.charts import on_plotly
+from repdyn.views.charts.description import cloud_beside, shared_axis, training_axes
+from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
 from repdyn.views.report import plots, sections
 from repdyn.views.report.markup import Markup, asset, joined, policy
@@ -38,7 +40,7 @@ from repdyn.views.tables.style import (
 )
 
 
-def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
+def page_tree(data: DescribedRuns) -> PlotlyDict:
     """Return the figures of every run, metric and subset, axes, themes and names; arrays as they
     are.
     """
@@ -59,7 +61,7 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
         "comparisons": _comparisons(runs, data.seeds) if len(runs) > 1 else {},
         "losses": plots.losses_plot(runs, data.seeds),
         "axes": {
-            name: {"layout": plots.plotly_axis(axis), "floor": axis.floor}
+            name: {"layout": on_plotly.plotly_axis(axis), "floor": axis.floor}
             for name, axis in axes.items()
         },
         "metrics": {
@@ -74,15 +76,15 @@ def page_tree(data: DescribedRuns) -> plots.PlotlyDict:
         "clouds": {name: title_among(name, CLOUDS, subset_title(name, of)) for name in CLOUDS},
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
-        "diverging": plots.DIVERGING_SCALE,
-        "band_opacity": plots.BAND_OPACITY,
-        "themes": {"light": plots.LIGHT, "dark": plots.DARK},
+        "diverging": on_plotly.DIVERGING_SCALE,
+        "band_opacity": on_plotly.BAND_OPACITY,
+        "themes": {"light": on_plotly.LIGHT, "dark": on_plotly.DARK},
         "dark_colours": plots.dark_colours(runs, data.seeds),
     }
 
 
-def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
-    metrics: dict[str, plots.PlotlyDict] = {}
+def _run_tree(run: DescribedRun) -> PlotlyDict:
+    metrics: dict[str, PlotlyDict] = {}
     for (metric, subset), series in run.series.items():
         metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
     return {
@@ -94,7 +96,7 @@ def _run_tree(run: DescribedRun) -> plots.PlotlyDict:
     }
 
 
-def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
+def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     means = series.layer_mean
     other = cloud_beside(series, run.series)
@@ -129,13 +131,11 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> plots.PlotlyDict:
     }
 
 
-def _comparisons(
-    runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]
-) -> dict[str, plots.PlotlyDict]:
+def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
     colours, why = plots.compared_colours(runs, seeds), differences(runs)
     warning = f" They do not all compare: {why}." if why else ""
-    found: dict[str, plots.PlotlyDict] = {}
+    found: dict[str, PlotlyDict] = {}
     for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
         members = plots.compared_with(runs, (), (metric, subset))
         if len(members) < 2:

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from synthetic_runs import measured_runs
 
+from repdyn.views.charts.on_matplotlib import save
 from repdyn.views.figures.comparison import comparison_figures, profiles
-from repdyn.views.figures.drawing import save
 
 
 def hue(line):

@@ -7,7 +7,7 @@ from PIL import Image
 from synthetic_families import make_run_of_everything
 from synthetic_runs import measured_runs
 
-from repdyn.views.figures.drawing import save
+from repdyn.views.charts.on_matplotlib import save
 from repdyn.views.figures.panes import LARGE
 from repdyn.views.figures.run import all_figures, heatmap, mean_over_layers, over_depth
 

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from repdyn.views.figures.drawing import save
+from repdyn.views.charts.on_matplotlib import save
 
 
 def test_a_figure_that_cannot_be_written_keeps_none_of_the_others_from_its_file(tmp_path):

@@ -26,7 +26,7 @@ def unpainted(monkeypatch):
             path.touch()
         return written
 
-    monkeypatch.setattr("repdyn.views.figures.drawing.save", save)
+    monkeypatch.setattr("repdyn.views.charts.on_matplotlib.save", save)
 
 
 def shown(store, *arguments, **given):

@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.files import write_atomically
-from repdyn.views.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
+from repdyn.views.charts.description import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.views.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 
 LEGEND_ROWS = 20

@@ -1,0 +1,68 @@
+"""Charts as data, which matplotlib and the page both draw.
+
+description     panels, lines, cells and axes, and what those of a metric show
+on_matplotlib   charts as figures of matplotlib, and their files
+on_plotly       charts as dictionaries of Plotly
+"""
+
+from repdyn.views.charts.description import (
+    MARKED,
+    RELATIVE_DEPTH,
+    Axis,
+    Cells,
+    Chart,
+    Line,
+    Panel,
+    about_checkpoints,
+    alerts_on,
+    axis_of_lines,
+    cloud_beside,
+    colour_scale,
+    depth_axis,
+    end_lines,
+    heads_panel,
+    heatmap_panel,
+    layer_colours,
+    loss_line,
+    marker_size,
+    marks_on,
+    mean_lines,
+    profile_lines,
+    run_caption,
+    run_colours,
+    run_title,
+    shared_axis,
+    step_colours,
+    training_axis,
+)
+
+__all__ = [
+    "MARKED",
+    "RELATIVE_DEPTH",
+    "Axis",
+    "Cells",
+    "Chart",
+    "Line",
+    "Panel",
+    "about_checkpoints",
+    "alerts_on",
+    "axis_of_lines",
+    "cloud_beside",
+    "colour_scale",
+    "depth_axis",
+    "end_lines",
+    "heads_panel",
+    "heatmap_panel",
+    "layer_colours",
+    "loss_line",
+    "marker_size",
+    "marks_on",
+    "mean_lines",
+    "profile_lines",
+    "run_caption",
+    "run_colours",
+    "run_title",
+    "shared_axis",
+    "step_colours",
+    "training_axis",
+]
