@@ -68,7 +68,7 @@ def command_line_reference() -> str:
     """Return a section in Markdown for every command and kind of study, with its help as it is
     printed.
     """
-    from repdyn.cli.main import STUDIES
+    from repdyn.lab.commands import STUDIES
 
     commands = [["sweep"], ["study"], *(["study", kind] for kind in STUDIES)]
     commands += [

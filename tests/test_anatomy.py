@@ -518,7 +518,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "repdyn.lab.studies.anatomy.find_spec", lambda name: None
     )  # loops are tested alone
-    monkeypatch.setattr("repdyn.lab.studies.study.save", named)
+    monkeypatch.setattr("repdyn.lab.studies.result.save", named)
     folder = save_model("small")
     output = tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cyclopts import App
 from sweeping import options_of
 from synthetic_runs import fill, make_failures, make_published
 
-from repdyn.cli.main import STUDIES, command_line, main
+import repdyn
+from repdyn.cli.flags import in_flags
+from repdyn.cli.main import LAB, command_line, main
 from repdyn.cli.options import print_json
+from repdyn.lab.commands import STUDIES
 from repdyn.metrics import METRICS
 
-DOCUMENTED = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
+ROOT = Path(__file__).parents[1]
+DOCUMENTED = (ROOT / "docs" / "cli.md").read_text()
 HEAVY = (
     "torch",
     "transformers",
@@ -34,6 +41,7 @@ HEAVY = (
 # it
 START = """
 import sys
+import tomllib
 from contextlib import redirect_stdout
 from io import StringIO
 import repdyn
@@ -84,7 +92,7 @@ def listed(capsys, *arguments: object):
 def test_every_help_fits_80_columns_and_has_examples(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     commands = list(every_command(command_line()))
-    assert len(commands) == 1 + 14 + len(STUDIES)
+    assert len(commands) == 1 + 15 + len(STUDIES)
     for words in commands:
         main([*words, "--help"])
         shown = capsys.readouterr().out
@@ -93,7 +101,7 @@ def test_every_help_fits_80_columns_and_has_examples(monkeypatch, capsys):
 
 
 def test_every_command_is_in_the_docs():
-    names = {words[0] for words in every_command(command_line(())) if words}
+    names = {words[0] for words in every_command(command_line()) if words}
     assert {"sweep", "study", "figures", "insights"} <= names
     assert not [name for name in names if f"| `repdyn {name}` |" not in DOCUMENTED]
 
@@ -303,3 +311,43 @@ def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion(
         ["[", "0", "0", "2", "2", "0", "1", "--print-rules"],
         "",
     )
+
+
+def test_another_package_adds_a_command(monkeypatch, capsys):
+    """A laboratory's own command would need a fork; none may take the place of one of ours."""
+    other = SimpleNamespace(name="hello", value=f"{__name__}:hello")
+    ours = SimpleNamespace(name="sweep", value=f"{__name__}:hello")
+    monkeypatch.setattr("repdyn.cli.main.entry_points", lambda group: [other, ours])
+    main(["hello", "--name", "world"])
+    assert capsys.readouterr().out == "hello world\n"
+    main(["sweep", "--help"])
+    assert "hello" not in capsys.readouterr().out
+    main(["--help"])
+    assert "hello" in capsys.readouterr().out
+
+
+def hello(*, name: str) -> None:
+    """Say hello."""
+    print(f"hello {name}")
+
+
+def test_the_commands_of_the_lab_are_entry_points():
+    """A command without one would be missed where the table of the checkout is not read."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["repdyn.commands"] == {
+        name: f"repdyn.lab.commands:{name}" for name in LAB
+    }
+
+
+def test_messages_of_studies_name_arguments_that_become_flags():
+    """A message would show "sequences=" to who has typed --sequences."""
+    folder = ROOT / "src" / "repdyn" / "lab" / "studies"
+    texts = "\n".join(path.read_text() for path in folder.glob("*.py"))
+    named = set(re.findall(r"[ \"'](\w+)=(?=[ ,;\"'])", texts))
+    options = {
+        name
+        for study in STUDIES
+        for name in inspect.signature(getattr(repdyn.lab, study)).parameters
+    }
+    assert {"store", "sequences", "before_after"} <= named & options
+    assert [name for name in named & options if in_flags(f"{name}=, got") == f"{name}=, got"] == []

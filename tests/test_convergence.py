@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise, permutations
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -452,9 +451,8 @@ def test_what_is_lost_without_a_block(save_model, text):
     change the next model.
     """
     loaded = load_model(str(save_model("a", "gpt_neox", n_layers=3)), with_head=True)
-    options = SimpleNamespace(text=str(text), sequence_length=32, max_vectors=256)
-    found = skip_blocks(loaded, options)
-    probe = text_probe(loaded, options, ())
+    probe = text_probe(loaded, str(text), sequence_length=32, max_vectors=256)
+    found = skip_blocks(loaded, probe)
     *_, last = layer_states(loaded, probe)
     expected = {-1: 1.0}
     for number, block in enumerate(loaded.model.layers):

@@ -15,7 +15,7 @@ import torch
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
-from repdyn.lab.explorer import app, tables
+from repdyn.lab.explorer import tables
 from repdyn.lab.explorer.app import choose_checkpoints, launch
 from repdyn.lab.explorer.session import LISTED
 from repdyn.lab.studies.token_measurements import encode_sentence, token_names
@@ -148,17 +148,22 @@ def test_a_name_that_leads_here_from_elsewhere_is_refused(port):
 
 @pytest.fixture
 def served(monkeypatch):
-    """The options with which the page would be served."""
-    given = []
-    monkeypatch.setattr(app, "serve", given.append)
-    return given
+    """What the command serves, and how; nothing is loaded."""
+    calls = []
+    monkeypatch.setattr("repdyn.lab.explorer.app.load_checkpoints", lambda *_: [])
+    monkeypatch.setattr("repdyn.lab.explorer.session.Session", lambda _, **how: how)
+    monkeypatch.setattr("repdyn.lab.explorer.app.build", lambda session, *_: session)
+    monkeypatch.setattr(
+        "repdyn.lab.explorer.app.serve", lambda session, **how: calls.append((session, how))
+    )
+    return calls
 
 
 def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
     main(["explore", "gpt2"])
-    (options,) = served
-    assert (options.host, options.port, options.max_tokens) == ("127.0.0.1", 7860, 128)
-    assert not options.open
+    ((session, how),) = served
+    assert (how["host"], how["port"], session["max_tokens"]) == ("127.0.0.1", 7860, 128)
+    assert not how["open_browser"]
     assert capsys.readouterr().err == ""
 
 

@@ -13,7 +13,7 @@ from repdyn.utils.extras import _EXTRAS, MissingPackageError, require, with_extr
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 # imported as it is called here, unlike its name in the index
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {"pyyaml": "yaml", "scikit-learn": "sklearn"}
 
 
 def packages(requirements: list[str]) -> set[str]:
@@ -129,7 +129,8 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
     [
         ("report {store}", "matplotlib", "report"),
         ("watch {store}", "uvicorn", "watch"),
-        ("explore gpt2", "gradio", "explore"),
+        ("explore gpt2", "gradio", "lab"),
+        ("study tokens gpt2 -o out", "matplotlib", "report"),
         ("sweep gpt2 --dry-run", "huggingface_hub", "sweep"),
         ("export {store} --to csv", "lightning", "lightning"),
     ],

@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,16 +18,18 @@ from synthetic_runs import make_row, to_frame
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import AutoModel, BertConfig, BertModel, T5Config
 
+import repdyn
 from repdyn import Probe
 from repdyn.activations import LoadedModel, causal_stacks, load_models
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.cli.main import STUDIES, main
+from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.lab.commands import STUDIES
 from repdyn.lab.studies import sentence_measurements
 from repdyn.lab.studies.embedding_tables import cosine_matrix
 from repdyn.lab.studies.panels import planes
@@ -75,7 +76,6 @@ from repdyn.lab.studies.topic_measurements import (
     over_sequences,
     shifted_topics,
 )
-from repdyn.utils.arguments import ModelOptions
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
 
@@ -126,12 +126,8 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
 
 
-def options(*models, **loading) -> SimpleNamespace:
-    return SimpleNamespace(models=[*map(str, models)], **vars(ModelOptions(**loading)))
-
-
 def names(*models, **loading) -> list[str]:
-    return [subject.name for subject in load_models(options(*models, **loading))]
+    return [subject.name for subject in load_models([*map(str, models)], **loading)]
 
 
 def test_a_folder(save_model):
@@ -146,7 +142,7 @@ def test_a_folder(save_model):
 def _loaded(*given):
     """The subjects as they are while it is their turn."""
     found = []
-    for subject in load_models(options(*given)):
+    for subject in load_models([*map(str, given)]):
         found.append(LoadedModel(subject.name, subject.model, subject.tokenizer))
         yield found[-1]
 
@@ -154,7 +150,7 @@ def _loaded(*given):
 def test_one_model_at_a_time(save_model):
     folders = save_model("a", seed=0), save_model("b", seed=1)
     earlier = []
-    for subject in load_models(options(*folders)):
+    for subject in load_models([*map(str, folders)]):
         assert all(parameter.device.type == "cpu" for parameter in subject.model.parameters())
         assert all(
             parameter.device.type == "meta" for model in earlier for parameter in model.parameters()
@@ -418,6 +414,91 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
         in text
     )
     assert f"tables and figures: {tmp_path / 'out' / 'small'} (23 files)" in text
+
+
+def test_a_study_in_python_returns_what_the_command_writes(save_model, tmp_path, capsys):
+    """The command would write other numbers, or the call would lose a table or a figure."""
+    folder = save_model("small", "gpt_neox")
+    arguments = {"sentence": "Time flies.", "text": "builtin", "max_vectors": 96}
+    result = repdyn.lab.tokens(folder, sequence_length=32, **arguments)
+    assert capsys.readouterr().out == ""
+    flags = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+    flags = [word.replace("_", "-") if word.startswith("--") else word for word in flags]
+    main(
+        [
+            "study",
+            "tokens",
+            str(folder),
+            "--sequence-length",
+            "32",
+            *flags,
+            "-o",
+            str(tmp_path / "c"),
+        ]
+    )
+    printed = capsys.readouterr().out
+    saved = result.save(tmp_path / "python")
+    files = {path.relative_to(tmp_path / "python"): path.read_bytes() for path in saved}
+    written = {
+        path.relative_to(tmp_path / "c"): path.read_bytes()
+        for path in (tmp_path / "c").rglob("*.*")
+    }
+    assert files == written
+    assert printed.startswith(f"{result.summary}\n")
+    assert list(result.tables) == [f"small/{name}" for name in result.names]
+    assert result.jumps.columns[0] == "model"
+    pd.testing.assert_frame_equal(
+        result.nearest.drop(columns="model"), result.tables["small/nearest"]
+    )
+    assert result.figures["rank"] is result.figures["small/rank"]
+    assert "small/nearest: " in repr(result)
+    assert "nearest" in dir(result)
+    with pytest.raises(AttributeError, match="expected a table of tokens, nearest"):
+        result.nearst  # noqa: B018
+
+
+def test_loaded_models_are_studied_and_kept(save_model):
+    loaded = [repdyn.load_model(str(save_model(name, "bert")), device="cpu") for name in "ab"]
+    result = repdyn.lab.tokens(loaded, sentence="Hello.")
+    assert result.tokens["model"].unique().tolist() == ["a", "b"]
+    assert {parameter.device.type for parameter in loaded[0].model.parameters()} == {"cpu"}
+    with pytest.raises(KeyError, match="a/rank, b/rank"):
+        result.figures["rank"]
+    with pytest.raises(ValueError, match="got both"):
+        repdyn.lab.tokens([loaded[0], "b"])
+
+
+@pytest.mark.parametrize(
+    ("call", "flags", "in_python", "on_the_command_line"),
+    [
+        (lambda: repdyn.lab.topics(), ["topics"], "store=, got", "--store, got"),
+        (
+            lambda: repdyn.lab.convergence("a", before_after=True),
+            ["convergence", "a", "--before-after"],
+            "with before_after=, got 1",
+            "with --before-after, got 1",
+        ),
+    ],
+)
+def test_mistakes_name_arguments_and_flags(
+    call, flags, in_python, on_the_command_line, capsys, tmp_path
+):
+    with pytest.raises(ValueError, match=in_python):
+        call()
+    assert on_the_command_line in refused(capsys, *flags, "-o", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("study", "arguments", "message"),
+    [
+        ("tokens", {"nearest": 0}, "nearest= of at least 1, got 0"),
+        ("topics", {"tokens_of_words": "first"}, "tokens_of_words= of whole, last, got first"),
+        ("convergence", {"classes": ["verbs"]}, "classes= of words.*, got verbs"),
+    ],
+)
+def test_arguments_are_checked_before_a_model_is_loaded(study, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(repdyn.lab, study)("no/model", **arguments)
 
 
 THEMES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,13 +79,5 @@ def save_with_markup(
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     from repdyn.activations import load_models
 
-    defaults = {
-        "revisions": (),
-        "tokenizer": None,
-        "device": "cpu",
-        "dtype": "float32",
-        "trust_remote_code": False,
-    }
-    defaults |= {"layers": None, "timeout": 60}
-    options = argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes})
-    return list(load_models(options, release=False, with_heads=True))
+    settings = {"device": "cpu", "timeout": 60, **changes}
+    return list(load_models([*map(str, folders)], release=False, with_heads=True, **settings))

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def options_of(*arguments: object) -> SweepOptions:
     """Return the options that a command line stands for, which is not run."""
-    app = command_line(())
+    app = command_line()
     command, bound, _ = app.parse_args(
         ["sweep", *map(str, arguments)], exit_on_error=False, print_error=False
     )

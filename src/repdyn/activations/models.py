@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from huggingface_hub.errors import HFValidationError
@@ -125,27 +124,41 @@ def load_model(
         >>> layers = repdyn.layer_states(loaded, [ids])  # doctest: +SKIP
         >>> [layer.states.norm(dim=1) for layer in layers]  # doctest: +SKIP
     """
-    loading = {
-        "tokenizer": tokenizer,
-        "device": device,
-        "dtype": dtype,
-        "trust_remote_code": trust_remote_code,
-    }
-    revisions = () if revision is None else (revision,)
-    options = SimpleNamespace(
-        models=[source], revisions=revisions, timeout=timeout, layers=None, **loading
+    models = load_models(
+        [source],
+        revisions=() if revision is None else (revision,),
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        timeout=timeout,
+        release=False,
+        with_heads=with_head,
     )
-    return next(load_models(options, release=False, with_heads=with_head))
+    return next(models)
 
 
 def load_models(
-    options: Any, *, release: bool = True, with_heads: bool = False
+    names: Sequence[str],
+    *,
+    revisions: Sequence[str] = (),
+    tokenizer: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    trust_remote_code: bool = False,
+    layers: LayerPatterns = None,
+    timeout: float = 3600,
+    release: bool = True,
+    with_heads: bool = False,
 ) -> Iterator[LoadedModel]:
-    """Load the models that the options name, one at a time, in their order.
+    """Load models, one at a time, in their order.
 
     Args:
-        options: models (their names), and the fields of
-            :class:`repdyn.utils.arguments.ModelOptions`.
+        names: of the models, as for :func:`load_model`.
+        revisions: branches, tags or commits of each repository that is named without one, or
+            names of a run's checkpoints.
+        tokenizer, device, dtype, trust_remote_code, timeout: as for :func:`load_model`.
+        layers: pattern of the blocks' names; None to detect them.
         release: remove a model's weights from memory as soon as the next one is requested, even if
             something still refers to it: a study keeps its results, never the model.
         with_heads: load the language-modelling head of each model that has one.
@@ -155,14 +168,16 @@ def load_models(
         checked before the
             first model is loaded.
     """
-    sources = _sources(options.models, options.revisions)
-    device, with_code = available_device(options.device), options.trust_remote_code
+    sources = _sources(names, revisions)
     loading = Loading(
-        device=device, dtype=options.dtype, device_map=None, trust_remote_code=with_code
+        device=available_device(device),
+        dtype=dtype,
+        device_map=None,
+        trust_remote_code=trust_remote_code,
     )
-    hub = Hub(timeout_seconds=options.timeout)
+    hub = Hub(timeout_seconds=timeout)
     for name, source in sources.items():
-        source, of_tokenizer = _folders(name, source, options.tokenizer, hub, with_code=with_code)
+        source, of_tokenizer = _folders(name, source, tokenizer, hub, with_code=trust_remote_code)
         try:
             whole = cast(PreTrainedModel, weights.load_model(source, loading, with_head=with_heads))
         except CheckpointError as error:
@@ -172,14 +187,14 @@ def load_models(
                 f"expected a tokenizer next to the weights of {name}, found none; name a folder or "
                 "hub repository that has it with tokenizer="
             )
-        tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=with_code)
+        loaded_tokenizer = load_tokenizer(of_tokenizer, name, trust_remote_code=trust_remote_code)
         model = cast(PreTrainedModel, whole.base_model)
         yield LoadedModel(
             name=name,
             model=model,
-            tokenizer=tokenizer,
+            tokenizer=loaded_tokenizer,
             with_head=whole if whole is not model else None,
-            layers=options.layers,
+            layers=layers,
         )
         if release:
             cast(nn.Module, whole).to(torch.device("meta"))

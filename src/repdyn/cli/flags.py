@@ -9,7 +9,13 @@ from repdyn.utils.arguments import ModelOptions
 
 _IN_PYTHON = {"source", "attention"}
 """Arguments of a sweep that are no flags."""
-_NAMES = {field.name for kind in (SweepOptions, ModelOptions) for field in fields(kind)}
+OF_STUDIES = {
+    *("before_after", "classes", "no_causal_mask", "run", "scalars", "sentences", "sequences"),
+    *("store", "tokens_of_words"),
+}
+"""Arguments of studies that their messages name."""
+_OF_LOADING = {field.name for kind in (SweepOptions, ModelOptions) for field in fields(kind)}
+_NAMES = _OF_LOADING | OF_STUDIES
 _CALL = r"[\w.]+\((?:[^()]|\([^()]*\))*\)"
 _QUOTED = r"(?<!\w)'[^']*'(?!\w)"
 _VALUE = r"""(?P<value>"[^"]*"|'[^']*'|[\w:-]*)"""

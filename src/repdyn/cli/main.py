@@ -1,28 +1,25 @@
 """The command ``repdyn``: its commands, what they print when something is wrong, and their exit
 status.
 
-A command is a function of :mod:`repdyn.cli.measure` or :mod:`repdyn.cli.show`: its signature and
-docstring are its options and its help. It returns its exit status, None for 0, and raises what
-:func:`main` explains in one line.
+A command is a function of :mod:`repdyn.cli.measure`, :mod:`repdyn.cli.show` or
+:mod:`repdyn.lab.commands`: its signature and docstring are its options and its help. It returns its
+exit status, None for 0, and raises what :func:`main` explains in one line.
 """
 
 import os
-import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
-from importlib import import_module
-from importlib.metadata import version
-from inspect import cleandoc
+from importlib.metadata import entry_points, version
 from io import TextIOWrapper
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group
 
 from repdyn.cli import measure, show
+from repdyn.cli.apps import app_of, command_of
 from repdyn.cli.flags import in_flags
-from repdyn.utils.arguments import OPTIONS
 from repdyn.utils.extras import with_extra
 from repdyn.utils.printing import Lossy
 from repdyn.utils.redaction import redacted
@@ -38,28 +35,30 @@ _MISTAKES = (
     IsADirectoryError,
 )
 _COMMANDS = {
-    "Measure": (measure.attach, measure.sweep, measure.audit, measure.reproduce),
+    "Measure": (measure.attach, measure.sweep, measure.audit),
     "See": (
         show.report,
         show.watch,
         show.figures,
         show.compare,
         show.insights,
-        show.explore,
         show.demo,
     ),
     "Use": (show.query, show.export, show.metrics),
 }
-STUDIES = {
-    "convergence": "how tokens approach their last layer, and at what rate",
-    "tokens": "the tokens of a sentence against the vocabulary, layer by layer",
-    "topics": "topics in embeddings and attention",
-    "anatomy": "embedding tables, and paths of tokens through the layers",
-    "sentences": "sentence vectors at every layer",
+LAB = {
+    "reproduce": (
+        "Measure what a paper measured, and compare with what it published.",
+        "Measure",
+    ),
+    "study": ("Study one aspect of one or several models.", "Measure"),
+    "explore": ("Explore the tokens of a sentence in a browser.", "See"),
 }
-"""Each is the function of its name in ``repdyn.lab.studies.NAME``, which is imported when it is
-needed.
+"""Commands of ``repdyn.lab.commands``, also where no entry point names them, as in a checkout that
+was not installed: their help, which needs no import, and the title that they stand under.
 """
+ENTRY_POINTS = "repdyn.commands"
+"""Group of the entry points of further commands, each a function or an App of cyclopts."""
 _EXAMPLES = """Examples:
   repdyn attach train.py --lr 1e-3      run a training script, tracked
   repdyn sweep gpt2                     measure a published model
@@ -69,11 +68,6 @@ _EXAMPLES = """Examples:
 
 Exit status: 0 done; 1 something failed, or nothing was written; 2 a mistaken
 command or input; 130 stopped by Ctrl-C. Errors are one line on standard error.
-"""
-_STUDY_EXAMPLES = """Examples:
-  repdyn study convergence bert-base-uncased --text builtin -o FOLDER
-  repdyn study tokens roberta-base -o FOLDER
-  repdyn study topics --help                      every option of a study
 """
 
 
@@ -112,9 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Run a command, print its error in one line, and return the exit status."""
     try:
-        # of which the command line needs the options
-        studies = tuple(STUDIES) if "-completion" in " ".join(arguments[:1]) else arguments[1:2]
-        app = command_line(studies)
+        app = command_line()
         return (
             app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
             or OK
@@ -125,8 +117,14 @@ def _run(arguments: Sequence[str]) -> int:
         return _said("; ".join(["stopped", *map(str, error.args)]), INTERRUPTED)
     except BrokenPipeError as error:
         return _without_reader(error)
-    except ModuleNotFoundError as error:
-        missing = with_extra(error, " ".join(["repdyn", *arguments[:1]]))
+    except ImportError as error:
+        # the import of a command that is loaded when it is called has the package as its cause
+        cause = error.__cause__ or error
+        missing = (
+            with_extra(cause, " ".join(["repdyn", *arguments[:1]]))
+            if isinstance(cause, ModuleNotFoundError)
+            else None
+        )
         if missing is None:
             raise
         return _said(f"error: {missing}", USAGE)
@@ -152,64 +150,34 @@ def _run(arguments: Sequence[str]) -> int:
         raise
 
 
-def command_line(studies: Collection[str] = tuple(STUDIES)) -> App:
-    """Return the command with all of its commands; studies are imported, with torch, for their
-    options.
+def command_line() -> App:
+    """Return the command with all of its commands; those of the lab, and of other packages, are
+    imported when they are called.
     """
-    app = App(
-        name="repdyn",
+    app = app_of(
+        "repdyn",
         help=(
             "Track the geometry of a transformer's layers during training and over published "
             "checkpoints."
         ),
         help_epilogue=_EXAMPLES,
-        help_format="plaintext",
         version=f"repdyn {version('repdyn')}",
-        default_parameter=Parameter(negative=(), consume_multiple=1, show_default=_shown),
-        group_parameters=OPTIONS,
-        suppress_keyboard_interrupt=False,
     )
     groups = {name: Group.create_ordered(name) for name in (*_COMMANDS, "Other")}
     for group, functions in _COMMANDS.items():
         for number, function in enumerate(functions):
-            _add(app, function, group=groups[group], sort_key=number)
-    study = App(
-        name="study",
-        help="Study one aspect of one or several models.",
-        help_epilogue=_STUDY_EXAMPLES,
-        group=groups["Measure"],
-        sort_key=len(_COMMANDS["Measure"]),
-    )
-    for number, (name, text) in enumerate(STUDIES.items()):
-        if name in studies:
-            _add(study, getattr(import_module(f"repdyn.lab.studies.{name}"), name), sort_key=number)
-        else:
-            study.command(lambda: None, name=name, help=text, sort_key=number)
-    app.command(study)
+            settings = {"group": groups[group], "sort_key": number}
+            app.command(command_of(function, function.__name__, **settings))
+    for number, (name, (text, group)) in enumerate(LAB.items(), start=len(_COMMANDS["See"])):
+        settings = {"group": groups[group], "sort_key": number}
+        app.command(f"repdyn.lab.commands:{name}", name=name, help=text, **settings)
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name not in app:
+            app.command(entry.value, name=entry.name, group=groups["Other"])
     app.register_install_completion_command(group=groups["Other"])
     for flag in ("--help", "--version"):
         app[flag].group = groups["Other"]
     return app
-
-
-def _add(app: App, function: Callable[..., int | None], **place: Any) -> None:
-    """Add a command whose examples, the last section of its docstring, end its help."""
-    # the lines of a paragraph are joined, since the help breaks them where the terminal ends
-    function.__doc__ = re.sub(
-        r"(?<=\S)\n(?=\S)|\n {8}(?=\S)", " ", cleandoc(function.__doc__ or "")
-    )
-    app.command(
-        function,
-        help_epilogue="Examples:\n" + function.__doc__.partition("\nExamples:\n")[2],
-        **place,
-    )
-
-
-def _shown(default: Any) -> str | None:
-    """Return a default as the help shows it; None for those that say nothing."""
-    if default is None or default is False or default == ():
-        return None
-    return " ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
 
 
 def _said(line: str, status: int) -> int:

@@ -1,6 +1,4 @@
-"""The commands that measure: ``repdyn sweep`` (analyze_checkpoints.py), ``audit`` and
-``reproduce``.
-"""
+"""The commands that measure: ``repdyn sweep`` (analyze_checkpoints.py) and ``audit``."""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -10,26 +8,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from repdyn.checkpoints.options import SweepOptions
 from repdyn.cli.flags import in_flags
 from repdyn.cli.options import Json, print_json
-from repdyn.cli.sweep_options import SharedFlags, SweepFlags
+from repdyn.cli.sweep_options import SweepFlags
 from repdyn.cli.tables import print_audits, print_plans, print_suites, say, warn
-from repdyn.utils.arguments import Count, ModelOptions, Output, Place
+from repdyn.utils.arguments import Count
 from repdyn.utils.choices import Destination
 from repdyn.utils.printing import Lossy, print_above_bars, shorten_list
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.sweep import Prepared, Sweep
-    from repdyn.lab.recipes.recipe import Recipe
 
 FAILED = 1
-_CLOUD = ("text", "sequence_length", "max_vectors", "batch_vectors")
 
 
 def sweep(
@@ -75,34 +69,34 @@ def sweep(
         raise ValueError(
             "expected --json with --dry-run or --list-suites, got it alone; add one of them"
         )
-    with _resumable():
+    with resumable():
         prepared = prepare(replace(options, source=source), to_plan=dry_run)
         for note in prepared.notes:
             warn(note)
         if dry_run:
-            return _plan(prepared, json)
-        swept = measure_prepared(prepared, show=_show_line)
+            return print_plan(prepared, json)
+        swept = measure_prepared(prepared, show=show_line)
         is_shown = _show(swept, prepared, export)
-    status = _status(swept.failures)
+    status = status_of(swept.failures)
     return status if is_shown and swept.not_uploaded is None else FAILED
 
 
-def _show_line(text: str) -> None:
+def show_line(text: str) -> None:
     """Show what happens to a checkpoint, above the bar."""
     print_above_bars(in_flags(text))
 
 
-def _plan(prepared: Prepared, json: bool) -> int:
+def print_plan(prepared: Prepared, json: bool) -> int:
     """Print what would be done for each model, as a table or JSON, and return the exit status."""
     from repdyn.checkpoints.sweep import make_plans
 
     plans, problems = make_plans(prepared)
     print_json(plans) if json else print_plans(plans)
-    return _status(problems)
+    return status_of(problems)
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def resumable() -> Iterator[None]:
     """Let SIGTERM end a sweep as Ctrl-C does, and say that it can go on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -150,7 +144,7 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     return True
 
 
-def _status(problems: Sequence[str]) -> int:
+def status_of(problems: Sequence[str]) -> int:
     """Print why checkpoints were not measured, each reason once, and return the exit status."""
     by_reason: dict[str, list[str]] = {}
     for problem in problems:
@@ -247,141 +241,3 @@ def audit(
     for problem in problems:
         say(f"not audited: {problem}")
     return FAILED if problems or any(each["faults"] for each in found) else 0
-
-
-def reproduce(
-    name: Annotated[str | None, Parameter(name="NAME")] = None,
-    /,
-    *,
-    list_recipes: Annotated[bool, Parameter(name="--list")] = False,
-    dry_run: bool = False,
-    evaluate_only: bool = False,
-    models: list[str] | None = None,
-    runs: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    revisions: str | None = None,
-    store: Place | None = None,
-    output: Output = None,
-    probe: str | None = None,
-    shared: Annotated[SharedFlags, Parameter(name="*")] = SharedFlags(),
-    json: Json = False,
-) -> int:
-    """Measure what a paper measured, and compare with what it published.
-
-    It can be stopped at any time; the same command continues it. The exit status is 0 if every
-    published value that the recipe measures is reproduced. Models or sampling other than the
-    recipe's are stated as deviations.
-
-    Args:
-        name: Recipe, or YAML file of one.
-        list_recipes: List the recipes.
-        dry_run: Show what remains and what would be downloaded.
-        evaluate_only: Judge what is in the store, without measuring anything.
-        models: Other models: of suites, patterns, YAML files, hub repositories; folders for recipes
-            of studies.
-        runs: With --evaluate-only, judge each published value on these runs of --store, or on all
-            of them, whatever models it is about.
-        revisions: Other revisions, as for repdyn sweep (default: those of the recipe).
-        store: Folder or URL of the measurements (default: reproductions/NAME).
-        output: Folder of page and figure (default: the store).
-        probe: Hash of the probe to judge, if the store has several of the design.
-
-    Examples:
-      repdyn reproduce --list
-      repdyn reproduce shape-of-learning --dry-run        what would be downloaded
-      repdyn reproduce shape-of-learning --max-disk 20GB
-      repdyn reproduce shape-of-learning --models pythia-160m --revisions log
-      repdyn reproduce embedding-spaces --models FOLDER    studies of a local model
-      repdyn reproduce my_recipe.yaml --store sweeps
-      repdyn reproduce shape-of-learning --evaluate-only --json
-      repdyn reproduce shape-of-learning --evaluate-only --store RUN --runs
-    """
-    from repdyn.checkpoints.sweep import measure_prepared, prepare
-    from repdyn.lab.recipes.evaluation import (
-        evaluate,
-        is_reproduced,
-        print_outcomes,
-        run_studies,
-    )
-    from repdyn.lab.recipes.page import write_results
-    from repdyn.lab.recipes.recipe import find_models_of, find_recipe, is_local, shipped_recipes
-    from repdyn.store import find_store, store_at
-    from repdyn.views.judging import doubts
-
-    if list_recipes:
-        return _list_recipes(list(shipped_recipes().values()), json)
-    if name is None:
-        raise ValueError("expected the name of a recipe, or --list, got neither; see --help")
-    if runs is not None and not evaluate_only:
-        raise ValueError(
-            "expected --runs with --evaluate-only, got it alone; measured runs are judged, none is "
-            "swept"
-        )
-    recipe = find_recipe(name)
-    given = {name: value for name in _CLOUD if (value := getattr(shared, name)) is not None}
-    of_recipe = (
-        replace(recipe.cloud, batch_vectors=None) if "max_vectors" in given else recipe.cloud
-    )
-    cloud, found = replace(of_recipe, **given), find_models_of(models or recipe.models)
-    place = store or Path("reproductions") / recipe.name
-    tables = None if not recipe.studies else output or Path(place)
-    status = 0
-    if tables and not evaluate_only:
-        if dry_run:
-            say(f"studies {', '.join(recipe.studies)} of {', '.join(model.run for model in found)}")
-        else:
-            loading = ModelOptions(device=shared.device, trust_remote_code=shared.trust_remote_code)
-            # what studies print is no part of the outcomes
-            with _resumable(), redirect_stdout(sys.stderr):
-                status = _status(run_studies(recipe, found, tables, loading, given))
-        if dry_run and not recipe.metrics:
-            return status
-    if recipe.metrics and not evaluate_only:
-        settings = vars(shared) | {name: getattr(cloud, name) for name in _CLOUD}
-        settings |= {"suite": found, "metrics": recipe.metrics, "design": cloud.design}
-        options = SweepOptions(revisions=revisions or recipe.revisions, store=place, **settings)
-        if here := next((model.run for model in found if is_local(model.run)), None):
-            raise ValueError(
-                f"expected published models for a recipe of metrics, got the local {here}; sweep "
-                f"it with repdyn sweep {here} --design {cloud.design} --store {place}, and judge "
-                f"with --evaluate-only --store {place} --runs"
-            )
-        with _resumable():
-            prepared = prepare(options, to_plan=dry_run)
-            for note in prepared.notes:
-                warn(note)
-            if dry_run:
-                return _plan(prepared, json)
-            swept = measure_prepared(prepared, show=_show_line)
-        status = max(status, _status(swept.failures), FAILED * (swept.not_uploaded is not None))
-        if shared.shard:
-            say(
-                f"when all shards are done: repdyn reproduce {name} --store {place} --evaluate-only"
-            )
-            return status
-    judged = find_store(place) if evaluate_only and recipe.metrics else store_at(place)
-    runs = judged.runs() if runs == [] else runs
-    outcomes, measured = evaluate(recipe, judged, models, probe, runs, cloud, tables)
-    in_doubt = doubts(
-        judged, sorted({(each.name, str(each.rows["probe"].iloc[0])) for each in measured})
-    )
-    for sentence in in_doubt:
-        say(sentence)
-    page = write_results(recipe, outcomes, measured, output or judged.output, in_doubt)
-    if json:
-        print_json([{"recipe": recipe.name, **outcome.as_dict()} for outcome in outcomes])
-    else:
-        print_outcomes(recipe, outcomes, page)
-    return status if is_reproduced(outcomes) else FAILED
-
-
-def _list_recipes(recipes: Sequence[Recipe], json: bool) -> int:
-    from repdyn.lab.recipes.evaluation import print_recipes
-
-    names = ("name", "title", "paper", "address", "models", "metrics")
-    found = [
-        {name: getattr(recipe, name) for name in names}
-        | {"claims": [each.claim for each in recipe.published]}
-        for recipe in recipes
-    ]
-    print_json(found) if json else print_recipes(recipes)
-    return 0

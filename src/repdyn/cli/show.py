@@ -1,4 +1,4 @@
-"""The commands that show or hand on what stores contain, and the explorer and the demo."""
+"""The commands that show or hand on what stores contain, and the demo."""
 
 # Imports only what is quick to import: --help must not wait for torch.
 import math
@@ -10,22 +10,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
-from repdyn.cli.tables import print_csv, print_runs, say
-from repdyn.utils.addresses import is_loopback
+from repdyn.cli.tables import print_csv, print_runs, say, warn_of_others
 from repdyn.utils.arguments import (
-    SENTENCES,
-    Count,
-    ModelOptions,
-    Models,
     Output,
-    at_least,
 )
 from repdyn.utils.choices import Destination
 from repdyn.utils.console import plain_records, print_frame
@@ -37,14 +30,6 @@ def _nothing(why: str) -> int:
     """Say why a command wrote nothing, and return its status."""
     say(f"error: {why}")
     return FAILED
-
-
-def _warn_of_others(host: str, what: str) -> None:
-    if not is_loopback(host):
-        say(
-            f"warning: those who can connect to {host} can {what}; leave out --host to serve this "
-            "computer only, and use ssh -L from elsewhere"
-        )
 
 
 def report(
@@ -206,7 +191,7 @@ def watch(
     from repdyn.utils.addresses import require_root_path
     from repdyn.views.watch.app import serve
 
-    _warn_of_others(
+    warn_of_others(
         host, "see the runs" if no_token else "see the runs if they can read the traffic"
     )
     serve(
@@ -393,60 +378,6 @@ def metrics(*, json: Json = False) -> None:
     from repdyn.views.console import metric_list
 
     print_json(metric_list.records()) if json else metric_list.print_metrics()
-
-
-def explore(
-    models: Models,
-    /,
-    *,
-    loading: ModelOptions = ModelOptions(),
-    sentence: str = SENTENCES[0],
-    second: str = SENTENCES[1],
-    nearest: Count = 10,
-    max_tokens: Annotated[int, at_least(2)] = 128,
-    host: str = "127.0.0.1",
-    port: Port = 7860,
-    root_path: str = "",
-    open: bool = False,
-) -> None:
-    """Explore the tokens of a sentence in a browser.
-
-    The page shows what each layer predicts at a token (the logit lens), and where it takes it in
-    the vocabulary. It is served to this computer only, unless --host is given: it has no password.
-
-    Args:
-        sentence: First sentence.
-        second: Second sentence of the paths.
-        nearest: Number of nearest tokens.
-        max_tokens: Tokens of a sentence.
-        host: Address it is served at.
-        port: Port, or another one where it is taken; 0 for any.
-        root_path: Path below which a proxy serves the page, as /user/me/proxy/7860 on a JupyterHub;
-            with --host 0.0.0.0.
-        open: Open a browser.
-
-    Examples:
-      repdyn explore roberta-base
-      repdyn explore EleutherAI/pythia-70m --revisions step512,step143000
-      repdyn explore runs/quickstart/TIME                  three checkpoints
-      repdyn explore bert-base-cased distilbert-base-cased --sentence "Hello."
-      repdyn explore my-model --port 0 --open              any free port
-    """
-    from repdyn.lab.explorer.app import serve
-
-    _warn_of_others(host, "use the explorer without a password")
-    page = {"sentence": sentence, "second": second, "nearest": nearest, "max_tokens": max_tokens}
-    serve(
-        SimpleNamespace(
-            models=models,
-            host=host,
-            port=port,
-            root_path=root_path,
-            open=open,
-            **page,
-            **vars(loading),
-        )
-    )
 
 
 def demo(*, output: Output = None, no_browser: bool = False) -> None:

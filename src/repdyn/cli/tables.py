@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.cli.flags import in_flags
+from repdyn.utils.addresses import is_loopback
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
 from repdyn.utils.printing import gigabytes, shorten_list
 from repdyn.utils.redaction import redacted
@@ -36,6 +37,15 @@ def say(text: str, style: str | None = None) -> None:
 def warn(text: str) -> None:
     """Print a line of something that is not as it should be to standard error, in yellow."""
     say(text, "yellow")
+
+
+def warn_of_others(host: str, what: str) -> None:
+    """Say who else can use what is served at an address other than this computer's own."""
+    if not is_loopback(host):
+        say(
+            f"warning: those who can connect to {host} can {what}; leave out --host to serve this "
+            "computer only, and use ssh -L from elsewhere"
+        )
 
 
 def print_table(rows: Iterable[Mapping[str, str | Text]], n_texts: int) -> None:

@@ -13,7 +13,7 @@ _EXTRAS = {
     "report": ("matplotlib", "plotly"),
     "hf": ("transformers", "tokenizers", "accelerate"),
     "sweep": ("huggingface_hub", "httpx2", "psutil", "pydantic", "datasets"),
-    "explore": ("gradio",),
+    "lab": ("gradio", "sklearn"),
     "query": ("duckdb",),
     "watch": ("starlette", "uvicorn"),
     "train": ("jsonargparse", "lxml", "mwparserfromhell", "tensorboard", "wandb"),

@@ -17,7 +17,13 @@ from gradio.themes import Default
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from repdyn.activations import CheckpointError, SweepStoppedError, checkpoints_of_run, load_models
+from repdyn.activations import (
+    CheckpointError,
+    LoadedModel,
+    SweepStoppedError,
+    checkpoints_of_run,
+    load_models,
+)
 from repdyn.lab.explorer import figures, tables
 from repdyn.lab.explorer.session import Session
 from repdyn.lab.explorer.tables import Cell, Colour
@@ -29,6 +35,7 @@ from repdyn.utils.addresses import (
     free_port,
     require_root_path,
 )
+from repdyn.utils.arguments import ModelOptions
 
 _HEADING = (
     "# Token explorer\nWhat each layer predicts at each token, which tokens each head attends to, "
@@ -238,26 +245,29 @@ def _or_reason(
         return [], [str(error)]
 
 
-def serve(options: Any) -> None:
-    """Load the checkpoints, serve the page, and wait."""
-    options.revisions, notes = choose_checkpoints(options.models, options.revisions)
+def load_checkpoints(models: Sequence[str], loading: ModelOptions) -> list[LoadedModel]:
+    """Load the checkpoints that are shown side by side, with their heads."""
+    revisions, notes = choose_checkpoints(models, loading.revisions)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
+    settings = {**vars(loading), "revisions": revisions}
     try:
-        loaded = list(load_models(options, release=False, with_heads=True))
+        return list(load_models(models, release=False, with_heads=True, **settings))
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error
-    session = Session(loaded, nearest=options.nearest, max_tokens=options.max_tokens)
-    blocks = build(session, options.sentence, options.second)
+
+
+def serve(blocks: gr.Blocks, *, host: str, port: int, root_path: str, open_browser: bool) -> None:
+    """Serve the page, and wait."""
     try:
         address = launch(
             blocks,
-            host=options.host,
-            port=options.port,
-            open_browser=options.open,
-            root_path=require_root_path(options.root_path),
+            host=host,
+            port=port,
+            open_browser=open_browser,
+            root_path=require_root_path(root_path),
         )
-        print(announcement("the explorer", options.host, address, options.port), flush=True)
+        print(announcement("the explorer", host, address, port), flush=True)
         Event().wait()
     finally:
         blocks.close(verbose=False)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -17,6 +16,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from repdyn import lab
 from repdyn.activations import file_name
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
@@ -296,7 +296,7 @@ def _measured(
         ] or candidates
     if len(candidates) > 1:
         hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in candidates)
-        raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
+        raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with probe=")
     if not candidates:
         return f"no checkpoint measured by the {cloud.design} design"
     ((rows, probe),) = candidates
@@ -322,17 +322,19 @@ def run_studies(
     unless its tables are in its folder; return why some were not studied."""
     problems = []
     for (kind, settings), model in product(recipe.studies.items(), models):
-        study = getattr(import_module(f"repdyn.lab.studies.{kind}"), kind)
+        study = getattr(lab, kind)
         takes = inspect.signature(study).parameters
         options = settings | {name: value for name, value in shared.items() if name in takes}
         output = folder / kind / file_name(model.run)
         if _options(output) == options:
             continue
         try:
-            study([model.repository or model.run], output=output, loading=loading, **options)
+            result = study(model.repository or model.run, loading=loading, **options)
         except (CheckpointError, ValueError, OSError) as error:
             problems.append(f"{kind} of {model.run}: {error}")
             continue
+        print(result.summary)
+        result.save(output)
         # written last: without it the study is run again
         done = json.dumps(options).encode()
         write_atomically(output / _OPTIONS, lambda path, content=done: path.write_bytes(content))

@@ -16,15 +16,16 @@ from repdyn.activations import LoadedModel, file_name
 from repdyn.lab.studies import anatomy_figures as draw
 from repdyn.lab.studies import embedding_tables, paths
 from repdyn.lab.studies import table_geometry as geometry
+from repdyn.lab.studies.arguments import checked
 from repdyn.lab.studies.embedding_tables import MAX_PAIRS, TWIN, EmbeddingTable
 from repdyn.lab.studies.panels import plane_figure, plane_table
 from repdyn.lab.studies.paths import TokenTrajectory
-from repdyn.lab.studies.study import Folder, Study, run_study, show, show_title
+from repdyn.lab.studies.result import StudyResult
+from repdyn.lab.studies.study import Study, Subjects, require_subjects
 from repdyn.utils.arguments import (
     SENTENCES,
     Count,
     ModelOptions,
-    Models,
     at_least,
     converted,
     listed,
@@ -34,18 +35,35 @@ from repdyn.utils.arguments import (
 class AnatomyStudy(Study):
     """The embedding tables of a model, and the paths of tokens through its layers."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
+    def __init__(
+        self,
+        *,
+        pair: tuple[str, str],
+        follow: Sequence[str],
+        closest: int,
+        pairs: int,
+        seed: int,
+        positions: int | None,
+        unused: bool,
+    ) -> None:
+        super().__init__()
+        self.pair = pair
+        self.follow = follow
+        self.closest = closest
+        self.pairs = pairs
+        self.seed = seed
+        self.positions = positions
+        self.unused = unused
         self.vocabularies: dict[str, pd.DataFrame] = {}
 
     def measure_model(self, loaded: LoadedModel) -> None:
-        show_title(loaded.name)
+        self.show_title(loaded.name)
         self.vocabularies[loaded.name] = geometry.token_kinds(loaded.tokenizer)
         self._add_tables(loaded)
         super().measure_model(loaded)
 
     def measure(self, loaded: LoadedModel) -> None:
-        name, (this, other) = loaded.name, paths.sentence_trajectories(loaded, self.options.pair)
+        name, (this, other) = loaded.name, paths.sentence_trajectories(loaded, self.pair)
         frames = [
             paths.trajectory_table(trajectory).assign(sentence=number)
             for number, trajectory in ((1, this), (2, other))
@@ -61,34 +79,34 @@ class AnatomyStudy(Study):
             self.figures["paths_without_last"] = draw.paths_figure(
                 f"{name} without its last layer", *early
             )
-        if self.options.follow:
+        if self.follow:
             self.figures["paths_followed"] = draw.paths_figure(
-                name, *followed((this, other), self.options.follow)
+                name, *followed((this, other), self.follow)
             )
-        self.write(loaded.folder_name)
+        self.complete(loaded.folder_name)
 
     def finish(self) -> None:
         if len(self.vocabularies) > 1:
             self.add("shared_vocabulary", geometry.shared_vocabulary(self.vocabularies))
-            self.write()
+            self.complete()
 
     def _add_tables(self, loaded: LoadedModel) -> None:
         name = loaded.name
-        options = self.options
-        seed = self.options.seed
+        seed = self.seed
         tables = []
         values = {}
         for table in embedding_tables.embedding_tables(
-            loaded.model, loaded.tokenizer, unused=options.unused
+            loaded.model, loaded.tokenizer, unused=self.unused
         ):
             if table.kind == "input":
-                twin = math.inf if options.unused else TWIN
+                twin = math.inf if self.unused else TWIN
                 table, values[table.name] = embedding_tables.without_twins(
-                    table, options.closest, twin
+                    table, self.closest, twin
                 )
-            if table.kind == "position" and options.positions is not None:
+            if table.kind == "position" and self.positions is not None:
                 table = table.subset(
-                    np.arange(min(options.positions, len(table.rows))), "beyond --positions"
+                    np.arange(min(self.positions, len(table.rows))),
+                    "beyond the positions asked for",
                 )
             tables.append(table)
         words = tables[0]
@@ -96,7 +114,7 @@ class AnatomyStudy(Study):
         layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
         measured = [*tables, *layouts[len(positions) :]]
         pairs_of = {
-            table: embedding_tables.distributions(table, pairs=options.pairs, seed=seed)
+            table: embedding_tables.distributions(table, pairs=self.pairs, seed=seed)
             for table in measured
         }
         self.figures["tables"] = draw.tables_figure(
@@ -108,13 +126,13 @@ class AnatomyStudy(Study):
         }
         curves = {table.name: table.explained for table in measured if len(table.explained)}
         self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
-        self.tables["closest"] = embedding_tables.closest_table(tables, options.closest, values)
+        self.tables["closest"] = embedding_tables.closest_table(tables, self.closest, values)
         self.tables["known_clouds"] = geometry.dimension_table(clouds)
         self.tables["across_tables"] = geometry.across_tables(tables)
         self.tables["extreme_pairs"] = geometry.extreme_pairs(words, values[words.name])
         self._add_vocabulary(name, [words, *positions])
         self.tables.update(embedding_tables.tabulate(pairs_of))
-        show(
+        self.show(
             self.tables["distributions"],
             "table",
             "quantity",
@@ -125,7 +143,7 @@ class AnatomyStudy(Study):
             "min",
             "max",
         )
-        show(
+        self.show(
             self.tables["tables"],
             "table",
             "parameter",
@@ -142,14 +160,14 @@ class AnatomyStudy(Study):
             if start := geometry.start_of_text(words, table, token):
                 self.add(f"{_file_stem(table)}_start", pd.DataFrame([start]))
         if not positions:
-            show(
+            self.show(
                 "no position table is looked up: positions enter otherwise (rotary, relative, "
                 "sinusoids), or not"
             )
             return
         self.add("position_layouts", pd.DataFrame(rows))
         if not find_spec("ripser"):
-            show("loops of the positions are not searched: pip install 'repdyn[topology]'")
+            self.show("loops of the positions are not searched: pip install 'repdyn[topology]'")
             return
         loops = [geometry.loops_of(table, seed) for table in layouts]
         for table, of_table in zip(layouts, loops, strict=True):
@@ -158,14 +176,14 @@ class AnatomyStudy(Study):
         self.tables["position_loops"], self.tables["position_persistence"] = map(
             pd.concat, zip(*loops, strict=True)
         )
-        show("")
+        self.show("")
 
     def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
         """Add what kinds of tokens there are, where their rows lie, and planes of them and of
         positions.
         """
         words = tables[0]
-        closest = self.options.closest
+        closest = self.closest
         kinds = self.vocabularies[name]
         values = words.about.assign(label=words.labels)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
@@ -196,7 +214,7 @@ class AnatomyStudy(Study):
                 1, "position", labels["label"].where(labels["kind"] == "position").astype(float)
             )
             plane = plane_table(
-                torch.cat([embeddings.rows for embeddings in together]), labels, self.options.seed
+                torch.cat([embeddings.rows for embeddings in together]), labels, self.seed
             )
             drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
             self.tables[path] = plane
@@ -208,7 +226,8 @@ class AnatomyStudy(Study):
         """Add what few bits do to the input table, and what it says of parts of speech and
         opposites.
         """
-        seed, rows = self.options.seed, geometry.word_rows(words, kinds)
+        seed = self.seed
+        rows = geometry.word_rows(words, kinds)
         self.add("quantisation", geometry.quantisation_table(words, seed))
         opposites = {
             **geometry.compare_opposites(words, rows, seed),
@@ -217,7 +236,7 @@ class AnatomyStudy(Study):
         for name, table in opposites.items():
             self.add(name, table)
         if "word_probe" not in opposites:
-            show(
+            self.show(
                 "parts of speech are not read from the input table: too few of the known words are "
                 "in it"
             )
@@ -278,11 +297,11 @@ def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[Toke
     return trajectories
 
 
+@checked
 def anatomy(
-    models: Models,
+    models: Subjects,
     /,
     *,
-    output: Folder,
     loading: ModelOptions = ModelOptions(),
     pair: tuple[str, str] = SENTENCES,
     follow: Annotated[tuple[str, ...], converted(listed, "TOKENS")] = (),
@@ -291,11 +310,9 @@ def anatomy(
     seed: Annotated[int, at_least(0)] = 0,
     positions: Count | None = None,
     unused: bool = False,
-) -> None:
+) -> StudyResult:
     """Study anatomy: context-free embeddings (input, position, segment), and paths of tokens
     through the layers.
-
-    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 
     Args:
         pair: Two sentences.
@@ -311,4 +328,14 @@ def anatomy(
       repdyn study anatomy gpt2 facebook/opt-125m --closest 50 -o FOLDER
       repdyn study anatomy gpt2 --pair "He plays the bass." "He eats the bass." -o F
     """
-    run_study(AnatomyStudy, loading, locals())
+    require_subjects(models)
+    study = AnatomyStudy(
+        pair=pair,
+        follow=follow,
+        closest=closest,
+        pairs=pairs,
+        seed=seed,
+        positions=positions,
+        unused=unused,
+    )
+    return study.run(models, loading)

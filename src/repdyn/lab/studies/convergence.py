@@ -4,7 +4,7 @@ correlations.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from repdyn.activations import LoadedModel, file_name
 from repdyn.lab.studies import convergence_measurements as measured
+from repdyn.lab.studies.arguments import checked
 from repdyn.lab.studies.bootstrap import Estimate, bootstrap
 from repdyn.lab.studies.convergence_measurements import FALLS, THRESHOLD, ClassCosines
 from repdyn.lab.studies.panels import (
@@ -25,19 +26,21 @@ from repdyn.lab.studies.panels import (
     series_colour,
     zero_line,
 )
+from repdyn.lab.studies.result import StudyResult, join_tables
 from repdyn.lab.studies.study import (
-    Folder,
     Study,
-    join_tables,
+    Subjects,
+    named,
     read_groups,
-    run_study,
+    require_subjects,
     select,
-    show,
-    show_title,
+    stored_runs,
+    text_probe,
 )
+from repdyn.probe import Probe
 from repdyn.probe.corpus import DEFAULT_TEXT
-from repdyn.probe.design import CLASS_OPTIONS
-from repdyn.utils.arguments import Count, ModelOptions, Models, Place, at_least
+from repdyn.probe.design import CLASS_OPTIONS, class_names
+from repdyn.utils.arguments import Count, ModelOptions, Place, at_least
 from repdyn.utils.printing import plural
 from repdyn.views.tables.frames import loss_of_run, scalar
 from repdyn.views.tables.style import LOSS_COLOUR, SUBSET_COLOURS
@@ -52,42 +55,82 @@ _MOST_TICKS = 16
 class ConvergenceStudy(Study):
     """Study of how the tokens of a model approach their states at the last layer."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        if options.before_after and len(options.models) != 2:
-            raise ValueError(
-                f"expected two models with --before-after, got {len(options.models)}; name first "
-                "and second"
-            )
-        self.with_heads, self.draws = options.skip_blocks, (options.resamples, options.seed)
-        groups = (
-            read_groups(options.class_file, "class", "phrase")
-            if options.class_file
-            else pd.DataFrame()
-        )
-        self.phrases = (
-            groups.groupby("class", sort=False)["phrase"].agg(list).to_dict() if len(groups) else {}
-        )
+    def __init__(
+        self,
+        *,
+        text: str,
+        sequence_length: int,
+        max_vectors: int,
+        classes: Sequence[str],
+        sentences: int,
+        class_file: Path | None,
+        long_sentences: bool,
+        skip_blocks: bool,
+        resamples: int,
+        seed: int,
+        before_after: bool,
+        store: Place | None,
+        scalars: Sequence[str] | None,
+        run: Sequence[str] | None,
+    ) -> None:
+        super().__init__()
+        self.text = text
+        self.sequence_length = sequence_length
+        self.max_vectors = max_vectors
+        self.classes = class_names(classes)
+        self.sentences = sentences
+        self.long_sentences = long_sentences
+        self.with_heads = skip_blocks
+        self.draws = (resamples, seed)
+        self.before_after = before_after
+        self.store = store
+        self.scalars = scalars
+        self.stored = run
+        self.phrases: dict[str, list[str]] = {}
+        if class_file:
+            groups = read_groups(class_file, "class", "phrase")
+            self.phrases = groups.groupby("class", sort=False)["phrase"].agg(list).to_dict()
         self.measured: dict[str, dict[str, ClassCosines]] = {}
         self.probes: list[str] = []
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        probe, self.measured[loaded.name] = measured.measure_convergence(
-            loaded, self.options, self.phrases
+        probe = self._probe(loaded, self.max_vectors, self.classes, self.phrases)
+        self.probes.append(probe.hash)
+        cosines = measured.convergence_of_text(loaded, probe, [*self.classes, *self.phrases])
+        if self.sentences:
+            cosines |= measured.convergence_of_sentences(
+                loaded, self.sentences, are_long=self.long_sentences
+            )
+        self.measured[loaded.name] = cosines
+        if self.with_heads:
+            few = self._probe(loaded, min(self.max_vectors, measured.MAX_SKIPPED))
+            self.skipped[loaded.name] = measured.skip_blocks(loaded, few)
+
+    def _probe(
+        self,
+        loaded: LoadedModel,
+        max_vectors: int,
+        classes: Sequence[str] = (),
+        phrases: Mapping[str, Sequence[str]] | None = None,
+    ) -> Probe:
+        return text_probe(
+            loaded,
+            self.text,
+            sequence_length=self.sequence_length,
+            max_vectors=max_vectors,
+            classes=classes,
+            phrases=phrases,
         )
-        self.probes.append(probe)
-        if self.options.skip_blocks:
-            self.skipped[loaded.name] = measured.skip_blocks(loaded, self.options)
 
     def finish(self) -> None:
         if self.measured:
             self._report_profiles()
-        if self.options.before_after:
+        if self.before_after:
             self._report_change()
-        if self.options.store:
+        if self.store:
             self._report_correlations()
-        self.write()
+        self.complete()
 
     def _report_profiles(self) -> None:
         classes = {
@@ -105,15 +148,15 @@ class ConvergenceStudy(Study):
             [profile] = bootstrap([sums], *self.draws)
             profiles[name] = measured.profile_table(profile)
             of_pairs = measured.class_gaps(cosines, self.phrases)
-            show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
-            show(profiles[name])
+            self.show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
+            self.show(profiles[name])
             ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index(
                 "more_than"
             )["share"]
             sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
             falling = f"tokens whose cosine to their final vector falls at some step: {sizes}"
             of_gaps = (_describe_gap(pair, gap) for pair, gap in of_pairs.items())
-            show("\n".join([_describe_rate(profile), falling, *of_gaps, ""]))
+            self.show("\n".join([_describe_rate(profile), falling, *of_gaps, ""]))
             if of_pairs:
                 gaps |= {(name, *pair): gap for pair, gap in of_pairs.items()}
                 self.figures[f"{file_name(name)}/gaps"] = gap_figure(name, of_pairs)
@@ -130,15 +173,15 @@ class ConvergenceStudy(Study):
         if self.skipped:
             self.add("skipped", join_tables(self.skipped, "model"))
             self.figures["skipped"] = skipped_figure(self.skipped, profiles)
-            show("")
+            self.show("")
         if gaps:
             self.tables["gaps"] = join_tables(gaps, "model", "first", "second")
             self.add("key_layers", measured.key_layers(self.tables["classes"]))
             self.figures["levels"] = levels_figure(classes, pairs)
-            show("")
+            self.show("")
 
     def _report_change(self) -> None:
-        of_all = {name: found["all"].alignment for name, found in self.measured.items()}
+        of_all = {name: cosines["all"].alignment for name, cosines in self.measured.items()}
         layers = [
             (probe, probe_cosines.sums.shape)
             for probe, probe_cosines in zip(self.probes, of_all.values(), strict=True)
@@ -158,17 +201,17 @@ class ConvergenceStudy(Study):
             )
             change = later.map(np.subtract, earlier)
             changes[title] = measured.profile_table(change, with_fits=False)
-            show_title(title)
-            show(changes[title])
-            show(f"{_describe_rate(change, '+')}\n")
+            self.show_title(title)
+            self.show(changes[title])
+            self.show(f"{_describe_rate(change, '+')}\n")
             self.figures[f"{file_name(title)}/change"] = change_figure(title, changes[title])
         self.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
         summaries = []
         tables = []
-        for title, probe, rows in self.stored_runs():
-            for of_run in self.options.scalars or [loss_of_run(rows)[0]]:
+        for title, probe, rows in stored_runs(cast(Place, self.store), self.stored):
+            for of_run in self.scalars or [loss_of_run(rows)[0]]:
                 try:
                     values = scalar(rows, of_run)
                     metrics = rows.loc[rows["layer"].isna(), "metric"].dropna().unique()
@@ -183,9 +226,9 @@ class ConvergenceStudy(Study):
                     raise ValueError(
                         f"{title} on the probe {probe[:8]}, {of_run}: {error}"
                     ) from error
-                show_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
-                show(of_table)
-                show(
+                self.show_title(title, f"{len(table)} checkpoints; correlation with {of_run}")
+                self.show(of_table)
+                self.show(
                     "Checkpoints of one training are not independent: these correlations have no "
                     "p-value.\n"
                 )
@@ -196,11 +239,11 @@ class ConvergenceStudy(Study):
         self.tables["correlations"] = pd.concat(tables, ignore_index=True)
 
 
+@checked
 def convergence(
-    models: Models = (),
+    models: Subjects = (),
     /,
     *,
-    output: Folder,
     loading: ModelOptions = ModelOptions(),
     text: str = DEFAULT_TEXT,
     sequence_length: Annotated[int, at_least(2)] = 128,
@@ -216,7 +259,7 @@ def convergence(
     store: Place | None = None,
     scalars: list[str] | None = None,
     run: list[str] | None = None,
-) -> None:
+) -> StudyResult:
     """Study convergence: how tokens approach their states at the last layer, and at what rate.
 
     Args:
@@ -244,7 +287,29 @@ def convergence(
       repdyn study convergence RUN --revisions step100,step1000 --before-after -o F
       repdyn study convergence --store RUN/repdyn -o FOLDER
     """
-    run_study(ConvergenceStudy, loading, locals())
+    require_subjects(models, store, run)
+    if before_after and len(named(models)) != 2:
+        raise ValueError(
+            f"expected two models with before_after=, got {len(named(models))}; name first and "
+            "second"
+        )
+    study = ConvergenceStudy(
+        text=text,
+        sequence_length=sequence_length,
+        max_vectors=max_vectors,
+        classes=classes,
+        sentences=sentences,
+        class_file=class_file,
+        long_sentences=long_sentences,
+        skip_blocks=skip_blocks,
+        resamples=resamples,
+        seed=seed,
+        before_after=before_after,
+        store=store,
+        scalars=scalars,
+        run=run,
+    )
+    return study.run(models, loading)
 
 
 def _describe_rate(profile: Estimate, sign: str = "") -> str:

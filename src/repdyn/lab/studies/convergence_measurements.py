@@ -9,7 +9,6 @@ to the last one, all finite.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +25,8 @@ from repdyn.kernels import Cloud, UndefinedError, alignment, full_precision
 from repdyn.kernels.cosines import cosines, matched, require_numbers
 from repdyn.lab.studies.bootstrap import LEVEL, Estimate, SequenceSums, bootstrap
 from repdyn.lab.studies.generated_sentences import KINDS, sentence_probe
-from repdyn.lab.studies.study import join_tables, text_probe
+from repdyn.lab.studies.result import join_tables
 from repdyn.probe import Probe
-from repdyn.probe.design import class_names
 from repdyn.store.schema import PROBE_LOSS
 from repdyn.views.tables.frames import grid, measurements
 
@@ -69,34 +67,39 @@ class ClassCosines(NamedTuple):
     """
 
 
-def measure_convergence(
-    loaded: LoadedModel, options: Any, phrases: Mapping[str, Sequence[str]]
-) -> tuple[str, dict[str, ClassCosines]]:
-    """Run a model, or one stack of its blocks, over a text, and over generated sentences if there
-    are to be any.
+def convergence_of_text(
+    loaded: LoadedModel, probe: Probe, classes: Sequence[str]
+) -> dict[str, ClassCosines]:
+    """Run a model, or one stack of its blocks, over a text.
 
     Returns:
-        The hash of the text's probe; what was measured by subset of the text's tokens ("all" first,
-        "rare", ...), and by kind of sentence ("simple", ...).
+        What was measured by subset of the text's tokens: "all", "no_sink", and the classes.
     """
-    classes = class_names(options.classes)
-    text = text_probe(loaded, options, classes, phrases)
-    cosines = _by_class(loaded, text, ("all", "no_sink", *classes, *phrases))
-    if options.sentences:
-        is_long = options.long_sentences
-        longest = min(loaded.context, LONGEST) if is_long else loaded.context
-        try:
-            probe = sentence_probe(
-                loaded.tokenizer, options.sentences, sequence_length=longest, are_long=is_long
-            )
-        except ValueError as error:
-            raise ValueError(
-                f"{loaded.name} cannot read generated sentences: {error}; --sentences 0 leaves "
-                "them out"
-            ) from error
-        kinds = [kind for kind in KINDS if kind in probe.classes]
-        cosines |= _by_class(loaded, probe, kinds, by_length=is_long)
-    return text.hash, cosines
+    return _by_class(loaded, probe, ("all", "no_sink", *classes))
+
+
+def convergence_of_sentences(
+    loaded: LoadedModel, n: int, *, are_long: bool = False
+) -> dict[str, ClassCosines]:
+    """Run a model, or one stack of its blocks, over ``n`` generated sentences of each kind.
+
+    Returns:
+        What was measured by kind of sentence: "simple", "complex", and "random" of long ones.
+    """
+    try:
+        probe = sentence_probe(
+            loaded.tokenizer,
+            n,
+            sequence_length=min(loaded.context, LONGEST) if are_long else loaded.context,
+            are_long=are_long,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"{loaded.name} cannot read generated sentences: {error}; leave them out with "
+            "sentences=0"
+        ) from error
+    kinds = [kind for kind in KINDS if kind in probe.classes]
+    return _by_class(loaded, probe, kinds, by_length=are_long)
 
 
 def _by_class(
@@ -168,16 +171,14 @@ def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
         ) from undefined
 
 
-def skip_blocks(loaded: LoadedModel, options: Any) -> pd.DataFrame:
-    """Measure a model without each of its blocks, one at a time, on a part of the text.
+def skip_blocks(loaded: LoadedModel, probe: Probe) -> pd.DataFrame:
+    """Measure a model without each of its blocks, one at a time, on a probe.
 
     Returns:
         A row for the whole model (layer -1) and for each block: layer (its input, whose gradient it
         adds), final_alignment (mean cosine of each token's last state to its own in the whole
         model), loss, reason if it is NaN.
     """
-    few = SimpleNamespace(**{**vars(options), "max_vectors": min(options.max_vectors, MAX_SKIPPED)})
-    probe = text_probe(loaded, few, ())
     _, *blocks = layer_states(loaded, probe)
     rows = [(-1, 1.0, *_loss(loaded, probe))]
     for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):

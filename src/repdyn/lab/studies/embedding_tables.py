@@ -19,12 +19,12 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.activations import TableKind, find_lookups, ordinary_tokens
-from repdyn.kernels import UndefinedError
-from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
+from repdyn.kernels import Cloud, UndefinedError, full_precision
 from repdyn.kernels.cloud import product as product_of_rows
+from repdyn.kernels.cloud import row_chunks
 from repdyn.kernels.spectrum import spectrum_of
 from repdyn.kernels.vocabulary import unit_rows
-from repdyn.lab.studies.study import join_tables
+from repdyn.lab.studies.result import join_tables
 
 MAX_PAIRS = 1_000_000
 """Pairs of rows that are sampled; if a table has no more, all of them are measured."""

@@ -4,7 +4,7 @@ collection.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 
 from repdyn.activations import LoadedModel
 from repdyn.lab.studies import sentence_measurements as measured
+from repdyn.lab.studies.arguments import checked
 from repdyn.lab.studies.panels import (
     layer_axis,
     legend_below,
@@ -25,6 +26,7 @@ from repdyn.lab.studies.panels import (
     series_colour,
     zero_line,
 )
+from repdyn.lab.studies.result import StudyResult
 from repdyn.lab.studies.sentence_measurements import (
     FIRST,
     LAST,
@@ -34,8 +36,8 @@ from repdyn.lab.studies.sentence_measurements import (
     SentenceVectors,
     over_layers,
 )
-from repdyn.lab.studies.study import Folder, Study, read_groups, run_study, select, show, show_title
-from repdyn.utils.arguments import ModelOptions, Models, at_least
+from repdyn.lab.studies.study import Study, Subjects, read_groups, require_subjects, select
+from repdyn.utils.arguments import ModelOptions, at_least
 from repdyn.views.tables.style import DIVERGING
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00", MAXIMUM: "#009E73"}
@@ -48,37 +50,44 @@ _MOST_COLOURS = 4
 class SentenceStudy(Study):
     """Vectors of sentences at every layer."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        groups, changes = (
-            measured.BUILT_IN.get(name, Path(name)) for name in (options.groups, options.changes)
-        )
-        self.groups = measured.fill_slots(read_groups(groups, "group", "sentence"))
-        self.changes = read_groups(changes, "kind", "before", "after")
-        sources = [options.text, options.other] if options.other else [options.text]
-        self.collections = dict(
-            measured.read_collection(source, options.texts) for source in sources
-        )
+    def __init__(
+        self,
+        *,
+        groups: str,
+        changes: str,
+        collections: Sequence[str],
+        n_texts: int,
+        max_tokens: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.max_tokens = max_tokens
+        self.seed = seed
+        of_groups = measured.BUILT_IN.get(groups, Path(groups))
+        self.groups = measured.fill_slots(read_groups(of_groups, "group", "sentence"))
+        of_changes = measured.BUILT_IN.get(changes, Path(changes))
+        self.changes = read_groups(of_changes, "kind", "before", "after")
+        self.collections = dict(measured.read_collection(source, n_texts) for source in collections)
 
     def measure(self, loaded: LoadedModel) -> None:
-        show_title(loaded.name)
+        self.show_title(loaded.name)
         self._add_groups(loaded)
         self._add_nonsense(loaded)
         self._add_changes(loaded)
         self._add_collections(loaded)
-        self.write(loaded.folder_name)
+        self.complete(loaded.folder_name)
 
     def _add_groups(self, loaded: LoadedModel) -> None:
         sequences = self._encode(loaded, self.groups["sentence"])
         baseline = measured.shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
         vectors = measured.sentence_vectors(loaded, sequences, "paraphrases")
         table = measured.separation_table(
-            vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed
+            vectors, baseline, self.groups["group"].tolist(), seed=self.seed
         )
         self.tables["separation"] = table
         self.figures["separation"] = separation_figure(loaded.name, table)
-        show("paraphrases at the last layer, and without a model:")
-        show(
+        self.show("paraphrases at the last layer, and without a model:")
+        self.show(
             table.groupby("vector", sort=False).tail(1),
             "vector",
             "within",
@@ -88,7 +97,7 @@ class SentenceStudy(Study):
         )
 
     def _add_nonsense(self, loaded: LoadedModel) -> None:
-        nonsense = measured.nonsense(len(self.groups), self.options.seed)
+        nonsense = measured.nonsense(len(self.groups), self.seed)
         texts = pd.concat(
             [self.groups[["sentence"]].assign(kind=SENSE), nonsense], ignore_index=True
         )
@@ -100,17 +109,17 @@ class SentenceStudy(Study):
         # more groups than colours are drawn as one kind
         of_sense = groups if len(set(groups)) <= _MOST_COLOURS else [SENSE for _ in groups]
         labels = {"sentence": texts["sentence"].tolist(), "kind": [*of_sense, *nonsense["kind"]]}
-        show(
+        self.show(
             "nearest sentence is of the same side, sense or nonsense, and of the same kind of "
             "nonsense:"
         )
-        show(_of_last(table), "vector", "nonsense", "kinds")
+        self.show(_of_last(table), "vector", "nonsense", "kinds")
         self._add_plane(
             "plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels
         )
 
     def _add_changes(self, loaded: LoadedModel) -> None:
-        seed, changes, kinds = self.options.seed, self.changes, self.changes["kind"].tolist()
+        seed, changes, kinds = self.seed, self.changes, self.changes["kind"].tolist()
         sentences = pd.Index(changes[["before", "after"]].to_numpy().ravel("F")).unique()
         before, after = (
             sentences.get_indexer(changes[side].tolist()) for side in ("before", "after")
@@ -133,8 +142,8 @@ class SentenceStudy(Study):
             self.figures["kinds_of_change"] = kinds_figure(loaded.name, matrix)
         if len(table):
             self.figures["changes"] = change_figure(loaded.name, table)
-            show("cosine of two differences at the last layer:")
-            show(_of_last(table), "vector", "change", "n", "within", "across", "p", "length")
+            self.show("cosine of two differences at the last layer:")
+            self.show(_of_last(table), "vector", "change", "n", "within", "across", "p", "length")
 
     def _add_collections(self, loaded: LoadedModel) -> None:
         (name, *other), sizes = self.collections, [*map(len, self.collections.values())]
@@ -152,19 +161,19 @@ class SentenceStudy(Study):
         }
         last_cosines = {pooling: values[name]["cosine"] for pooling, values in at_last.items()}
         self.figures["collection"] = collection_figure(loaded.name, cosines, last_cosines, name)
-        show(f"cosine of two texts at the last layer ({name}):")
-        show(_of_last(cosines), "vector", "mean", "q05", "median", "q95", "min", "positive")
+        self.show(f"cosine of two texts at the last layer ({name}):")
+        self.show(_of_last(cosines), "vector", "mean", "q05", "median", "q95", "min", "positive")
         if other:
             title = f"{loaded.name}: two collections of texts"
             caption = self._add_plane(
                 "plane_of_collections", title, vectors, {"texts": labels.tolist()}
             )
             self.figures["two_collections"] = collections_figure(title, caption, at_last[MEAN])
-            show(
+            self.show(
                 "lengths, and pairs of texts, at the last layer (mean of the tokens) of "
                 f"{other[0]} as well:"
             )
-            show(
+            self.show(
                 select(_of_last(table), vector=MEAN),
                 "texts",
                 "quantity",
@@ -182,7 +191,7 @@ class SentenceStudy(Study):
         """
         last, means = _last_means(vectors)
         caption = f"mean of the tokens after layer {last}"
-        self.tables[name] = plane_table(torch.from_numpy(means), labels, self.options.seed)
+        self.tables[name] = plane_table(torch.from_numpy(means), labels, self.seed)
         self.figures[name] = plane_figure(title, caption, self.tables[name], [*labels][-1])
         return caption
 
@@ -190,7 +199,7 @@ class SentenceStudy(Study):
         return measured.sentence_vectors(loaded, self._encode(loaded, texts), title)
 
     def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
-        limit = min(self.options.max_tokens, loaded.context)
+        limit = min(self.max_tokens, loaded.context)
         return loaded.tokenizer([*sentences], truncation=True, max_length=limit)["input_ids"]
 
 
@@ -205,11 +214,11 @@ def _of_last(table: pd.DataFrame) -> pd.DataFrame:
     return select(table, layer=table["layer"].max())
 
 
+@checked
 def sentences(
-    models: Models,
+    models: Subjects,
     /,
     *,
-    output: Folder,
     loading: ModelOptions = ModelOptions(),
     groups: str = "paraphrases",
     changes: str = "grammar",
@@ -218,11 +227,10 @@ def sentences(
     texts: Annotated[int, at_least(3)] = 500,
     max_tokens: Annotated[int, at_least(2)] = 128,
     seed: Annotated[int, at_least(0)] = 0,
-) -> None:
+) -> StudyResult:
     """Study sentences: do vectors of paraphrases lie together, does one kind of change move them
     one way?
 
-    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
     The files of groups and changes are JSON, {"group": ["sentence", ...]} and {"kind": [["before",
     "after"], ...]}, or CSV with the columns group, sentence and kind, before, after.
 
@@ -244,7 +252,16 @@ def sentences(
       repdyn study sentences gpt2 --groups templates -o FOLDER
       repdyn study sentences gpt2 --text enwik8 --other tweets.txt -o FOLDER
     """
-    run_study(SentenceStudy, loading, locals())
+    require_subjects(models)
+    study = SentenceStudy(
+        groups=groups,
+        changes=changes,
+        collections=[text] if other is None else [text, other],
+        n_texts=texts,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+    return study.run(models, loading)
 
 
 def separation_figure(name: str, table: pd.DataFrame) -> Figure:

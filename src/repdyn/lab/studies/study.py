@@ -1,41 +1,55 @@
-"""Run a study: its options, one model after another, tables as CSV, figures in one style, and a
-summary.
-"""
+"""Run a study on one model after another: tables, figures in one style, and a summary."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import pandas as pd
-from cyclopts import Parameter
-from cyclopts.validators import Path as PathValidator
 from matplotlib.figure import Figure
 from rich.text import Text
 
 from repdyn.activations import LoadedModel, count_blocks, load_models
+from repdyn.lab.studies.result import StudyResult
 from repdyn.probe import Probe
 from repdyn.probe.corpus import load_corpus
 from repdyn.probe.design import DENSE
 from repdyn.store import find_store
 from repdyn.utils.arguments import ModelOptions
-from repdyn.utils.console import PrintableConsole
-from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
-from repdyn.views.charts.on_matplotlib import save
 from repdyn.views.tables.frames import by_stack
 from repdyn.views.tables.runs import select as select_runs
 from repdyn.views.tables.style import of_stack, styled
 
-Folder: TypeAlias = Annotated[
-    Path,
-    Parameter(
-        alias="-o", validator=PathValidator(file_okay=False), help="Folder for tables and figures."
-    ),
-]
+Subjects: TypeAlias = str | Path | LoadedModel | Sequence[str | Path] | Sequence[LoadedModel]
+"""Models to study: their names, as ``repdyn study`` takes them, or loaded ones; one or several."""
+
+
+class Follower(Protocol):
+    """Sees what a study finds while it runs, as the command does, which prints and writes it."""
+
+    def line(self, line: Text) -> None:
+        """Take a line, or a table, of the summary."""
+
+    def result(self, subfolder: str, result: StudyResult) -> None:
+        """Take what is complete, to be saved below a subfolder."""
+
+
+_FOLLOWER: ContextVar[Follower | None] = ContextVar("follower", default=None)
+
+
+@contextmanager
+def followed_by(follower: Follower) -> Iterator[None]:
+    """Have a follower see what the studies inside find."""
+    token = _FOLLOWER.set(follower)
+    try:
+        yield
+    finally:
+        _FOLLOWER.reset(token)
 
 
 class Study(ABC):
@@ -46,75 +60,122 @@ class Study(ABC):
     with_heads = False
     """Whether models are loaded with their language-modelling heads."""
     tables: dict[str, pd.DataFrame]
-    """To be written, by their path in the output folder, without a suffix."""
+    """Of the current part of the results, by their path in its folder, without a suffix."""
     figures: dict[str, Figure]
     """As the tables."""
 
-    def __init__(self, options: Any) -> None:
-        self.options = options
+    def __init__(self) -> None:
         self.tables = {}
         self.figures = {}
+        self._lines: list[str] = []
+        self._all_tables: dict[str, pd.DataFrame] = {}
+        self._all_figures: dict[str, Figure] = {}
 
     def measure_model(self, loaded: LoadedModel) -> None:
         """Measure one model, whose weights are released afterwards: each stack of its blocks by
         itself.
         """
-        for one in each_stack(loaded):
-            self.measure(one)
+        for stack in each_stack(loaded):
+            self.measure(stack)
 
     @abstractmethod
     def measure(self, loaded: LoadedModel) -> None:
         """Measure one stack of the blocks of a model; nothing is read of the layers of another."""
 
     def finish(self) -> None:  # noqa: B027 (most studies are finished with each model)
-        """Write what needs the results of all models."""
+        """Complete what needs the results of all models."""
 
     def add(self, name: str, table: pd.DataFrame, *columns: str) -> None:
-        """Add a table to the output, and print it, or some of its columns."""
+        """Add a table to the results, and it, or some of its columns, to the summary."""
         self.tables[name] = table
-        show(table, *columns)
+        self.show(table, *columns)
 
-    def stored_runs(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
-        """Yield title, hash of the probe and rows of each stack of each run of the option
-        ``store``.
+    def show(self, table: str | pd.DataFrame, *columns: str) -> None:
+        """Add a line as it is to the summary, or a table, or some of its columns, with four digits,
+        and nothing for what is missing.
         """
-        for (run, probe), of_run in select_runs(
-            find_store(self.options.store), self.options.run
-        ).items():
-            for stack, rows in by_stack(of_run).items():
-                yield of_stack(run, stack), probe, rows
+        if isinstance(table, pd.DataFrame):
+            chosen = table[[*columns]] if columns else table
+            table = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
+        self._say(Text(table))
 
-    def write(self, subfolder: str = "") -> None:
-        """Write the tables and figures so far below the output folder, print where they are, and
-        begin with none.
+    def show_title(self, name: str, details: str = "") -> None:
+        """Add a bold title to the summary, with details behind it."""
+        self._say(Text.assemble((name, "bold"), f"  {details}" if details else ""))
+
+    def _say(self, line: Text) -> None:
+        self._lines.append(line.plain)
+        if follower := _FOLLOWER.get():
+            follower.line(line)
+
+    def complete(self, subfolder: str = "") -> None:
+        """Close the current part of the results, which is saved in a subfolder, and begin the next
+        one.
         """
-        folder = self.options.output / subfolder
-        files = [folder / f"{name}.csv" for name in self.tables]
-        for file, table in zip(files, self.tables.values(), strict=True):
-            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
-        for name in self.figures:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        files += save(self.figures, folder)
-        show(f"tables and figures: {folder} ({len(files)} files)")
+        prefix = f"{subfolder}/" if subfolder else ""
+        if follower := _FOLLOWER.get():
+            # what is written need not be kept: figures of many models take memory
+            follower.result(subfolder, StudyResult(self.tables, self.figures, ""))
+        else:
+            self._all_tables |= {prefix + name: table for name, table in self.tables.items()}
+            self._all_figures |= {prefix + name: drawn for name, drawn in self.figures.items()}
         self.tables = {}
         self.figures = {}
 
+    @styled
+    def run(self, models: Subjects, loading: ModelOptions) -> StudyResult:
+        """Measure one model after another, and return what was found."""
+        for loaded in _loaded(models, loading, with_heads=self.with_heads):
+            self.measure_model(loaded)
+        self.finish()
+        return StudyResult(self._all_tables, self._all_figures, "\n".join(self._lines))
 
-@styled
-def run_study(study: type[Study], models: ModelOptions, options: Mapping[str, Any]) -> None:
-    """Run a study with the ``options`` of its command, ``output`` and ``models`` among them, on one
-    model at a time.
+
+def named(models: Subjects) -> list[str] | list[LoadedModel]:
+    """Return one or several models as a list.
+
+    Raises:
+        ValueError: names and loaded models together.
     """
-    if not options["models"] and not options.get("store"):
-        raise ValueError("expected a model or --store RUN, got neither; see --help")
-    if options.get("run") and not options.get("store"):
+    subjects = [models] if isinstance(models, str | Path | LoadedModel) else list(models)
+    loaded = [model for model in subjects if isinstance(model, LoadedModel)]
+    if loaded and len(loaded) < len(subjects):
         raise ValueError(
-            "expected --run with --store, got it alone; name the store that holds the run"
+            "expected names of models, or loaded models, got both; load all of them with "
+            "repdyn.load_model"
         )
-    begun = study(SimpleNamespace(**{**vars(models), **options}))
-    for loaded in load_models(begun.options, with_heads=begun.with_heads):
-        begun.measure_model(loaded)
-    begun.finish()
+    return loaded or [str(model) for model in subjects]
+
+
+def require_subjects(models: Subjects, store: object = None, run: object = None) -> None:
+    """Raise ValueError where there is neither a model nor a store to study, or a run of none."""
+    if not named(models) and not store:
+        raise ValueError("expected a model, or store=, got neither")
+    if run and not store:
+        raise ValueError(
+            "expected run= with store=, got it alone; name the store that holds the run"
+        )
+
+
+def _loaded(models: Subjects, loading: ModelOptions, *, with_heads: bool) -> Iterator[LoadedModel]:
+    """Yield models one at a time; the weights of those that are loaded here are released."""
+    names: list[str] = []
+    for model in named(models):
+        if isinstance(model, LoadedModel):
+            yield model
+        else:
+            names.append(model)
+    if names:
+        yield from load_models(names, with_heads=with_heads, **vars(loading))
+
+
+def stored_runs(
+    store: str | Path, runs: Sequence[str] | None
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield title, hash of the probe and rows of each stack of each run of a store, or of some."""
+    for (run, probe), of_run in select_runs(find_store(store), runs).items():
+        for stack, rows in by_stack(of_run).items():
+            yield of_stack(run, stack), probe, rows
 
 
 def each_stack(loaded: LoadedModel) -> list[LoadedModel]:
@@ -164,50 +225,25 @@ def read_groups(path: Path, *columns: str) -> pd.DataFrame:
 
 def text_probe(
     loaded: LoadedModel,
-    options: Any,
-    classes: Sequence[str],
+    text: str,
+    *,
+    sequence_length: int,
+    max_vectors: int,
+    classes: Sequence[str] = (),
     phrases: Mapping[str, Sequence[str]] | None = None,
 ) -> Probe:
     """Return a probe of a text for a model, with classes of words and of phrases."""
     settings = {
-        "sequence_length": min(options.sequence_length, loaded.context),
-        "max_vectors": options.max_vectors,
+        "sequence_length": min(sequence_length, loaded.context),
+        "max_vectors": max_vectors,
         "design": DENSE,  # studies average over tokens, and take intervals from whole sequences
         "classes": classes,
         "phrases": phrases,
     }
-    if options.text == "enwik8":
+    if text == "enwik8":
         return Probe.enwik8(loaded.tokenizer, **settings)
-    corpus = load_corpus(options.text)
+    corpus = load_corpus(text)
     return Probe.from_texts([corpus.text], loaded.tokenizer, name=corpus.name, **settings)
-
-
-def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:
-    """Concatenate tables, their keys as the first columns, of these names; empty if there is no
-    table.
-    """
-    return (
-        pd.concat(tables, names=[*names]).reset_index([*names]).reset_index(drop=True)
-        if tables
-        else pd.DataFrame()
-    )
-
-
-def show_title(name: str, details: str = "") -> None:
-    """Print a bold title, with details behind it."""
-    PrintableConsole().print(
-        Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True
-    )
-
-
-def show(table: str | pd.DataFrame, *columns: str) -> None:
-    """Print a line as it is, or a table, or some of its columns, with four digits, and nothing for
-    what is missing.
-    """
-    if isinstance(table, pd.DataFrame):
-        chosen = table[[*columns]] if columns else table
-        table = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
-    PrintableConsole().print(table, markup=False, highlight=False, soft_wrap=True)
 
 
 def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from repdyn.kernels import two_nn
 from repdyn.lab.studies import embedding_tables as measured
 from repdyn.lab.studies.embedding_tables import EmbeddingTable, components_for, explained_variance
 from repdyn.lab.studies.paths import principal
-from repdyn.lab.studies.study import join_tables
+from repdyn.lab.studies.result import join_tables
 from repdyn.probe.word_classes import is_function_word
 
 BEYOND = 0.2

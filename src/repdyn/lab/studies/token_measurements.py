@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,16 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from repdyn import activations
 from repdyn.activations import CheckpointError, LayerStates, LoadedModel
-from repdyn.kernels import UndefinedError, full_precision, topic_mean
-from repdyn.kernels.vocabulary import (
-    Vocabulary,
-    nearest_rows,
-    token_cosines,
-    token_distances,
-    token_ranks,
-)
+from repdyn.kernels import UndefinedError, Vocabulary, full_precision, topic_mean
+from repdyn.kernels.vocabulary import nearest_rows, token_cosines, token_distances, token_ranks
 from repdyn.lab.studies.bootstrap import Estimate, SequenceSums, bootstrap
-from repdyn.lab.studies.study import text_probe
+from repdyn.probe import Probe
 
 CLASSES = ("function", "content")
 GAP = "function minus content"
@@ -145,7 +139,7 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     sequences = [encode_sentence(loaded, sentence)]
     if activations.causal_stacks(loaded, sequences) != {None: True}:
         raise ValueError(
-            f"expected a decoder with --no-causal-mask, got {loaded.name}, whose positions see "
+            f"expected a decoder with no_causal_mask=, got {loaded.name}, whose positions see "
             "later ones already or cannot be tested; leave the option out"
         )
     config: dict = vars(loaded.model.config)
@@ -158,7 +152,7 @@ def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
         if is_causal is not False:
             raise ValueError(
                 "expected a decoder whose causal mask transformers can take off, but "
-                f"{loaded.name} keeps it; leave --no-causal-mask out"
+                f"{loaded.name} keeps it; leave no_causal_mask= out"
             )
         yield
     finally:
@@ -295,18 +289,19 @@ def to_own(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     return measure(x, ids, vocabulary)
 
 
-def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.DataFrame]]:
-    """Compare the words of a text with the vocabulary, and measure how they move and what attention
-    they receive.
+def measure_text(
+    loaded: LoadedModel, probe: Probe, *, by_distance: bool = False
+) -> dict[str, pd.DataFrame]:
+    """Compare the words of a probe with the vocabulary, and measure how they move and what
+    attention they receive.
 
     Tables are those of :func:`class_tables`, by state, attention of :func:`received_attention`,
-    steps of :func:`common_direction`, and density; with them comes the name of the text.
+    steps of :func:`common_direction`, and density. The probe has :data:`CLASSES`.
     """
-    probe = text_probe(loaded, options, CLASSES)
     states = activations.layer_states(
         loaded, probe, subsets=("no_sink", *CLASSES), captures=CAPTURES
     )
-    measure: Measure = "distance" if options.distance else "cosine"
+    measure: Measure = "distance" if by_distance else "cosine"
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows = states.rows_of(tokens)
     ids = probe.tokens[tokens]
@@ -321,7 +316,7 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     steps = []
     attention = []
     with comparable(loaded, states.embeddings) as table:
-        vocabulary = Vocabulary(table, by_distance=options.distance)
+        vocabulary = Vocabulary(table, by_distance=by_distance)
         for layer in tqdm(states, total=len(states.layers), desc=loaded.name, leave=False):
             for state, vectors in states_of(layer):
                 given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
@@ -350,7 +345,7 @@ def measure_text(loaded: LoadedModel, options: Any) -> tuple[str, dict[str, pd.D
     tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
     is_function = probe.classes["function"][torch.from_numpy(tokens)]
     tables["density"] = density(Vocabulary(table), ids, is_function)
-    return probe.name, tables
+    return tables
 
 
 def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:

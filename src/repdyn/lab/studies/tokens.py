@@ -13,6 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from repdyn.activations import LoadedModel
 from repdyn.lab.studies import token_measurements as measured
+from repdyn.lab.studies.arguments import checked
 from repdyn.lab.studies.panels import (
     draw_heads,
     heads_size,
@@ -21,7 +22,8 @@ from repdyn.lab.studies.panels import (
     panels,
     zero_line,
 )
-from repdyn.lab.studies.study import Folder, Study, run_study, select, show, show_title
+from repdyn.lab.studies.result import StudyResult
+from repdyn.lab.studies.study import Study, Subjects, require_subjects, select, text_probe
 from repdyn.lab.studies.token_measurements import (
     ANY,
     CLASSES,
@@ -31,7 +33,7 @@ from repdyn.lab.studies.token_measurements import (
     Quantity,
     measure_of,
 )
-from repdyn.utils.arguments import Count, ModelOptions, Models, at_least
+from repdyn.utils.arguments import Count, ModelOptions, at_least
 from repdyn.views.tables.style import SUBSET_COLOURS
 
 _COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3], GAP: "0.35"}
@@ -44,39 +46,64 @@ _DASHES = ("-", "--", ":")
 class TokenStudy(Study):
     """The tokens of a sentence, and the words of a text, against the vocabulary."""
 
+    def __init__(
+        self,
+        *,
+        sentence: str,
+        nearest: int,
+        positions: bool,
+        distance: bool,
+        no_causal_mask: bool,
+        text: str | None,
+        sequence_length: int,
+        max_vectors: int,
+    ) -> None:
+        super().__init__()
+        self.sentence = sentence
+        self.nearest = nearest
+        self.positions = positions
+        self.distance = distance
+        self.no_causal_mask = no_causal_mask
+        self.text = text
+        self.sequence_length = sequence_length
+        self.max_vectors = max_vectors
+
     def measure(self, loaded: LoadedModel) -> None:
         self._measure(loaded)
-        if self.options.no_causal_mask:
-            with measured.without_causal_mask(loaded, self.options.sentence):
+        if self.no_causal_mask:
+            with measured.without_causal_mask(loaded, self.sentence):
                 self._measure(replace(loaded, name=f"{loaded.name}-no-causal-mask"))
 
     def _measure(self, loaded: LoadedModel) -> None:
         self._add_sentence(loaded)
-        if self.options.text:
+        if self.text:
             self._add_text(loaded)
-        self.write(loaded.folder_name)
+        self.complete(loaded.folder_name)
 
     def _add_sentence(self, loaded: LoadedModel) -> None:
-        name, sentence, positions = loaded.name, self.options.sentence, self.options.positions
+        name = loaded.name
+        sentence = self.sentence
+        positions = self.positions
         states = measured.capture_sentence(loaded, sentence)
-        settings = {"k": self.options.nearest, "by_distance": self.options.distance}
+        settings = {"k": self.nearest, "by_distance": self.distance}
         comparison = measured.compare_sentence(loaded, states, with_positions=positions, **settings)
-        table, caption = comparison.table, "Compared with the input embeddings."
+        table = comparison.table
+        caption = "Compared with the input embeddings."
         self.tables.update(tokens=table, nearest=comparison.nearest)
         if positions:
             caption = (
                 "Compared with the input embeddings, the token's position embedding added to every "
                 "row."
             )
-            show_title(f"{name}: what the embeddings of positions change, mean over tokens")
+            self.show_title(f"{name}: what the embeddings of positions change, mean over tokens")
             self.add(
                 "positions",
                 position_effect(comparison, measured.compare_sentence(loaded, states, **settings)),
             )
-        show_title(f"{name}: rank of each token's own embedding among the input embeddings")
-        show(_ranks(table))
+        self.show_title(f"{name}: rank of each token's own embedding among the input embeddings")
+        self.show(_ranks(table))
         if states.reasons:
-            show(
+            self.show(
                 f"no state after attention at {len(states.reasons)} layers, as at "
                 f"{states.reasons[0]}"
             )
@@ -84,16 +111,25 @@ class TokenStudy(Study):
             self.figures[quantity] = trajectory_figure(name, table, sentence, quantity, caption)
 
     def _add_text(self, loaded: LoadedModel) -> None:
-        name, (text, tables) = loaded.name, measured.measure_text(loaded, self.options)
+        name = loaded.name
+        probe = text_probe(
+            loaded,
+            cast(str, self.text),
+            sequence_length=self.sequence_length,
+            max_vectors=self.max_vectors,
+            classes=CLASSES,
+        )
+        text = probe.name
+        tables = measured.measure_text(loaded, probe, by_distance=self.distance)
         self.tables.update(tables)
         measure = measure_of(tables["classes"])
-        show_title(f"{name}: words of {text}")
-        show(tables["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
-        show(
+        self.show_title(f"{name}: words of {text}")
+        self.show(tables["classes"], "layer", "state", "class", "tokens", measure, "rank", "kept")
+        self.show(
             "largest change of each class from one layer to the next, and the part that is taken "
             "back later:"
         )
-        show(tables["jumps"])
+        self.show(tables["jumps"])
         self.figures["classes"] = class_figure(name, tables["classes"], text)
         self.figures["changes"] = change_figure(name, tables["changes"], text, measure)
         self.figures["points"] = points_figure(
@@ -105,11 +141,11 @@ class TokenStudy(Study):
             self.figures["attention"] = attention_figure(name, tables["attention"], text)
 
 
+@checked
 def tokens(
-    models: Models,
+    models: Subjects,
     /,
     *,
-    output: Folder,
     loading: ModelOptions = ModelOptions(),
     sentence: str = "The £1 coin lies on the table.",
     nearest: Count = 10,
@@ -119,10 +155,8 @@ def tokens(
     text: str | None = None,
     sequence_length: Annotated[int, at_least(3)] = 128,
     max_vectors: Annotated[int, at_least(3)] = 2048,
-) -> None:
+) -> StudyResult:
     """Study tokens: those of a sentence against the vocabulary, layer by layer, by cosine and rank.
-
-    Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 
     Args:
         sentence: Its tokens are followed.
@@ -143,7 +177,18 @@ def tokens(
       repdyn study tokens gpt2 --no-causal-mask -o FOLDER
       repdyn study tokens roberta-base --text builtin -o FOLDER
     """
-    run_study(TokenStudy, loading, locals())
+    require_subjects(models)
+    study = TokenStudy(
+        sentence=sentence,
+        nearest=nearest,
+        positions=positions,
+        distance=distance,
+        no_causal_mask=no_causal_mask,
+        text=text,
+        sequence_length=sequence_length,
+        max_vectors=max_vectors,
+    )
+    return study.run(models, loading)
 
 
 def position_effect(

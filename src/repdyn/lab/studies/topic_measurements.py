@@ -144,7 +144,7 @@ class TextTopics:
             raise ValueError(
                 f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
                 f"{why}; take "
-                'tokens_of_words="last" (--tokens-of-words last), or longer documents'
+                'tokens_of_words="last", or longer documents'
             )
         is_special = np.isin(ids, special)
         pad_id = cast(int, tokenizer.pad_token_id or 0)
@@ -321,7 +321,7 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
     The s-th result holds, for each sequence, the topics of the one s places before it.
     """
     if len(topics) < 2:
-        raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise --sequences")
+        raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise sequences=")
     return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
 
 
@@ -432,7 +432,7 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
             )
     if not records:
         raise ValueError(
-            f"expected a training with one of {', '.join(GAPS)}, got none; name them with --metrics"
+            f"expected a training with one of {', '.join(GAPS)}, got none; name them with metrics="
         )
     table = pd.DataFrame(records).reindex(columns=["metric", "layer", "final", "margin", *SHARES])
     table = table.astype(dict.fromkeys(SHARES, "Int64")).sort_values(

@@ -3,7 +3,7 @@ follow them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from repdyn.activations import LoadedModel, file_name
 from repdyn.lab.studies import topic_measurements as measured
+from repdyn.lab.studies.arguments import checked
 from repdyn.lab.studies.panels import (
     draw_heads,
     heads_size,
@@ -24,11 +25,19 @@ from repdyn.lab.studies.panels import (
     series_colour,
     zero_line,
 )
-from repdyn.lab.studies.study import Folder, Study, join_tables, run_study, select, show, show_title
+from repdyn.lab.studies.result import StudyResult, join_tables
+from repdyn.lab.studies.study import (
+    Study,
+    Subjects,
+    named,
+    require_subjects,
+    select,
+    stored_runs,
+)
 from repdyn.lab.studies.topic_measurements import N_TOPICS, TABLE, TokensOfWords, TopicMeasurements
 from repdyn.probe import Probe
 from repdyn.probe.corpus import DEFAULT_TEXT, load_corpus
-from repdyn.utils.arguments import ModelOptions, Models, Place, at_least
+from repdyn.utils.arguments import ModelOptions, Place, at_least
 from repdyn.views.tables.style import SEQUENTIAL
 
 _N_WORDS, _FEWEST_WORDS = 8, 100
@@ -40,58 +49,70 @@ _UNIT = "times even attention"
 class TopicStudy(Study):
     """Study of whether embeddings and attention follow the topics of a text."""
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self.found: dict[str, TopicMeasurements] = {}
-        self.known = Probe.load(options.probe) if options.probe else None
-        if options.models and self.known is None:
-            self._find_topics()
+    def __init__(
+        self,
+        *,
+        seed: int,
+        sequences: int,
+        sequence_length: int,
+        tokens_of_words: TokensOfWords,
+        probe: Path | None,
+        store: Place | None,
+        run: Sequence[str] | None,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.sequences = sequences
+        self.sequence_length = sequence_length
+        self.tokens_of_words: TokensOfWords = tokens_of_words
+        self.store = store
+        self.stored = run
+        self.measurements: dict[str, TopicMeasurements] = {}
+        self.probe = Probe.load(probe) if probe else None
 
-    def _find_topics(self) -> None:
-        options = self.options
-        corpus = load_corpus(options.text)
+    def find_topics(self, text: str, n_topics: int, n_documents: int) -> None:
+        """Find the topics of a text, whose words the models are measured on."""
+        corpus = load_corpus(text)
         parts = re.split(r"\n\s*\n", corpus.text)
         documents = [part for part in parts if len(part.split()) >= _FEWEST_WORDS]
-        if len(documents) > options.documents:
-            drawn = np.random.RandomState(options.seed).choice(
-                len(documents), options.documents, replace=False
+        if len(documents) > n_documents:
+            drawn = np.random.RandomState(self.seed).choice(
+                len(documents), n_documents, replace=False
             )
             documents = [documents[number] for number in sorted(drawn)]
-        self.text, self.topics = (
-            corpus.name,
-            measured.find_topics(documents, options.topics, seed=options.seed),
-        )
+        self.text = corpus.name
+        self.topics = measured.find_topics(documents, n_topics, seed=self.seed)
         self.tables["topics"] = self.topics.table()
-        show_title(
+        self.show_title(
             self.text, f"{len(documents):,} documents, {len(self.topics.words):,} words with topics"
         )
-        show(self.topics.table(_N_WORDS))
+        self.show(self.topics.table(_N_WORDS))
 
     def measure(self, loaded: LoadedModel) -> None:
-        options = self.options
-        probe = self.known or self.topics.probe(
+        probe = self.probe or self.topics.probe(
             loaded.tokenizer,
-            sequence_length=min(options.sequence_length, loaded.context),
-            n_sequences=options.sequences,
-            tokens_of_words=options.tokens_of_words,
-            seed=options.seed,
+            sequence_length=min(self.sequence_length, loaded.context),
+            n_sequences=self.sequences,
+            tokens_of_words=self.tokens_of_words,
+            seed=self.seed,
             name=self.text,
         )
-        measurements = measured.measure_topics(loaded, probe, title=loaded.name, seed=options.seed)
-        show_gaps(loaded.name, measurements)
-        self.found[loaded.name] = measurements
+        measurements = measured.measure_topics(loaded, probe, title=loaded.name, seed=self.seed)
+        self._show_gaps(loaded.name, measurements)
+        self.measurements[loaded.name] = measurements
 
     def finish(self) -> None:
-        if self.found:
+        if self.measurements:
             for kind in ("embeddings", "attention"):
-                parts = [
+                of_models = [
                     getattr(measurements, kind).assign(model=name)
-                    for name, measurements in self.found.items()
+                    for name, measurements in self.measurements.items()
                 ]
-                self.tables[kind] = pd.concat(parts).dropna(subset="gap").drop(columns="reason")
-            self.figures["depth"] = depth_figure(self.found)
+                table = pd.concat(of_models)
+                self.tables[kind] = table.dropna(subset="gap").drop(columns="reason")
+            self.figures["depth"] = depth_figure(self.measurements)
         blocks = {}
-        for name, measurements in self.found.items():
+        for name, measurements in self.measurements.items():
             if measurements.words is not None:
                 blocks[name] = measured.block_table(measurements.words)
                 self.figures[f"{file_name(name)}_blocks"] = blocks_figure(
@@ -101,23 +122,46 @@ class TopicStudy(Study):
                 self.figures[f"{file_name(name)}_heads"] = heads_figure(name, measurements)
         if blocks:
             self.tables["blocks"] = join_tables(blocks, "model")
-        if self.options.store:
+        if self.store:
             onsets = {}
-            for title, _, rows in self.stored_runs():
+            for title, _, rows in stored_runs(self.store, self.stored):
                 onsets[title] = measured.onset_table(rows)
-                show_title(
+                self.show_title(
                     title, "step from which on a gap keeps a tenth, and half, of its final value"
                 )
-                show(onsets[title])
+                self.show(onsets[title])
             self.tables["onsets"] = join_tables(onsets, "run")
-        self.write()
+        self.complete()
+
+    def _show_gaps(self, name: str, measurements: TopicMeasurements) -> None:
+        """Print the gaps of a model layer by layer, those of the attention as means over heads."""
+        self.show_title(
+            name,
+            f"{len(measurements.ids):,} tokens with topics, "
+            f"{len(measurements.ids.unique()):,} different",
+        )
+        self.show("cosine and inner product of two words of the same topic, of different topics:")
+        self.show(
+            measurements.embeddings, "layer", "product", "same", "different", "gap", "control"
+        )
+        attention = select(measurements.attention, head=None).copy()
+        shown = ["same", "different", "gap", "control", "difference", "standard_error"]
+        attention[shown] *= measurements.length
+        self.show(f"attention, times even attention (a weight of 1 / {measurements.length}):")
+        self.show(attention, "layer", *shown, "evenness")
+        for reason in (
+            pd.concat([measurements.embeddings["reason"], measurements.attention["reason"]])
+            .dropna()
+            .unique()
+        ):
+            self.show(f"no value where {reason}")
 
 
+@checked
 def topics(
-    models: Models = (),
+    models: Subjects = (),
     /,
     *,
-    output: Folder,
     loading: ModelOptions = ModelOptions(),
     text: str = DEFAULT_TEXT,
     topics: Annotated[int, at_least(2)] = N_TOPICS,
@@ -129,11 +173,11 @@ def topics(
     probe: Path | None = None,
     store: Place | None = None,
     run: list[str] | None = None,
-) -> None:
+) -> StudyResult:
     """Study topics: do words of one topic lie closer together, and attend more to each other, than
     others?
 
-    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a
+    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[lab]'. Every gap has a
     control: the same tokens under the topics of another document.
 
     Args:
@@ -156,29 +200,19 @@ def topics(
       repdyn study topics stories260K-hf --tokens-of-words last -o FOLDER
       repdyn study topics --store RUN/repdyn -o FOLDER
     """
-    run_study(TopicStudy, loading, locals())
-
-
-def show_gaps(name: str, measurements: TopicMeasurements) -> None:
-    """Print the gaps of a model layer by layer, those of the attention as means over heads."""
-    show_title(
-        name,
-        f"{len(measurements.ids):,} tokens with topics, "
-        f"{len(measurements.ids.unique()):,} different",
+    require_subjects(models, store, run)
+    study = TopicStudy(
+        seed=seed,
+        sequences=sequences,
+        sequence_length=sequence_length,
+        tokens_of_words=tokens_of_words,
+        probe=probe,
+        store=store,
+        run=run,
     )
-    show("cosine and inner product of two words of the same topic, of different topics:")
-    show(measurements.embeddings, "layer", "product", "same", "different", "gap", "control")
-    attention = select(measurements.attention, head=None).copy()
-    shown = ["same", "different", "gap", "control", "difference", "standard_error"]
-    attention[shown] *= measurements.length
-    show(f"attention, times even attention (a weight of 1 / {measurements.length}):")
-    show(attention, "layer", *shown, "evenness")
-    for reason in (
-        pd.concat([measurements.embeddings["reason"], measurements.attention["reason"]])
-        .dropna()
-        .unique()
-    ):
-        show(f"no value where {reason}")
+    if named(models) and probe is None:
+        study.find_topics(text, topics, documents)
+    return study.run(models, loading)
 
 
 def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:

@@ -12,6 +12,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     names: list[set[str]] = []
     monkeypatch.setattr(
-        "repdyn.lab.studies.study.save", lambda figures, folder: names.append(set(figures)) or []
+        "repdyn.lab.studies.result.save", lambda figures, folder: names.append(set(figures)) or []
     )
     return names

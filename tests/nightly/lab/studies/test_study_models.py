@@ -9,7 +9,7 @@ import time
 
 import pytest
 from test_studies import _own_cache as _own_cache  # a fixture of every test
-from test_studies import names, options
+from test_studies import names
 
 from repdyn.activations import load_models
 from repdyn.checkpoints.errors import CheckpointError
@@ -21,7 +21,7 @@ def test_a_repository_at_revisions(save_model, hub):
     hub.publish("lab/small", "main", save_model("end", seed=3))
     seen = {
         subject.name: next(subject.model.parameters()).sum().item()
-        for subject in load_models(options("lab/small@step1", "lab/small", revisions=("step2",)))
+        for subject in load_models(["lab/small@step1", "lab/small"], revisions=("step2",))
     }
     assert list(seen) == ["lab/small@step1", "lab/small@step2"]
     assert len(set(seen.values())) == 2
