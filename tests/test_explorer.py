@@ -153,9 +153,11 @@ def served(monkeypatch):
     monkeypatch.setattr("repdyn.lab.explorer.app.load_checkpoints", lambda *_: [])
     monkeypatch.setattr("repdyn.lab.explorer.session.Session", lambda _, **how: how)
     monkeypatch.setattr("repdyn.lab.explorer.app.build", lambda session, *_: session)
-    monkeypatch.setattr(
-        "repdyn.lab.explorer.app.serve", lambda session, **how: calls.append((session, how))
-    )
+
+    def serve(session, **how):
+        calls.append((session, how))
+
+    monkeypatch.setattr("repdyn.lab.explorer.app.serve", serve)
     return calls
 
 
