@@ -240,8 +240,8 @@ def clouds() -> Table:
     """Return the subset without repeats that each probe is measured on, and its vectors."""
     rng = np.random.default_rng(2)
     table: Table = {}
-    for n_tokens in (60, 6000):
-        words = np.minimum(rng.zipf(1.2, (512, 40)), n_tokens - 1)
+    for n_tokens in (60, 60_000):
+        words = np.minimum(rng.zipf(1.15, (512, 60)), n_tokens - 1)
         probe = Probe.from_tokens(words)
         table[f"{n_tokens} tokens"] = {"value": probe.without_repeats}
         for subset in DISTINCT:
