@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ import gguf
 import huggingface_hub
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hub_fixtures import SIZES, save_again
@@ -34,7 +36,7 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepS
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.run import Downloads
+from repdyn.checkpoints.run import Downloads, check_comparable
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.sweep import prepare
 from repdyn.checkpoints.targets import Target, Task, partition_tasks, select_targets
@@ -572,6 +574,43 @@ def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_mean
     keys = [call.args[1] for call in looked_up.call_args_list]
     assert len(keys) == len(set(keys)) == 6 + 3
     assert identified.call_count == 2
+
+
+def test_a_sweep_of_measured_checkpoints_begins_with_two_readings_of_each_file(
+    tmp_path, probe, monkeypatch
+):
+    """Its rows were read two to four times; now its bytes once, and three columns of it."""
+    store = open_store(tmp_path)
+    everything = settings("all", loss=None)
+    tasks = [Task(Target("mine", step, f"step{step}", path=tmp_path), probe) for step in range(154)]
+    paths = [store.write(task.key(everything), [row()]) for task in tasks]
+    opened = Counter()
+    whole = Counter()
+    columns = set()
+    read_bytes = Path.read_bytes
+    parquet_file = pq.ParquetFile
+    read = parquet_file.read
+
+    def as_bytes(path):
+        whole[path] += 1
+        return read_bytes(path)
+
+    def as_parquet(source, **how):
+        opened[source] += isinstance(source, Path)
+        return parquet_file(source, **how)
+
+    def of_columns(file, chosen=None, **how):
+        columns.add(tuple(chosen or ["all"]))
+        return read(file, chosen, **how)
+
+    monkeypatch.setattr(Path, "read_bytes", as_bytes)
+    monkeypatch.setattr("repdyn.store.files.pq.ParquetFile", as_parquet)
+    monkeypatch.setattr(parquet_file, "read", of_columns)
+    check_comparable(tasks, store, everything)
+    assert partition_tasks(tasks, store, everything).done == tasks
+    assert {path: whole[path] for path in paths} == dict.fromkeys(paths, 1)
+    assert +opened == dict.fromkeys(paths, 1)
+    assert columns == {("layer", "layers", "dtype", "checkpoint")}
 
 
 def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(
