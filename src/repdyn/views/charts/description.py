@@ -185,15 +185,16 @@ def value_axis(
     """
     label = metric_unit(metric) if label is None else label
     values = np.where(np.isfinite(values), values, np.nan)
-    known = values[~np.isnan(values)]
-    if not len(known):
+    finite = values[~np.isnan(values)]
+    if not len(finite):
         return Axis(label=label, limits=(0.0, 1.0), padding=(0.0, 0.0), is_empty=True)
-    drawn = known if ends is None else np.concatenate([known, ends[np.isfinite(ends)]])
-    low, high = float(drawn.min()), float(drawn.max())
+    drawn = finite if ends is None else np.concatenate([finite, ends[np.isfinite(ends)]])
+    low = float(drawn.min())
+    high = float(drawn.max())
     scale = scale or metric_info(metric).scale
-    log_from = log_start(metric, known, scale)
+    log_from = log_start(metric, finite, scale)
     if log_from is not None:
-        has_zero = bool((known < log_from).any())
+        has_zero = bool((finite < log_from).any())
         limits = 0.0 if has_zero else max(low, ZERO_SHARE * log_from), high
         ticks = _powers(
             log_from,
@@ -228,11 +229,13 @@ def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> floa
     >>> log_start("norm", np.array([0.3, 500.0])), log_start("anisotropy", np.array([1e-6, 1.0]))
     (0.1, None)
     """
-    info, positive = metric_info(metric), values[values > 0]
+    info = metric_info(metric)
+    positive = np.extract(values > 0, values)
     scale = scale or info.scale
     if not len(positive) or scale not in ("log", "log_if_wide"):
         return None
-    low, high = float(positive.min()), float(positive.max())
+    low = float(positive.min())
+    high = float(positive.max())
     lowest = max(10.0 ** math.floor(math.log10(low)), info.log_from)
     is_wide = high >= 10 * lowest if scale == "log" else high > WIDE_RATIO * low
     return lowest if is_wide else None
@@ -251,12 +254,13 @@ def depth_axis(drawn: Sequence[MetricSeries]) -> Axis:
     """Return the axis from the first layer with a value to the last; one without any at layer 0
     says so.
     """
-    known = [one.places[~np.isnan(one.values).all(axis=1)] for one in drawn]
-    places = np.concatenate(known if any(map(len, known)) else [one.places for one in drawn])
+    with_values = [series.places[~np.isnan(series.values).all(axis=1)] for series in drawn]
+    has_values = any(map(len, with_values))
+    places = np.concatenate(with_values if has_values else [series.places for series in drawn])
     label = "layer (0 = embedding output)"
-    if len({one.metric for one in drawn}) == 1:
-        label = layer_label(drawn[0].metric, max(one.layers[-1] for one in drawn))
-    if min(places) >= 1 and any(0 in one.layers for one in drawn):
+    if len({series.metric for series in drawn}) == 1:
+        label = layer_label(drawn[0].metric, max(series.layers[-1] for series in drawn))
+    if min(places) >= 1 and any(0 in series.layers for series in drawn):
         label = "layer (no value at 0, the embedding output)"
     limits = float(min(places)), float(max(places))
     return Axis(label=label, limits=limits, padding=(0.04, 0.04), is_integer=True)
@@ -275,15 +279,17 @@ def training_axis(
     if is_linear:
         return Axis(label=unit, is_training=True)
     positive = sorted({float(count) for count in counts if count > 0}) or [1.0]
-    log_from, has_zero = 10.0 ** math.floor(math.log10(positive[0])), min(counts) == 0
+    log_from = 10.0 ** math.floor(math.log10(positive[0]))
+    has_zero = min(counts) == 0
     name = short_count if in_tokens else "{:,.0f}".format
     ticks = _powers(log_from, positive[-1], name, has_zero, limit=99)
     if sum(tick >= positive[0] for tick in ticks) < 2:  # so close together are the steps
         ticks = ({0.0: "0"} if has_zero else {}) | {
             count: name(count) for count in (positive[0], positive[-1])
         }
+    scale = "logarithmic; 0 before training" if has_zero else "logarithmic"
     return Axis(
-        label=f"{unit} (logarithmic{'; 0 before training' * has_zero})",
+        label=f"{unit} ({scale})",
         limits=(float(min(counts)), float(max(counts))),
         log_from=log_from,
         ticks=ticks,
@@ -296,14 +302,15 @@ def training_axes(steps: Sequence[int], tokens: Sequence[float]) -> dict[str, Ax
     they are known.
     """
     counts: Mapping[str, Sequence[float]] = {"steps": steps, "tokens": tokens}
-    return {
-        f"{name}-{scale}": training_axis(
-            found, in_tokens=name == "tokens", is_linear=scale == "linear"
-        )
-        for name, found in counts.items()
-        for scale in ("log", "linear")
-        if found
-    }
+    axes: dict[str, Axis] = {}
+    for unit, of_unit in counts.items():
+        if not of_unit:
+            continue
+        for scale in ("log", "linear"):
+            axes[f"{unit}-{scale}"] = training_axis(
+                of_unit, in_tokens=unit == "tokens", is_linear=scale == "linear"
+            )
+    return axes
 
 
 def placed(values: np.ndarray, floor: float | None) -> np.ndarray:
@@ -321,17 +328,14 @@ def _powers(
     """Return ticks at powers of ten, where there are fewer than three at their 2 and 5 multiples
     too, and at 0.
     """
-    first, last = round(math.log10(lowest)), math.floor(math.log10(max(highest, lowest)) + 1e-9)
-    powers = [
-        10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / limit))
-    ]
+    top = max(highest, lowest)
+    first = round(math.log10(lowest))
+    last = math.floor(math.log10(top) + 1e-9)
+    every = math.ceil((last - first + 1) / limit)
+    powers = [10.0**power for power in range(first, last + 1, every)]
     if last - first < 2:
-        powers = [
-            tick
-            for power in powers
-            for tick in (power, 2 * power, 5 * power)
-            if tick <= max(highest, lowest)
-        ]
+        between = (multiple * power for power in powers for multiple in (1, 2, 5))
+        powers = [tick for tick in between if tick <= top]
     return ({0.0: "0"} if has_zero else {}) | {power: name(power) for power in powers}
 
 
@@ -357,24 +361,16 @@ def profile_lines(series: MetricSeries, colours: Mapping[int, str], **look: Any)
     lines = []
     for step in (step for step in colours if step in series.steps):
         y, _ = series.at(step)
-        label, description = f"{step:,}", f"layer %{{x}}, step {step:,}"
-        named = {
-            "label": label,
-            "description": description,
+        usual = {
+            "x": series.places,
+            "y": y,
+            "band": series.band_at(step),
+            "colour": colours[step],
+            "label": f"{step:,}",
+            "description": f"layer %{{x}}, step {step:,}",
             "marker_size": marker_size(series.layers),
         }
-        lines.append(
-            Line(
-                **{
-                    "x": series.places,
-                    "y": y,
-                    "band": series.band_at(step),
-                    "colour": colours[step],
-                    **named,
-                    **look,
-                }
-            )
-        )
+        lines.append(Line(**{**usual, **look}))
     return lines
 
 
@@ -439,15 +435,11 @@ def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
         messages.setdefault(alert.step, []).append(alert.message)
     marks = []
     for step, texts in messages.items():
-        y, left = values.get(step, math.nan), len(texts) - _MAX_MESSAGES
-        more = [f"and {left} more"] if left > 0 else []
-        marks.append(
-            Mark(
-                x=step,
-                y=y if math.isfinite(y) else None,
-                text="\n".join([*texts[:_MAX_MESSAGES], *more]),
-            )
-        )
+        y = values.get(step, math.nan)
+        shown = texts[:_MAX_MESSAGES]
+        if len(texts) > _MAX_MESSAGES:
+            shown.append(f"and {len(texts) - _MAX_MESSAGES} more")
+        marks.append(Mark(x=step, y=y if math.isfinite(y) else None, text="\n".join(shown)))
     return marks
 
 
@@ -490,14 +482,11 @@ def shared_axis(
 ) -> Axis:
     """Return the axis of a metric: one for all tokens and for those without sinks."""
     drawn = _on_one_scale(series, others)
-    values = np.concatenate([one.values.ravel() for one in drawn])
-    return value_axis(
-        series.metric,
-        values,
-        np.concatenate([ends.ravel() for one in drawn for ends in (one.lows, one.highs)])
-        if has_bands
-        else None,
-    )
+    values = np.concatenate([shown.values.ravel() for shown in drawn])
+    if not has_bands:
+        return value_axis(series.metric, values)
+    ends = [end.ravel() for shown in drawn for end in (shown.lows, shown.highs)]
+    return value_axis(series.metric, values, np.concatenate(ends))
 
 
 def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
@@ -505,18 +494,22 @@ def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:
     some are far above the others: it ends at the largest value of the other layers where one layer
     is :data:`FAR_ABOVE` times as high, and is logarithmic where the largest value is as far above
     nine in ten of all."""
-    metric, values = drawn[0].metric, np.concatenate([one.values.ravel() for one in drawn])
+    metric = drawn[0].metric
+    values = np.concatenate([series.values.ravel() for series in drawn])
     values = np.where(np.isfinite(values), values, np.nan)
-    scale, known = value_axis(metric, values), values[~np.isnan(values)]
-    if scale.log_from is not None or scale.is_empty or scale.limits is None or known.min() < 0:
+    finite = values[~np.isnan(values)]
+    scale = value_axis(metric, values)
+    if scale.log_from is not None or scale.is_empty or scale.limits is None or finite.min() < 0:
         return scale
-    layers = np.concatenate([np.repeat(one.layers, len(one.steps)) for one in drawn])
-    highest = [np.nanmax(values[layers == layer], initial=0.0) for layer in np.unique(layers)]
+    layers = np.concatenate([np.repeat(series.layers, len(series.steps)) for series in drawn])
+    highest = [
+        np.nanmax(np.extract(layers == layer, values), initial=0.0) for layer in np.unique(layers)
+    ]
     *_, others, high = 0.0, *np.sort(highest).tolist()
     if 0 < FAR_ABOVE * others < high:
         label = f"{scale.label}; the brightest: {number_text(others)} to {number_text(high)}"
         return replace(scale, limits=(scale.limits[0], others), label=label)
-    is_wide = 0 < FAR_ABOVE * np.quantile(known, 0.9) < high
+    is_wide = 0 < FAR_ABOVE * np.quantile(finite, 0.9) < high
     return value_axis(metric, values, scale="log") if is_wide else scale
 
 
@@ -579,7 +572,8 @@ def notes(*texts: str) -> str:
 
 def about_checkpoints(rows: pd.DataFrame) -> str:
     """Say that values compare two checkpoints, if some do."""
-    return "each checkpoint compared with the one before" * bool(rows["compared_to"].notna().any())
+    compares = bool(rows["compared_to"].notna().any())
+    return "each checkpoint compared with the one before" if compares else ""
 
 
 def step_colours(number: int) -> tuple[str, ...]:

@@ -65,10 +65,10 @@ def draw(chart: Chart) -> Figure:
         axes.remove()
     if chart.legend:
         handles = [
-            Line2D([], [], **_look(one))
-            if isinstance(one, Line)
-            else Line2D([], [], linestyle="none", label=one)
-            for one in chart.legend
+            Line2D([], [], **_look(entry))
+            if isinstance(entry, Line)
+            else Line2D([], [], linestyle="none", label=entry)
+            for entry in chart.legend
         ]
         n_columns = math.ceil(len(handles) / LEGEND_ROWS)
         legend = figure.legend(
@@ -127,7 +127,8 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    x = np.asarray(line.x, float)
+    y = np.asarray(line.y, float)
     look = _look(line) | {
         "linewidth": line.width,
         "alpha": None if line.opacity == 1 else line.opacity,
@@ -151,19 +152,21 @@ def _widened(lines: Sequence[Line]) -> list[Line]:
     near = (
         0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
     )
-    found = []
+    widened = []
     for number, line in enumerate(lines):
-        known, rim = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}, 0.0
+        heights = {x: y for x, y in zip(line.x, line.y, strict=True) if not math.isnan(y)}
+        rim = 0.0
         for upper in lines[number + 1 :] if line.band is not None else ():
             covered = sum(
-                abs(known.get(x, math.nan) - y) <= near
+                abs(heights.get(x, math.nan) - y) <= near
                 for x, y in zip(upper.x, upper.y, strict=True)
             )
-            rim += _RIM * (upper.width >= line.width and covered >= max(1.0, 0.5 * len(known)))
-        found.append(
+            if upper.width >= line.width and covered >= max(1.0, 0.5 * len(heights)):
+                rim += _RIM
+        widened.append(
             replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim)
         )
-    return found
+    return widened
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
@@ -179,33 +182,41 @@ def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
     if axis.limits is not None:
         places = drawn.get_transform()
         first, last = places.transform(np.array(axis.limits))
-        before, after = (
-            share * (last - first) or 0.5 * bool(share) * (first == last) for share in axis.padding
-        )
+        before, after = (_padding(share, first, last) for share in axis.padding)
         limits = places.inverted().transform(np.array([first - before, last + after]))
         getattr(axes, f"set_{name}lim")(*limits)
+
+
+def _padding(share: float, first: float, last: float) -> float:
+    """Return the room beside an axis; one whose ends are equal has half a unit."""
+    if share and first == last:
+        return 0.5
+    return share * (last - first)
+
+
+def _norm(colours: Axis) -> Normalize:
+    """Return what places values on a scale of colours."""
+    low, high = colours.limits or (0.0, 1.0)
+    if colours.is_signed:
+        return CenteredNorm(0, max(-low, high) or 1.0)
+    if colours.log_from is None:
+        return Normalize(low, high)
+    if low < colours.log_from:
+        return SymLogNorm(colours.log_from, linscale=_ZERO_WIDTH, vmin=low, vmax=high)
+    return LogNorm(low, high)
 
 
 def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark]) -> None:
     axes.grid(False)
     axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
-    low, high = cells.colours.limits or (0.0, 1.0)
-    norm = Normalize(low, high)
-    if cells.colours.is_signed:
-        norm = CenteredNorm(0, max(-low, high) or 1.0)
-    elif (start := cells.colours.log_from) is not None:
-        norm = (
-            SymLogNorm(start, linscale=_ZERO_WIDTH, vmin=low, vmax=high)
-            if low < start
-            else LogNorm(low, high)
-        )
+    _, high = cells.colours.limits or (0.0, 1.0)
     image = axes.imshow(
         np.ma.masked_invalid(cells.values),
         origin="lower",
         aspect="auto",
         interpolation="nearest",
         cmap=DIVERGING if cells.colours.is_signed else SEQUENTIAL,
-        norm=norm,
+        norm=_norm(cells.colours),
     )
     is_cut = cells.colours.limits is not None and (cells.values > high).any()
     bar = figure.colorbar(image, label=cells.colours.label, extend="max" if is_cut else "neither")
@@ -226,9 +237,16 @@ def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark])
 def _mark_columns(axes: Axes, places: Sequence[float]) -> None:
     """Draw triangles along the upper edge, at these places on the x axis."""
     if places:
-        x, look = sorted({*places}), {"markersize": 8, "clip_on": False, "zorder": 5}
+        x = sorted({*places})
         axes.plot(
-            x, [1.0] * len(x), "v", color=ALERT_COLOUR, transform=axes.get_xaxis_transform(), **look
+            x,
+            np.ones(len(x)),
+            "v",
+            color=ALERT_COLOUR,
+            transform=axes.get_xaxis_transform(),
+            markersize=8,
+            clip_on=False,
+            zorder=5,
         )
 
 
@@ -260,12 +278,12 @@ def save(
     the errors for a caller that has more to do, without it the first is raised once all are tried.
     """
     written = []
-    with attempts(attempt) as each:
-        with each():
+    with attempts(attempt) as attempt_each:
+        with attempt_each():
             folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
             paths = [folder / f"{name}{suffix}" for suffix in formats]
-            with each():
+            with attempt_each():
                 if ".." in Path(name).parts or not paths[0].is_relative_to(folder):
                     raise ValueError(
                         f"expected the name of a figure inside its folder, got {name!r}"

@@ -127,14 +127,11 @@ def stacked_rows(panels: Sequence[Panel]) -> PlotlyDict:
         name = str(number) if number > 1 else ""
         plot = plotly_panel(panel)
         traces += [trace | {"yaxis": f"y{name}"} for trace in plot["data"]]
-        place = {
+        layout[f"yaxis{name}"] = {
+            **plot["layout"]["yaxis"],
             "domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)],
             "anchor": "x",
             "nticks": 4,
-        }
-        layout[f"yaxis{name}"] = {
-            **plot["layout"]["yaxis"],
-            **place,
             **({} if panel.lines else _BARE),
         }
         layout["annotations"].append(heading(panel.title, 0.0, min(1.0, top / whole)))
@@ -148,7 +145,10 @@ def stacked_rows(panels: Sequence[Panel]) -> PlotlyDict:
 
 def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
     """Return a heading above a panel, whose upper left corner is given in shares of the figure."""
-    place = {
+    return {
+        "text": escaped(text),
+        "showarrow": False,
+        "font": {"size": size},
         "x": x,
         "y": y,
         "xref": "paper",
@@ -156,29 +156,30 @@ def heading(text: str, x: float, y: float, size: int = 12) -> PlotlyDict:
         "xanchor": "left",
         "yanchor": "bottom",
     }
-    return {"text": escaped(text), "showarrow": False, "font": {"size": size}, **place}
 
 
 def plotly_axis(axis: Axis) -> PlotlyDict:
     """Return an axis; 0 on a logarithmic one stands at its floor, below which nothing is drawn."""
-    found: PlotlyDict = {"title": _title(axis.label)}
+    drawn: PlotlyDict = {"title": _title(axis.label)}
     if axis.limits is None:
-        return found | {"type": "linear"}
+        return drawn | {"type": "linear"}
     ends = [float(placed(np.asarray(end), axis.floor)) for end in axis.limits]
     if axis.log_from is not None:
         ends = [math.log10(end) for end in ends]
-        found["type"] = "log"
+        drawn["type"] = "log"
     if axis.ticks is not None:
         values = [float(placed(np.asarray(value), axis.floor)) for value in axis.ticks]
-        found |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
+        drawn |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
     if axis.is_integer:
-        found["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
+        drawn["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
     if axis.is_signed:
-        found["zeroline"] = True
+        drawn["zeroline"] = True
     if not axis.is_training:
-        before, after = (share * (ends[1] - ends[0]) or 0.5 * bool(share) for share in axis.padding)
-        found["range"] = [ends[0] - before, ends[1] + after]
-    return found
+        span = ends[1] - ends[0]
+        # an axis whose ends are equal has half a unit of room beside them
+        before, after = (share * span if span or not share else 0.5 for share in axis.padding)
+        drawn["range"] = [ends[0] - before, ends[1] + after]
+    return drawn
 
 
 def colour_axis(axis: Axis) -> PlotlyDict:
@@ -228,7 +229,7 @@ def cells_trace(cells: Cells) -> PlotlyDict:
 
 def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
     """Return traces, each with intervals above its band; the page does the same in drawing.js."""
-    found = []
+    drawn = []
     for trace in traces:
         if "low" in (meta := dict(trace.get("meta", {}))):
             outline = band_outline(trace["x"], meta.pop("low"), meta.pop("high"), meta.pop("floor"))
@@ -239,9 +240,9 @@ def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
             }
             look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
             kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
-            found.append({**outline, **filled, **look, **kept})
-        found.append({**trace, "meta": meta})
-    return found
+            drawn.append({**outline, **filled, **look, **kept})
+        drawn.append({**trace, "meta": meta})
+    return drawn
 
 
 def band_outline(
@@ -254,12 +255,13 @@ def band_outline(
     ...     None)["y"].tolist()
     [1.5, 0.5, nan, 4.0, 2.0, nan]
     """
-    x, end = np.asarray(x, float), [np.nan]
-    known = np.ma.masked_invalid(low + high)
+    x = np.asarray(x, float)
+    end = [np.nan]
+    intervals = np.ma.masked_invalid(low + high)
     low, high = (placed(edge, floor) for edge in (low, high))
     across = [np.empty(0)]
     up = [np.empty(0)]
-    for run in np.ma.clump_unmasked(known):
+    for run in np.ma.clump_unmasked(intervals):
         across += [x[run], x[run][::-1], end]
         up += [high[run], low[run][::-1], end]
     return {"x": np.concatenate(across), "y": np.concatenate(up)}
@@ -289,7 +291,6 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
         "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
         "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
     }
-    meta: PlotlyDict = {}
     if line.marker in _SYMBOLS:
         trace["marker"]["symbol"] = _SYMBOLS[line.marker]
     if panel.x.is_training:
@@ -298,15 +299,27 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
         trace["opacity"] = line.opacity
     if line.band is not None:
         trace["customdata"] = np.asarray(line.y, float)
-        meta = {"role": "value"}
-        if has_bands:
-            low, high = (np.asarray(ends, float) for ends in line.band)
-            meta |= {"low": low, "high": high, "floor": panel.y.floor}
     if line.run is not None:
         # a click in the legend also toggles the band
         trace["legendgroup"] = escaped(line.group or line.label)
-        meta |= {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
-    return trace | ({"meta": meta} if meta else {})
+    if meta := _line_meta(line, panel.y.floor, has_bands):
+        trace["meta"] = meta
+    return trace
+
+
+def _line_meta(line: Line, floor: float | None, has_bands: bool) -> PlotlyDict:
+    """Return what the page knows of a line: its intervals, its run, and the seeds of its mean."""
+    meta: PlotlyDict = {}
+    if line.band is not None:
+        meta["role"] = "value"
+        if has_bands:
+            low, high = (np.asarray(ends, float) for ends in line.band)
+            meta |= {"low": low, "high": high, "floor": floor}
+    if line.run is not None:
+        meta["run"] = line.run
+        if line.seeds:
+            meta["seeds"] = list(line.seeds)
+    return meta
 
 
 def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
@@ -314,25 +327,11 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
     columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
     where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
     traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
-    if cells.reasons is not None:  # the cells without a value, with the reasons as hover text
-        texts = {reason: escaped(reason) for of_layer in cells.reasons for reason in {*of_layer}}
-        missing = {
-            "type": "heatmap",
-            "x": cells.columns,
-            "y": cells.rows,
-            "z": [[1 if reason else None for reason in of_layer] for of_layer in cells.reasons],
-            "text": [[texts[reason] for reason in of_layer] for of_layer in cells.reasons],
-            "colorscale": [[0, EMPTY], [1, EMPTY]],
-            "showscale": False,
-            "hoverongaps": False,
-            "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
-        }
-        traces.append(missing)
+    if cells.reasons is not None:
+        traces.append(_missing_trace(cells, cells.reasons, where))
     on_cells = [mark for mark in panel.marks if mark.y is not None]
-    x, y = (
-        [cells.columns[int(mark.x)] for mark in on_cells],
-        [cells.rows[int(mark.y or 0)] for mark in on_cells],
-    )
+    x = [cells.columns[int(mark.x)] for mark in on_cells]
+    y = [cells.rows[int(mark.y or 0)] for mark in on_cells]
     traces += _mark_traces(on_cells, x, y)
     named = {"type": "category", "showgrid": False}
     layout = {
@@ -343,6 +342,22 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
         "yaxis": {**named, "title": {"text": panel.y.label}, "nticks": 16},
     }
     return {"data": traces, "layout": layout}
+
+
+def _missing_trace(cells: Cells, reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
+    """Return the cells without a value, with the reasons as hover text."""
+    texts = {reason: escaped(reason) for of_layer in reasons for reason in {*of_layer}}
+    return {
+        "type": "heatmap",
+        "x": cells.columns,
+        "y": cells.rows,
+        "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
+        "text": [[texts[reason] for reason in of_layer] for of_layer in reasons],
+        "colorscale": [[0, EMPTY], [1, EMPTY]],
+        "showscale": False,
+        "hoverongaps": False,
+        "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
+    }
 
 
 def _mark_traces(
