@@ -232,6 +232,9 @@ class Shadow:
         for name, value in state.items():
             if isinstance(value, types.FunctionType) and new.get(name) is value:
                 new[name] = self._second(value)
+            elif isinstance(value, types.MethodType):
+                # deepcopy binds the same function, whose closure may hold the model's own forward
+                new[name] = types.MethodType(self._second(value.__func__), new[name].__self__)
         # under which accelerate keeps what it has wrapped
         if "_original_forward" in new and "forward" in new:
             new["forward"] = new["_original_forward"]
