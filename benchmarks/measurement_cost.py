@@ -5,10 +5,13 @@ matrix product.
     python benchmarks/measurement_cost.py --config configs/decoder_enwik8.yaml --repeats 9
     python benchmarks/measurement_cost.py --device cuda
     python benchmarks/measurement_cost.py --table 2x64 quickstart 12x768
+    python benchmarks/measurement_cost.py --handed 100x80 1000x80 1000000x80 300x2048
+    python benchmarks/measurement_cost.py --handed 10000x80 --size 12x768
     python benchmarks/measurement_cost.py --cloud 8192x14336 --layers 70
 
 With --device cuda the largest memory of a measurement is printed too; --table says where the time
-goes by size of the model, --cloud gives time and memory of clouds alone.
+goes by size of the model, --handed what a measurement costs by the data set that a default probe is
+taken from, --cloud gives time and memory of clouds alone.
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range;
 absolute times are given for orientation only. On the CPU they are processor time, which other
@@ -21,19 +24,22 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
 import yaml
 from peers.rounds import extra_memory
+from torch import Tensor
+from torch.utils.data import Dataset
 from torch.utils.tensorboard import SummaryWriter
 
 from repdyn import Probe, Tracker, kernels, measure
@@ -76,6 +82,12 @@ def main() -> None:
         "--table", nargs="+", metavar="SIZE", help="quickstart or LAYERSxWIDTH: a table of parts"
     )
     parser.add_argument(
+        "--handed", nargs="+", metavar="ROWSxLENGTH", help="validation sets: a table of costs"
+    )
+    parser.add_argument(
+        "--size", default="quickstart", help="LAYERSxWIDTH of --handed (default: %(default)s)"
+    )
+    parser.add_argument(
         "--cloud", metavar="ROWSxCOLUMNS", help="time one simulated layer, and multiply by --layers"
     )
     parser.add_argument("--layers", type=int, default=70, help="of --cloud (default: %(default)s)")
@@ -84,6 +96,9 @@ def main() -> None:
     device = torch.device(options.device)
     if options.cloud:
         return _clouds(*map(int, options.cloud.split("x")), options.layers, device)
+    if options.handed:
+        job = _job(_sized(config, options.size), device, options.float32)
+        return _handed(options.handed, job, options.repeats)
     if options.table:
         return _table(config, options.table, options.repeats, device, options.float32)
     print(f"{options.config.name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
@@ -91,10 +106,89 @@ def main() -> None:
     _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
-def _job(
-    config: dict, device: torch.device, in_float32: bool
-) -> tuple[LanguageModel, Probe, Callable[[], None], bool]:
-    """Return the model, its probe, a training step, and whether that is in bf16-mixed."""
+class _Rows(Dataset):
+    """Random rows of bytes, each made when it is read."""
+
+    def __init__(self, n: int, length: int) -> None:
+        self.n = n
+        self.length = length
+        self.n_read = 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.n_read += 1
+        generator = torch.Generator().manual_seed(index)
+        return torch.randint(256, (self.length,), generator=generator)
+
+
+def _handed(sets: list[str], job: _Job, repeats: int) -> None:
+    """Print what a measurement on the default probe of validation sets costs: tokens that the model
+    is run on, seconds and training steps."""
+    module, _, step, is_fast = job
+    print(f"training steps in {'bf16-mixed' if is_fast else 'float32'}, torch {torch.__version__}")
+    columns = ["rows", "tokens each", "rows read", "windows", "tokens held", "tokens run on"]
+    columns += ["vectors", "probe, s", "measurement, s", "in training steps", "range"]
+    print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
+    for name in sets:
+        n_rows, length = map(int, name.split("x"))
+        rows = _Rows(n_rows, length)
+        start = _now()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few rows, long rows
+            probe = Probe.from_dataset(rows)
+        made = _now() - start
+        with _counted_tokens() as counts:
+            measure(module.model, probe)
+        work = {"step": step, "measurement": partial(measure, module.model, probe)}
+        times = _interleaved(work, repeats)
+        steps = statistics.median(times["step"])
+        ratios = sorted(seconds / steps for seconds in times["measurement"])
+        cells = [n_rows, length, rows.n_read, len(probe.lengths), len(probe.tokens), sum(counts)]
+        cells.append(probe.n_batches * probe.batch_vectors)
+        seconds = statistics.median(times["measurement"])
+        told = [f"{made:.2g}", f"{seconds:.2g}", f"{statistics.median(ratios):.1f}"]
+        spread = f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
+        print(f"| {' | '.join([*(f'{n:,}' for n in cells), *told, spread])} |", flush=True)
+
+
+@contextmanager
+def _counted_tokens() -> Iterator[list[int]]:
+    """Yield a list that receives the number of tokens of each forward pass over a probe."""
+    counts: list[int] = []
+    batches = Probe.batches
+
+    def counted(probe: Probe, *arguments: Any, **named: Any) -> Iterator[Any]:
+        for batch in batches(probe, *arguments, **named):
+            counts.append(batch.input_ids.numel())
+            yield batch
+
+    with mock.patch.object(Probe, "batches", counted):
+        yield counts
+
+
+def _sized(config: dict, size: str) -> dict:
+    """Return a configuration with the model of LAYERSxWIDTH, or as it is."""
+    if size == "quickstart":
+        return config
+    layers, width = map(int, size.split("x"))
+    sized = {"n_layers": layers, "hidden_size": width, "n_heads": width // 64}
+    return config | {"model": config["model"] | sized}
+
+
+class _Job(NamedTuple):
+    """Holds what is measured, and what it is compared with."""
+
+    module: LanguageModel
+    probe: Probe
+    step: Callable[[], None]
+    is_fast: bool
+    """Whether a step is in bf16-mixed."""
+
+
+def _job(config: dict, device: torch.device, in_float32: bool) -> _Job:
+    """Return the model, its probe and a training step."""
     data = TextDataModule(
         **config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"])
     )
@@ -117,7 +211,7 @@ def _job(
         optimizer.step()
         optimizer.zero_grad()
 
-    return module, data.probe(), step, is_fast
+    return _Job(module, data.probe(), step, is_fast)
 
 
 def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
@@ -162,11 +256,7 @@ def _table(
     ]
     print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
     for size in sizes:
-        if size != "quickstart":
-            layers, width = map(int, size.split("x"))
-            sized = {"n_layers": layers, "hidden_size": width, "n_heads": width // 64}
-        of_size = config if size == "quickstart" else config | {"model": config["model"] | sized}
-        module, probe, step, _ = _job(of_size, device, in_float32)
+        module, probe, step, _ = _job(_sized(config, size), device, in_float32)
         model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
         run = {
             "forward": partial(_plain_script, model, probe, False),
