@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -74,6 +75,7 @@ def test_every_row_of_the_table_is_run_by_a_test():
     assert set(ROWS) == {
         "a LightningModule",
         "a Trainer of transformers",
+        "a script with a Trainer, unchanged",
         "embeddings",
         "a folder of checkpoints",
         "a model on the hub",
@@ -112,6 +114,26 @@ def test_a_trainer_of_transformers_is_tracked_as_printed(in_folder):
         "data": [{"input_ids": row, "labels": row} for row in tokens],
     }
     written("a Trainer of transformers", **names)
+    assert open_store("out/repdyn").steps("out") == [0, 1, 2]
+
+
+SCRIPT = """
+from jobs import tiny_language_model
+from small import random_tokens
+from transformers import Trainer, TrainingArguments
+
+rows = [{"input_ids": row, "labels": row} for row in random_tokens(24, 12)]
+arguments = TrainingArguments("out", max_steps=2, report_to="none", use_cpu=True)
+Trainer(tiny_language_model("llama").model, arguments, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.process
+def test_a_script_is_tracked_as_printed(in_folder):
+    (in_folder / "train.py").write_text(SCRIPT)
+    command = shlex.split(ROWS["a script with a Trainer, unchanged"])[1:]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-m", "repdyn", *command], check=True, env=environment)
     assert open_store("out/repdyn").steps("out") == [0, 1, 2]
 
 
