@@ -130,7 +130,7 @@ def _handed(sets: list[str], job: _Job, repeats: int) -> None:
     print(f"training steps in {'bf16-mixed' if is_fast else 'float32'}, torch {torch.__version__}")
     columns = ["rows", "tokens each", "rows read", "windows", "tokens held", "tokens run on"]
     columns += ["vectors", "probe, s", "measurement, s", "in training steps", "range"]
-    print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
+    _print_head(columns)
     for name in sets:
         n_rows, length = map(int, name.split("x"))
         rows = _Rows(n_rows, length)
@@ -138,7 +138,7 @@ def _handed(sets: list[str], job: _Job, repeats: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few rows, long rows
             probe = Probe.from_dataset(rows)
-        made = _now() - start
+        probe_seconds = _now() - start
         with _counted_tokens() as counts:
             measure(module.model, probe)
         work = {"step": step, "measurement": partial(measure, module.model, probe)}
@@ -148,9 +148,13 @@ def _handed(sets: list[str], job: _Job, repeats: int) -> None:
         cells = [n_rows, length, rows.n_read, len(probe.lengths), len(probe.tokens), sum(counts)]
         cells.append(probe.n_batches * probe.batch_vectors)
         seconds = statistics.median(times["measurement"])
-        told = [f"{made:.2g}", f"{seconds:.2g}", f"{statistics.median(ratios):.1f}"]
+        told = [f"{probe_seconds:.2g}", f"{seconds:.2g}", f"{statistics.median(ratios):.1f}"]
         spread = f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
         print(f"| {' | '.join([*(f'{n:,}' for n in cells), *told, spread])} |", flush=True)
+
+
+def _print_head(columns: list[str]) -> None:
+    print("", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
 
 
 @contextmanager
@@ -254,7 +258,7 @@ def _table(
         "/ plain script",
         "memory, a forward pass's",
     ]
-    print("", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
+    _print_head(columns)
     for size in sizes:
         module, probe, step, _ = _job(_sized(config, size), device, in_float32)
         model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
