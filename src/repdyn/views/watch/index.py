@@ -147,14 +147,14 @@ def _unknown(reason: str) -> dict[str, Any]:
     }
 
 
-def _dimension_without_repeats(run: DescribedRun) -> tuple[float, str] | None:
+def _dimension_without_repeats(rows: pd.DataFrame) -> tuple[float, str] | None:
     """Return the mean over layers of the dimension without repeats, and on which vectors it is;
     None where it has no value."""
     series = {}
     for key in product(["two_nn"], CLOUDS):
-        rows = of_metric(run.rows, *key)
-        if len(rows):
-            series[key] = MetricSeries(*key, rows)
+        cells = of_metric(rows, *key)
+        if len(cells):
+            series[key] = MetricSeries(*key, cells)
     beside = beside_all("two_nn", series)
     if beside is None or beside.layer_mean.mean.empty:
         return None
@@ -174,7 +174,7 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
         series = MetricSeries(*key, of_metric(rows, *key))
         if len(series.rows) and len(mean := series.layer_mean.mean):
             means[series.metric] = float(mean.iloc[-1])
-    means[WITHOUT_REPEATS] = _dimension_without_repeats(worst)
+    means[WITHOUT_REPEATS] = _dimension_without_repeats(rows)
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
     steps, values = loss.index.tolist(), loss.tolist()
