@@ -320,15 +320,21 @@ class _SuggestingParser(LightningArgumentParser):
             r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message
         )
         if unknown:
-            key = unknown[1] or unknown[2]
             parser = getattr(ex, "subcommand_parser", None) or self
-            if close := closest(key, _option_names(parser)):
-                message += f"; did you mean {close!r}?"
+            message += _hint(unknown[1] or unknown[2], parser)
         elif "argument subcommand: invalid choice" in message:
-            message += (
-                "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
-            )
+            # the value of an option before 'fit' is taken for the subcommand
+            first = next((typed for typed in sys.argv[1:] if typed.startswith("--")), None)
+            if first is not None:
+                name = first.removeprefix("--").partition("=")[0]
+                message = f"expected 'fit' before all options, got --{name}{_hint(name, self)}"
+            message += "; as in: train.py fit --config FILE --run.name mine"
         super().error(message, ex)
+
+
+def _hint(key: str, parser: LightningArgumentParser) -> str:
+    close = closest(key, _option_names(parser))
+    return f"; did you mean {close!r}?" if close and close != key else ""
 
 
 def _option_names(parser: LightningArgumentParser) -> list[str]:

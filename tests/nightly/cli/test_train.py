@@ -118,6 +118,23 @@ def test_a_mistyped_key_says_what_was_meant(train_here, tmp_path, typed, meant):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--run.nme", "mine", "fit"], "got --run.nme; did you mean 'run.name'?"),
+        (["--confg", "my.yaml"], "got --confg; did you mean 'config'?"),
+        (["--run.name", "mine"], "got --run.name; as in"),
+        (["train"], "invalid choice: 'train'"),
+    ],
+)
+def test_an_option_before_fit_is_named_and_not_its_value(train_here, tmp_path, typed, said):
+    """The value was blamed, as a subcommand that does not exist."""
+    result = train_here(*typed, cwd=tmp_path)
+    assert result.returncode == 2
+    assert said in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
 def test_a_small_run_from_start_to_figures_and_its_sweep(
     tmp_path, family, train_here, caplog, monkeypatch, request
