@@ -14,6 +14,7 @@ RUNS = {
     "kernel_comparison.py --sizes 64x8 --clouds gaussian --only repdyn --repeats 1": "time / product",
     "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
     "cube_bias.py --repeats 1 --help": "repeats",
+    "interval_coverage.py --probes 10": "covers another",
     "phases.py --repeats 1": "| random walk |",
     "sample_size.py --repeats 2 --sizes 500": "effective_rank_of_variance,1.0,",
     "reference_clouds.py": "large step: step_cosine 0.303",
