@@ -44,10 +44,11 @@ def coverage(
 ) -> dict[str, float]:
     """Return the shares of probes whose interval contains the value of the next one, on either
     scale, and whose symmetric interval leaves [0, 1]."""
-    values, errors = probes(share, n_windows, n_probes + 1, draw)
+    of_all, errors = probes(share, n_windows, n_probes + 1, draw)
+    values = of_all[:-1]
+    others = of_all[1:]
     degrees = min(n_windows, JACKKNIFE_GROUPS) - 1
-    values, errors, others = values[:-1], errors[:-1], values[1:]
-    half = stdtrit(degrees, 0.975) * np.sqrt(2) * errors
+    half = stdtrit(degrees, 0.975) * np.sqrt(2) * errors[:-1]
     low, high = interval_within(values, half, (0.0, 1.0))
     symmetric = (values - half <= others) & (others <= values + half)
     return {
