@@ -16,6 +16,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from repdyn import Probe, measure
+from repdyn.capture.hooks import doubtful_hooks
 from repdyn.capture.shadow import Shadow, ShadowError
 from repdyn.capture.trial import prepare
 from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
@@ -44,7 +46,7 @@ class Cache:
 
 
 class Held:
-    """Something that is open until it goes."""
+    """Something that is open until it goes (tqdm/tqdm, tqdm/std.py)."""
 
     n_open = 0
 
@@ -442,6 +444,94 @@ def test_a_training_goes_on_with_a_table_that_a_measurement_has_made(probe):
     assert losses[0] == losses[1]
 
 
+class AtEpoch(pl.LightningModule):
+    """A forward that logs and looks at the epoch: without a trainer it is 0, and a copied module
+    has none (Lightning-AI/pytorch-lightning, src/lightning/pytorch/core/module.py, __getstate__).
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.network = HandWritten()
+
+    def forward(self, tokens):
+        self.log("epoch", float(self.current_epoch))
+        return self.network(tokens) + self.current_epoch
+
+
+def test_a_lightning_module_has_its_trainer_and_logs_nothing():
+    torch.manual_seed(0)
+    model = AtEpoch()
+    model.trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    model.trainer.fit_loop.epoch_progress.current.completed = 3
+    assert model.current_epoch == 3
+    tokens = random_tokens(2, 12)
+    other = Shadow(model).module.eval()
+    assert other.trainer is model.trainer
+    with torch.no_grad():
+        assert torch.equal(other(tokens), model.network.eval()(tokens) + 3)
+
+
+def test_autocast_of_accelerate_is_left_out_and_moved_weights_are_not_copied(probe):
+    """(huggingface/accelerate, src/accelerate/accelerator.py and src/accelerate/hooks.py)"""
+    torch.manual_seed(0)
+    model = HandWritten()
+    before = values(model, probe)
+    model._original_forward = model.forward
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert [row.value for row in rows] == before
+    assert {row.way for row in rows} == {"shadow"}
+    model.blocks[0]._hf_hook = object()
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert [row.value for row in rows] == before
+    assert {row.way for row in rows} == {"restored"}
+
+
+def test_rows_that_a_lookup_renormalises_are_restored(probe):
+    """``nn.Embedding(max_norm=)`` overwrites its weight in forward (pytorch/pytorch,
+    torch/nn/functional.py).
+    """
+    model = HandWritten()
+    model.token = nn.Embedding(50, 16, max_norm=0.5)
+    before = model.token.weight.detach().clone()
+    values(model, probe)
+    assert torch.equal(model.token.weight, before)
+
+
+class Refusing(nn.Module):
+    """A class that refuses to be copied."""
+
+    def forward(self, x):
+        return x
+
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("there is one of each")
+
+
+def test_a_class_that_refuses_to_be_copied_is_measured_and_restored(probe):
+    torch.manual_seed(0)
+    model = HandWritten()
+    before = values(model, probe)
+    model.norm = nn.Sequential(model.norm, Refusing())
+    rows = measure(model, probe, ["anisotropy"]).rows
+    assert {row.way for row in rows} == {"restored"}
+    assert [row.value for row in rows] == before
+
+
+def test_hooks_that_keep_ranks_in_step_are_not_tried():
+    """A copy of one would wait for other ranks (pytorch/pytorch,
+    torch/distributed/_composable/replicate.py).
+    """
+    model = HandWritten()
+
+    def gather(module, args):
+        raise AssertionError
+
+    gather.__module__ = "torch.distributed._composable.replicate"
+    model.blocks[0].register_forward_pre_hook(gather)
+    assert doubtful_hooks(model, ()) == []
+
+
 class Adapter(nn.Module):
     """Takes over the forward of a module, which keeps no reference to it (kohya-ss/sd-scripts,
     networks/lora.py).
@@ -574,7 +664,9 @@ SCALES: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary(
 
 
 class Scaled(nn.Module):
-    """Looks itself up in a table of its Python module, as code that may not change a class does."""
+    """Looks itself up in a table of its Python module (pytorch/pytorch,
+    torch/distributed/_composable_state.py).
+    """
 
     def forward(self, x):
         return SCALES[self] * x
