@@ -191,6 +191,18 @@ def test_a_damaged_file_is_named_left_out_and_measured_again(tmp_path, change, c
         store.read(KEY)
 
 
+def test_runs_share_the_types_of_texts_that_they_have_in_common(tmp_path):
+    """Making the types of each run anew took longer than reading its rows."""
+    store = open_store(tmp_path)
+    for run in ("first", "second"):
+        rows = [row(run=run, layer=layer, metric=f"metric{layer}") for layer in range(3)]
+        store.write(dataclasses.replace(KEY, run=run), rows)
+    first = store.to_pandas("first", categorical=True)
+    second = store.to_pandas("second", categorical=True)
+    assert all(first[name].dtype is second[name].dtype for name in ("model", "metric", "reason"))
+    assert first["run"].cat.categories.tolist() == ["first"]
+
+
 def test_a_key_is_looked_up_without_reading_a_row(tmp_path, monkeypatch):
     """A resumed sweep of 154 checkpoints with all metrics began with a minute of reading."""
     store = open_store(tmp_path)
