@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset
 
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
-from repdyn.tracking.run import Origin
+from repdyn.tracking.origin import Origin
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import print_above_bars
 

@@ -19,8 +19,10 @@ from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.budget import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, TrackedRun, learning_rate_of, weights_of_optimizers
+from repdyn.tracking.origin import Origin
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
+from repdyn.tracking.training import TrackedTraining
+from repdyn.tracking.weights import learning_rate_of, weights_of_optimizers
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
@@ -92,7 +94,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._reset()
 
     def _reset(self) -> None:
-        self._tracked: TrackedRun | None = None
+        self._tracked: TrackedTraining | None = None
         self._at_exit: Any = None
         self._args: Any = None
         self._logged: tuple[int, float] | None = None
@@ -145,7 +147,7 @@ class HuggingFaceTracker(TrainerCallback):
         probe = self._probe or self._taken_probe(state, others, origin, store)
         # W&B's run may open after this callback
         defaults = cache(partial(_default_loggers, args, folder, self._name))
-        tracked = TrackedRun(
+        tracked = TrackedTraining(
             self.options,
             probe,
             run,
@@ -364,7 +366,7 @@ class _AfterOthers(TrainerCallback):
         self.owner.end_step(state, control, others)
 
 
-def _name_commands(tracked: weakref.ref[TrackedRun]) -> None:
+def _name_commands(tracked: weakref.ref[TrackedTraining]) -> None:
     """Say at the end of the process where the rows of a training are that was broken off."""
     if (run := tracked()) is not None:
         run.name_commands()

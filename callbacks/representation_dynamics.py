@@ -26,16 +26,16 @@ from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
 from repdyn.tracking.budget import known_steps
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import (
-    Origin,
-    TrackedRun,
+from repdyn.tracking.origin import Origin
+from repdyn.tracking.scalars import add_tokens
+from repdyn.tracking.schedule import Schedule, ScheduleLike
+from repdyn.tracking.training import TrackedTraining
+from repdyn.tracking.weights import (
     Weights,
-    add_tokens,
     learning_rate_of,
     weights_of,
     weights_of_optimizers,
 )
-from repdyn.tracking.schedule import Schedule, ScheduleLike
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
@@ -118,7 +118,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.model = model
         self.name = name
         self._requested_store = None if store is None else absolute_place(store)
-        self._tracked: TrackedRun | None = None
+        self._tracked: TrackedTraining | None = None
         """The training that is tracked, or was last; a callback may serve several in turn."""
         self._tokens_seen: int | Tensor | None = None
         self._loss: Tensor | None = None
@@ -206,7 +206,7 @@ class RepresentationDynamics(ScheduledCallback):
             origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
         opened = store_at(store or folder / "repdyn", refresh=False)
-        tracked = TrackedRun(
+        tracked = TrackedTraining(
             self.options,
             self.probe or self._taken_probe(trainer, pl_module, origin, opened),
             f"{name}.{self.name}" if self.name else name,

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from repdyn import Schedule, measure
 from repdyn.store.schema import Checkpoint
-from repdyn.tracking import run
+from repdyn.tracking import training
 from repdyn.utils.distributed import Ranks
 
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -441,9 +441,9 @@ def test_ranks_leave_out_the_same_steps(tmp_path, small_probe, monkeypatch):
             return self.all_gather(function())[0]
 
     attached = tracker(small_probe, 2, max_overhead=1e-9)
-    monkeypatch.setattr(run, "_n_processes", lambda: 2)
-    monkeypatch.setattr(run, "measuring_ranks", lambda *_: None)  # this one is the other
-    monkeypatch.setattr(run.Ranks, "of_job", lambda: FirstOfTwo(None))
+    monkeypatch.setattr(training, "n_processes", lambda: 2)
+    monkeypatch.setattr(training, "measuring_ranks", lambda *_: None)  # this one is the other
+    monkeypatch.setattr(training.Ranks, "of_job", lambda: FirstOfTwo(None))
     trainer(tmp_path, attached, EarlyStopping("anisotropy/mean", patience=100, strict=False)).fit(
         Job(), batches()
     )

@@ -44,14 +44,14 @@ class Cost:
     """
     n_left_out: int = 0
     """Scheduled measurements that the budget had no time for."""
-    is_attempt: bool = False
+    _start: float = field(default_factory=lambda: time.perf_counter())
+    _depth: int = 0
+    _is_attempt: bool = False
     """Whether what is counted measures, with success or without, rather than finds that the store
     has the step.
     """
-    is_measurement: bool = False
+    _is_measurement: bool = False
     """Whether it has measured all that was requested."""
-    _start: float = field(default_factory=lambda: time.perf_counter())
-    _depth: int = 0
     _last_attempt: float | None = None
     _measurement: float | None = None
     """What the last measurement took."""
@@ -70,15 +70,29 @@ class Cost:
         """Count the time of what runs inside, once where such blocks are nested."""
         start = time.perf_counter()
         self._depth += 1
-        self.is_attempt = self.is_measurement = False
         try:
             yield self
         finally:
             self._depth -= 1
-            spent = time.perf_counter() - start
-            self.seconds += 0.0 if self._depth else spent
-            self._last_attempt = spent if self.is_attempt else self._last_attempt
-            self._measurement = spent if self.is_measurement else self._measurement
+            if self._depth == 0:
+                self._count(time.perf_counter() - start)
+
+    def _count(self, spent: float) -> None:
+        self.seconds += spent
+        if self._is_attempt:
+            self._last_attempt = spent
+        if self._is_measurement:
+            self._measurement = spent
+        self._is_attempt = False
+        self._is_measurement = False
+
+    def note_attempt(self) -> None:
+        """Note that what is counted measures; of two runs, both are of one attempt."""
+        self._is_attempt = True
+
+    def note_measurement(self) -> None:
+        """Note that what is counted has measured all that was requested."""
+        self._is_measurement = True
 
     def allows(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step; the same on all ranks,

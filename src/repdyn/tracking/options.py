@@ -4,14 +4,13 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
 from repdyn.metrics.logged import LogLayers, validate_log_layers
 from repdyn.tracking.notices import OnFailure
+from repdyn.tracking.ranks import WhichRanks
 from repdyn.tracking.sinks import Sink, check_sinks, installed_sinks
-
-WhichRanks: TypeAlias = Literal["zero", "all"]
 
 
 class TrackingArguments(MeasurementArguments, total=False):

@@ -20,8 +20,11 @@ from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, VALIDATION_LOSS, Checkpoint
 from repdyn.tracking.options import TrackingArguments, TrackingOptions
-from repdyn.tracking.run import Origin, Scalar, TrackedRun, weights_of
+from repdyn.tracking.origin import Origin
+from repdyn.tracking.scalars import Scalar
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
+from repdyn.tracking.training import TrackedTraining
+from repdyn.tracking.weights import weights_of
 from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 from repdyn.utils.printing import warn
@@ -143,7 +146,7 @@ class Tracker:
         self._name = settings.run or self.store.path.resolve().name
         self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
         settings.check_loggers(self._loggers)
-        self._tracked: TrackedRun | None = None
+        self._tracked: TrackedTraining | None = None
         self._let_go: tuple[weakref.ref[nn.Module] | None, ...] | None = None
         """The modules of a tracker that has finished, which keeps none of them alive."""
 
@@ -203,7 +206,7 @@ class Tracker:
         assert self._model is not None, "it was taken back"
         if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
-        self._tracked = tracked = TrackedRun(
+        self._tracked = tracked = TrackedTraining(
             self._options,
             self._probe,
             self._name,
@@ -318,7 +321,7 @@ class Tracker:
             )
         self._model, self._root_module, self._averaged = modules
 
-    def _started(self, method: str) -> TrackedRun:
+    def _started(self, method: str) -> TrackedTraining:
         """Return the run, for a method; RuntimeError where it has not begun, or is over."""
         if not self._is_started or self._tracked is None:
             raise RuntimeError(
@@ -337,7 +340,7 @@ class Tracker:
         newest = max(so_far, key=lambda path: path.run.started, default=None)
         return None if newest is None else Origin(newest.run.id)
 
-    def _interrupt(self, tracked: TrackedRun) -> None:
+    def _interrupt(self, tracked: TrackedTraining) -> None:
         """Leave the views to a command: whoever saves a checkpoint on an error must not wait for
         them.
         """
@@ -347,7 +350,7 @@ class Tracker:
         tracked.release()
         self._let_models_go()
 
-    def _measure(self, tracked: TrackedRun) -> None:
+    def _measure(self, tracked: TrackedTraining) -> None:
         assert self._model is not None, "called between start and finish"
         tracked.measure(
             self._model,

@@ -6,7 +6,7 @@ import torch
 from jobs import Job, batches, tracker, trainer
 from small import HandWritten
 
-from repdyn.tracking.run import add_tokens
+from repdyn.tracking.scalars import add_tokens
 
 
 def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):

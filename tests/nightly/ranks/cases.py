@@ -311,7 +311,7 @@ def other_schedule(folder: Path) -> list[Any]:
         tracker._tracked.measure(tracker._model, Checkpoint(step=1 + dist.get_rank()), {})
     frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
     reasons = [] if frame is None else sorted(set(frame.loc[frame["step"] == 1, "reason"]))
-    return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracked._writer.rows))]
+    return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracked.raw.writer.rows))]
 
 
 def tensor_parallel(store: Path) -> list[str]:

@@ -23,7 +23,8 @@ def clock(monkeypatch) -> list[float]:
 
 def measured(costs: Cost, clock: list[float], seconds: float) -> None:
     with costs.counted() as work:
-        work.is_attempt = work.is_measurement = True
+        work.note_attempt()
+        work.note_measurement()
         clock[0] += seconds
 
 

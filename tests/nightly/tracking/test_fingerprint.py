@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from repdyn import Tracker
-from repdyn.tracking.run import fingerprint
+from repdyn.tracking.weights import fingerprint
 
 
 class Opaque(torch.Tensor):

@@ -11,8 +11,7 @@ from jobs import Loop, run
 from repdyn import Tracker, open_store
 from repdyn.store import remote
 from repdyn.store.remote import RefusedError
-from repdyn.tracking import run as run_module
-from repdyn.tracking import writer
+from repdyn.tracking import begin, writer
 
 URL = "faulty://host/runs/mine"
 
@@ -60,7 +59,7 @@ def test_rows_are_uploaded_while_the_training_goes_on(small_probe, without_figur
 def test_a_dead_network_neither_stops_nor_slows_a_training(
     faulty, small_probe, without_figures, elsewhere, caplog, monkeypatch, fault, method
 ):
-    for module in (writer, run_module):
+    for module in (writer, begin):
         monkeypatch.setattr(module, "STORE_SECONDS", 0.5)
     expected = Loop()
     [expected.step() for _ in range(5)]

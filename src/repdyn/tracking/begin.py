@@ -1,0 +1,196 @@
+"""The beginning of a run: the model is tried, the run is there in the store, its sinks begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repdyn.capture.capture import try_model
+from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.trial import prepare
+from repdyn.metrics import resolve
+from repdyn.probe import Probe
+from repdyn.store import Store
+from repdyn.store.remote import RefusedError, RemoteError
+from repdyn.tracking.budget import Cost
+from repdyn.tracking.last_step import LastStep
+from repdyn.tracking.notices import Notices
+from repdyn.tracking.options import TrackingOptions
+from repdyn.tracking.origin import EarlierSteps, Origin
+from repdyn.tracking.ranks import n_processes
+from repdyn.tracking.run import Means, TrackedRun
+from repdyn.tracking.sinks import Loggers, RunInfo, Sinks
+from repdyn.tracking.weights import AVERAGED
+from repdyn.tracking.writer import STORE_SECONDS, Writer
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.caller_state import isolated_rng
+from repdyn.utils.distributed import Ranks
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What a run begins with, but for its model and step."""
+
+    options: TrackingOptions
+    probe: Probe
+    name: str
+    store: Store | None
+    label: str
+    weights_kind: str
+    origin: Origin | None
+    settings: Mapping[str, Any]
+    root_module: nn.Module | None
+    cost: Cost
+    loggers: Loggers
+    notices: Notices
+
+    def info(self, run_id: str | None) -> RunInfo:
+        """Return what the sinks are told."""
+        pairs = resolve(self.options.metrics, self.probe)
+        return RunInfo(
+            name=self.name,
+            id=run_id,
+            store=self.store,
+            probe=self.probe.hash,
+            weights_kind=self.weights_kind,
+            metrics=tuple((metric.name, subset) for metric, subset in pairs),
+            schedule=repr(self.cost.schedule),
+            configuration=self.options.configuration or {},
+            label=self.label,
+            has_history=self.origin is not None,
+            loggers=self.loggers,
+        )
+
+
+def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedRun:
+    """Begin a run at a step, on all ranks that measure.
+
+    Raises:
+        ValueError: a metric needs something the probe lacks, the model does not run on the probe,
+            or ranks differ.
+        OSError: the store cannot be written.
+        RuntimeError: on ranks other than the first, when it failed there.
+    """
+    options = plan.options
+    probe = plan.probe
+    schedule = plan.cost.schedule
+    ranks.require_same(
+        "what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash}
+    )
+    metrics = [metric for metric, _ in resolve(options.metrics, probe)]
+    comparing = {metric.name for metric in metrics if "previous_checkpoint" in metric.captures}
+    captures = frozenset().union(*(metric.captures for metric in metrics))
+    with isolated_rng(), ranks.sync_errors():
+        tried = _tried(plan, model, ranks)
+    writer = Writer(plan.store, probe)
+    run_id = None
+    earlier = None
+    state_cache = None
+    if plan.store is not None:
+        run_id = ranks.on_rank_zero(partial(begin_in_store, plan, plan.store, writer, step))
+        earlier = EarlierSteps(
+            plan.store, run_id, probe.hash, options.choice, compares=bool(comparing)
+        )
+        state_cache = earlier.cache(goes_on=plan.origin is not None)
+    means = Means(
+        options=options,
+        probe=probe,
+        ranks=ranks,
+        cost=plan.cost,
+        last_step=LastStep(
+            () if plan.weights_kind == AVERAGED else captures,
+            schedule,
+            None if tried is None else tried.module,
+        ),
+        root_module=plan.root_module,
+        rank=dist.get_rank() if ranks.size == 1 and n_processes() > 1 else None,
+        former=tried,
+        state_cache=state_cache,
+        comparing=comparing,
+    )
+    info = plan.info(run_id)
+    sinks = Sinks(options.sinks_of_a_run(), plan.notices)
+    if ranks.is_rank_zero:
+        sinks.begin(info, step)
+    relatives = earlier if plan.origin is not None else None
+    return TrackedRun(info, means, plan.notices, writer, sinks, relatives)
+
+
+def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:
+    """Begin the run in the store, on the first of the ranks, and return its id."""
+    try:
+        # apart from the writing, which goes to this machine whether or not a remote store answers
+        TimeoutRunner(STORE_SECONDS)(f"reading {store.location}", store.refresh)
+    except RefusedError:
+        raise
+    except (RemoteError, TimeoutError) as error:
+        plan.notices.once(
+            "remote", f"{error}; rows are stored in {store.path} and uploaded when it answers"
+        )
+    parent = {}
+    if plan.origin is not None:
+        origin = plan.origin
+        parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
+    about = {
+        "metrics": [
+            f"{metric.name}@{subset}"
+            for metric, subset in resolve(plan.options.metrics, plan.probe)
+        ],
+        "layers": plan.options.choice,
+        "schedule": repr(plan.cost.schedule),
+        "n_steps": plan.cost.n_steps,
+        "probe": plan.probe.hash,
+        "probe_name": plan.probe.name,
+        "weights_kind": plan.weights_kind,
+        "training": plan.settings,
+    }
+    run = writer.call("writing to", lambda store: store.begin_run(plan.name, about, **parent))
+    return run.id
+
+
+def _tried(plan: Plan, model: nn.Module, ranks: Ranks) -> RunnableModel | None:
+    """Return the model once it has run on a few windows of the probe, left as it was; raise what
+    is wrong with it.
+
+    None where that is no fault of the configuration, or of some ranks alone: the first measurement
+    will tell.
+    """
+    prepared = None
+    fault: Exception | None = None
+    try:
+        prepared = prepare(
+            model,
+            plan.probe,
+            plan.options.layers,
+            forward=plan.options.forward,
+            root_module=plan.root_module,
+            keep_hooks=plan.options.keep_hooks,
+        )
+        try_model(prepared, plan.probe)
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        pass
+    except Exception as error:
+        fault = error
+    if all(ranks.all_gather(fault is not None)) and fault is not None:
+        raise fault
+    return prepared
+
+
+def averaged_plan(plan: Plan) -> Plan:
+    """Return the plan of the run of the averaged weights, beside that of the trained ones."""
+    origin = plan.origin
+    has_origin = origin is not None and origin.averaged is not None
+    return replace(
+        plan,
+        name=f"{plan.name} ({AVERAGED})",
+        label=f"{plan.label}_{AVERAGED}" if plan.label else AVERAGED,
+        weights_kind=AVERAGED,
+        origin=Origin(origin.averaged, origin.store) if has_origin else None,
+        notices=Notices(plan.options.on_error),
+    )

@@ -1,0 +1,290 @@
+"""The tracking of one start of a training: a run of the trained weights, and one of averaged ones.
+
+Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way
+for all of them, and what fails in it stops no training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from repdyn.probe import Probe
+from repdyn.store import Store
+from repdyn.store.schema import Checkpoint
+from repdyn.tracking.begin import Plan, averaged_plan, begin_run
+from repdyn.tracking.budget import Cost
+from repdyn.tracking.notices import Notices
+from repdyn.tracking.options import TrackingOptions
+from repdyn.tracking.origin import Origin
+from repdyn.tracking.ranks import measuring_ranks, n_processes
+from repdyn.tracking.run import Moment, NullRun, TrackedRun
+from repdyn.tracking.scalars import Scalar
+from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.sinks import Loggers
+from repdyn.tracking.weights import AVERAGED, Weights, weights_of
+from repdyn.utils.attempts import attempts
+from repdyn.utils.distributed import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+class TrackedTraining:
+    """The tracking of one start of a training: the model is tried, and a run begun in the store.
+
+    All processes of a job may make one, and call its methods at the same steps; those that have
+    nothing to measure return at once, without a word to the others.
+
+    Args:
+        options: what is measured, and what becomes of it.
+        probe: the tokens.
+        name: of the run, which others in the store may have too.
+        store: where the rows go; None stores nothing.
+        model: what will be measured; it is tried on a window of the probe, and left as it was.
+        step: optimizer steps taken.
+        schedule: by which :meth:`measure` will be called.
+        root_module: the module that the model is a part of, where that is sharded as a whole.
+        n_steps: of the whole training, if known.
+        origin: the run that the training goes on from, if any.
+        loggers: returns the loggers that get the rows once they are stored.
+        label: distinguishes several trackers of one training: it leads the names in the loggers.
+        settings: those of the training that its trainer knows, stored with the run beside those of
+            the options.
+        monitors: names that other callbacks decide by, the same on all ranks; None where not all of
+            these call :meth:`shared` and :meth:`Cost.allows`.
+
+    Raises:
+        ValueError: a metric needs something the probe lacks, the model does not run on the probe,
+            or ranks differ.
+        OSError: the store cannot be written.
+        RuntimeError: on ranks other than the first, when it failed there.
+    """
+
+    def __init__(
+        self,
+        options: TrackingOptions,
+        probe: Probe,
+        name: str,
+        store: Store | None,
+        model: nn.Module,
+        step: int,
+        schedule: Schedule,
+        *,
+        root_module: nn.Module | None = None,
+        n_steps: int | None = None,
+        origin: Origin | None = None,
+        loggers: Callable[[], Iterable[Logger]] = tuple,
+        label: str = "",
+        settings: Mapping[str, Any] | None = None,
+        monitors: Iterable[object] | None = None,
+    ) -> None:
+        self.store = store
+        self.validation_loss: Scalar = None
+        """The last one since the measurement before; stored with the measured step when that is
+        over.
+        """
+        ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
+        # what was measured decides about other ranks by a sink that stops or a value that is read
+        decides = monitors is not None and (options.read_by(monitors) or options.may_stop)
+        self._listeners = Ranks.of_job() if decides and n_processes() > 1 else None
+        self._was_told_to_stop = False
+        self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
+        self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
+        report = partial(self.notices.error, what="logging", never_raise=True)
+        self._ranks = ranks
+        self._plan = Plan(
+            options=options,
+            probe=probe,
+            name=name,
+            store=store,
+            label=label,
+            weights_kind="raw",
+            origin=origin,
+            settings={**(settings or {}), **(options.configuration or {})},
+            root_module=root_module,
+            cost=self.cost,
+            loggers=Loggers(loggers, report),
+            notices=self.notices,
+        )
+        self.averaged: TrackedRun | None = None
+        """The run of the averaged weights, once there are any."""
+        self.raw: TrackedRun | NullRun = NullRun(self._plan.info(None), self.notices)
+        """The run of the trained weights."""
+        if ranks is not None:
+            with self.cost.counted():
+                self.raw = begin_run(self._plan, ranks, model, step)
+                self.raw.keep_weights(step)
+
+    @property
+    def _runs(self) -> list[TrackedRun | NullRun]:
+        """Return the runs, that of the trained weights last: it draws both."""
+        return [self.raw] if self.averaged is None else [self.averaged, self.raw]
+
+    @property
+    def is_measuring(self) -> bool:
+        """Return whether this process takes part in the measurements."""
+        return self.raw.is_measuring
+
+    @property
+    def should_stop(self) -> bool:
+        """Return whether a sink has asked to stop the training."""
+        return self._was_told_to_stop or any(run.should_stop for run in self._runs)
+
+    @property
+    def prefix(self) -> str:
+        """Return what leads the names in the loggers."""
+        return self.raw.info.prefix
+
+    def measure(
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        scalars: Mapping[str, Scalar],
+        *,
+        weights: Weights | None = None,
+        averaged: Weights | None = None,
+        optimizers: Sequence[Any] = (),
+    ) -> None:
+        """Measure the model as it is now, unless its weights have been measured at this step.
+
+        Args:
+            model: what is measured; left as it was found.
+            checkpoint: the step, as the loggers of the training count, and what else the trainer
+                knows of it.
+            scalars: values to store with the measurement, by their names in
+                :mod:`repdyn.store.schema`.
+            weights: what is measured in place of the model's own weights; None for these.
+            averaged: averaged weights of the same model, which are measured as well.
+            optimizers: those of the training, to say why the weights have not changed.
+
+        Raises:
+            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once
+                and stored as the reason for the missing rows, and the training goes on.
+        """
+        if self.raw.open_step not in {None, checkpoint.step}:
+            self.close_step()
+        moment = Moment(model, checkpoint, scalars, weights, optimizers)
+        with self.cost.counted():  # the budget is that of both runs
+            self.raw.measure(moment)
+            if averaged is not None and self.is_measuring:
+                with self.notices.errors(checkpoint.step):
+                    self._measure_averaged(moment, averaged)
+            # what was kept is used up, and no step is counted after a measurement of step 0
+            self.raw.keep_weights(checkpoint.step)
+
+    def _measure_averaged(self, moment: Moment, averaged: Weights) -> None:
+        """Measure the averaged weights as a run of their own, beside that of the trained ones."""
+        if self._ranks is not ALONE:
+            self.notices.once(
+                AVERAGED, "the averaged weights of a model on several ranks are not measured"
+            )
+            return
+        if self.averaged is None:
+            plan = averaged_plan(self._plan)
+            self.averaged = begin_run(plan, ALONE, moment.model, moment.checkpoint.step)
+        in_model = weights_of(moment.model)
+        on_device = {
+            name: value.to(in_model[name].device)
+            for name, value in averaged.items()
+            if name in in_model
+        }
+        self.averaged.measure(replace(moment, weights=on_device, optimizers=()))
+
+    def count_step(self, step: int) -> None:
+        """Count a step of the training, after which the measured step before it is over."""
+        if self.raw.open_step is not None and self.raw.open_step < step:
+            self.close_step()
+        self.cost.count_step(step)
+        with self.cost.counted():
+            self.raw.keep_weights(step)
+
+    def keep_gradients(self, step: int) -> None:
+        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is
+        measured.
+        """
+        with self.cost.counted():
+            self.raw.keep_gradients(step)
+
+    def close_step(self) -> None:
+        """Add the validation loss to the step that was measured last, and have it logged."""
+        loss = self._take_validation_loss()
+        with self.cost.counted():
+            for run in self._runs:
+                run.close_step(loss)
+
+    def _take_validation_loss(self) -> Scalar:
+        loss = self.validation_loss
+        self.validation_loss = None
+        return loss
+
+    def add_loss(self, step: int, loss: float) -> None:
+        """Store the training loss of a step that was measured before it was known."""
+        with self.cost.counted():
+            self.raw.add_loss(step, loss)
+
+    def flush(self) -> None:
+        """Store what was measured before an error ends the training, in a few seconds; nothing is
+        raised.
+        """
+        loss = self._take_validation_loss()
+        for run in self._runs:
+            run.flush(loss)
+
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Let the sinks draw, and print a summary; nothing is raised where an error or Ctrl-C has
+        ``interrupted`` the training, which must reach its user."""
+        loss = self._take_validation_loss()
+        self.cost.report()
+        try:
+            with attempts() as attempt:
+                for run in self._runs:
+                    with attempt():
+                        run.finish(loss, interrupted=interrupted)
+        finally:
+            self.release()
+
+    def name_commands(self) -> None:
+        """Log the commands that make the views of a training that had no time for them."""
+        for run in self._runs:
+            run.break_off()
+
+    def release(self) -> None:
+        """Keep nothing that keeps the model alive, once nothing more is measured."""
+        for run in self._runs:
+            run.release()
+        # a trainer's settings may hold the model itself
+        self._plan = replace(self._plan, root_module=None, settings={})
+
+    def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
+        """Return what was measured last by its names in the loggers, behind a prefix, and whether
+        to stop.
+
+        Where a sink may stop the training, or what decides about checkpoints reads a value, all
+        ranks get those of the first, which all of them must call; else no rank waits for another.
+        """
+        values = {
+            f"{prefix}{name}": value
+            for run in reversed(self._runs)
+            for name, value in run.values().items()
+            if not math.isnan(value)
+        }
+        if self._listeners is not None:
+            values, stops = self._listeners.all_gather([values, self.should_stop])[0]
+            self._was_told_to_stop = stops
+        return values, self.should_stop
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to remember, of built-in types: which run it belongs to,
+        and where that is.
+        """
+        return {
+            "run": self.raw.info.id,
+            "store": self.store.location if self.store else None,
+            AVERAGED: None if self.averaged is None else self.averaged.info.id,
+        }

@@ -1,0 +1,92 @@
+"""Weights of a training: what tells those of one step from another's, and averages of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from repdyn.capture.blocks import is_a
+from repdyn.tracking.scalars import Scalar
+from repdyn.utils.caller_state import plain_state
+
+Weights: TypeAlias = Mapping[str, Tensor]
+"""Parameters and buffers by their names in the module that is measured."""
+AVERAGED = "averaged"
+"""Kind of the weights, and what the name of their run and their names in the loggers say."""
+_PER_TENSOR = 64
+
+
+@plain_state()
+def fingerprint(
+    model: nn.Module, weights: Weights | None = None, *, with_buffers: bool = False
+) -> str:
+    """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's
+    shard).
+
+    It differs between any two steps of a training, unless every change missed the sample. Weights
+    that do not expose their values, such as some quantised or not yet loaded ones, are left out.
+
+    Args:
+        model: whose weights they are.
+        weights: those in place of its own, by name.
+        with_buffers: include buffers, such as the statistics of a batch normalisation.
+    """
+    digest = hashlib.sha256()
+    for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
+        digest.update(name.encode())
+        weight = (weights[name] if weights and name in weights else own).detach()
+        local = weight.to_local() if is_a(weight, "torch.DTensor") else weight
+        if local.device.type != "meta":
+            with suppress(NotImplementedError, RuntimeError):
+                sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
+                sample = torch.view_as_real(sample) if sample.is_complex() else sample
+                digest.update(sample.cpu().double().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def learning_rate_of(optimizers: Sequence[Any]) -> Scalar:
+    """Return the learning rate of the first parameter group of the first optimizer, if any."""
+    groups = getattr(optimizers[0], "param_groups", None) if optimizers else None
+    return groups[0].get("lr") if groups else None
+
+
+def weights_of_optimizers(
+    model: nn.Module, optimizers: Sequence[Any]
+) -> tuple[Weights | None, Weights | None]:
+    """Return the trained and the averaged weights under a schedule-free optimizer; None for the
+    model's own.
+
+    The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer
+    keeps z, of which y = beta x + (1 - beta) z. Its own switch between them would write into the
+    model.
+
+    Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    trained: dict[str, Tensor] = {}
+    averaged: dict[str, Tensor] = {}
+    is_training = True
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            if "train_mode" not in group:
+                continue
+            is_training = group["train_mode"]
+            beta = group["betas"][0] if "betas" in group else group["momentum"]
+            for parameter in group["params"]:
+                name, state = names.get(id(parameter)), optimizer.state.get(parameter, {})
+                if name is None or "z" not in state or not beta:
+                    continue
+                now, z = parameter.detach(), state["z"].to(parameter.dtype)
+                averaged[name] = now.lerp(z, 1 - 1 / beta) if is_training else now
+                trained[name] = now if is_training else now.lerp(z, 1 - beta)
+    return None if is_training else trained or None, averaged or None
