@@ -505,7 +505,7 @@ def test_a_page_that_is_slow_or_fails_ends_no_training(attach, monkeypatch, capl
     """Under on_error="raise", as the first configuration of the README has it, a page that took
     more than its time on a busy machine ended the training.
     """
-    monkeypatch.setattr("repdyn.views.sinks.report.PAGE_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.views.sinks.report.ReportSink.seconds", 0.1)
     monkeypatch.setattr("repdyn.views.sinks.report.MAX_TIME_SHARE", 1e9)  # every step is due
     monkeypatch.setattr("repdyn.views.report.write_report", write)
     monkeypatch.setattr("repdyn.views.publish.results.show_run", _fail_to_draw)

@@ -95,7 +95,11 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     if plan.store is not None:
         run_id = ranks.on_rank_zero(partial(begin_in_store, plan, plan.store, writer, step))
         earlier = EarlierSteps(
-            plan.store, run_id, probe.hash, options.choice, compares=bool(comparing)
+            plan.store,
+            run_id=run_id,
+            probe=probe.hash,
+            layers=options.choice,
+            compares=bool(comparing),
         )
         state_cache = earlier.cache(goes_on=plan.origin is not None)
     means = Means(
@@ -119,7 +123,14 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     if ranks.is_rank_zero:
         sinks.begin(info, step)
     relatives = earlier if plan.origin is not None else None
-    return TrackedRun(info, means, plan.notices, writer, sinks, relatives)
+    return TrackedRun(
+        info=info,
+        means=means,
+        notices=plan.notices,
+        writer=writer,
+        sinks=sinks,
+        earlier=relatives,
+    )
 
 
 def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:

@@ -62,7 +62,7 @@ class Notices:
         place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
         when = "at the end" if step is None else f"at step {step}"
         if isinstance(error, MissingPackageError):
-            place = error.name or place
+            place = f"{what} without {error.name}"
             text = f"{what} {when} is left out, training goes on: {error}"
         else:
             details = redacted("".join(traceback.format_exception(error)).rstrip())

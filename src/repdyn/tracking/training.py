@@ -94,7 +94,12 @@ class TrackedTraining:
         decides = monitors is not None and (options.read_by(monitors) or options.may_stop)
         self._listeners = Ranks.of_job() if decides and n_processes() > 1 else None
         self._was_told_to_stop = False
-        self.cost = Cost(options.max_overhead, schedule, n_steps, self._listeners or ranks or ALONE)
+        self.cost = Cost(
+            budget=options.max_overhead,
+            schedule=schedule,
+            n_steps=n_steps,
+            ranks=self._listeners or ranks or ALONE,
+        )
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         report = partial(self.notices.error, what="logging", never_raise=True)
         self._ranks = ranks
@@ -169,7 +174,7 @@ class TrackedTraining:
         """
         if self.raw.open_step not in {None, checkpoint.step}:
             self.close_step()
-        moment = Moment(model, checkpoint, scalars, weights, optimizers)
+        moment = Moment(model, checkpoint, scalars, weights=weights, optimizers=optimizers)
         with self.cost.counted():  # the budget is that of both runs
             self.raw.measure(moment)
             if averaged is not None and self.is_measuring:
@@ -268,11 +273,11 @@ class TrackedTraining:
         Where a sink may stop the training, or what decides about checkpoints reads a value, all
         ranks get those of the first, which all of them must call; else no rank waits for another.
         """
+        values: dict[str, float] = {}
+        for run in reversed(self._runs):
+            values |= run.values()
         values = {
-            f"{prefix}{name}": value
-            for run in reversed(self._runs)
-            for name, value in run.values().items()
-            if not math.isnan(value)
+            f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)
         }
         if self._listeners is not None:
             values, stops = self._listeners.all_gather([values, self.should_stop])[0]

@@ -9,6 +9,7 @@ from repdyn.store.schema import Row, to_table
 from repdyn.tracking.budget import Spent
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.sinks import RunInfo, StopRequest
+from repdyn.utils.extras import require
 from repdyn.utils.printing import warn
 from repdyn.views.alerts import (
     ALERT_COLUMNS,
@@ -41,6 +42,7 @@ class AlertSink:
         """Store the rules with the rows, for later views, and mention those that nothing is
         measured for.
         """
+        require("report", "an alert", "pandas")
         self._run = run
         self._needs_history = run.has_history
         for rule in self._rules:

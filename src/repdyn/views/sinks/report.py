@@ -26,7 +26,6 @@ from repdyn.views.report import PAGE
 
 log = logging.getLogger(__name__)
 
-PAGE_SECONDS = 20.0  # for a page
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
 MAX_TIME_SHARE = 0.02  # of the time may go into pages
 # measurements before the first heatmaps; twice as many before the next, so that a long run has few
@@ -40,6 +39,7 @@ class ReportSink:
     """
 
     what = "drawing"
+    seconds = 20.0  # for a page
     may_stop = False
     is_replaceable = True
 
@@ -53,11 +53,6 @@ class ReportSink:
         self._heatmaps_at = FIRST_HEATMAPS
         """How many measurements there are before the next heatmaps."""
         self._is_described = False
-
-    @property
-    def seconds(self) -> float:
-        """Return how long a training waits for a page."""
-        return PAGE_SECONDS
 
     def begin(self, run: RunInfo) -> None:
         """Note the run; MissingPackageError where nothing of it can be drawn."""
