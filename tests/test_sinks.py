@@ -53,10 +53,10 @@ def track(tmp_path, small_probe):
 
     def run(*sinks, n_steps: int = 4, **options) -> Tracker:
         loop = Loop()
-        given = {"schedule": 2, "store": tmp_path / "mine", "on_error": "raise", "report": False}
+        settings = {"schedule": 2, "store": tmp_path / "mine", "on_error": "raise", "report": False}
         if options.pop("averaged", False):
-            given["averaged"] = AveragedModel(loop.model)
-        with Tracker(loop.model, small_probe, sinks=sinks, **given | options) as tracker:
+            settings["averaged"] = AveragedModel(loop.model)
+        with Tracker(loop.model, small_probe, sinks=sinks, **settings | options) as tracker:
             for step in range(1, n_steps + 1):
                 tracker.step(loss=loop.step(), validation_loss=3.0 if step == 3 else None)
         return tracker
@@ -175,9 +175,9 @@ def test_the_page_shows_a_sink_that_works(tmp_path, monkeypatch, small_probe):
     exec(program, names | {"train": lambda _: loop.step()})  # the program of the page
     stored = open_store("runs/mine").to_pandas()
     with sqlite3.connect("rows.db") as file:
-        found = file.execute("SELECT step, metric, value FROM rows ORDER BY rowid").fetchall()
+        copied = file.execute("SELECT step, metric, value FROM rows ORDER BY rowid").fetchall()
     expected = stored[["step", "metric"]].sort_values(["step", "metric"]).values.tolist()
-    assert sorted([step, metric] for step, metric, _ in found) == expected
+    assert sorted([step, metric] for step, metric, _ in copied) == expected
 
 
 WITHOUT_VIEWS = """
@@ -291,7 +291,7 @@ def test_the_tour_names_the_calls_of_a_step_in_their_order(calls_of_a_step):
         tuple(call.split(":")) for call in re.findall(r"^\| \d+ \| `(.+?)`", page, re.MULTILINE)
     ]
     assert 10 <= len(named) <= 14
-    made = [(path, name) for path, name, _ in calls_of_a_step]
-    missing = [call for call in named if call not in made]
+    recorded = [(path, name) for path, name, _ in calls_of_a_step]
+    missing = [call for call in named if call not in recorded]
     assert not missing
-    assert [call for call in made if call in named] == named
+    assert [call for call in recorded if call in named] == named
