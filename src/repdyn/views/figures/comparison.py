@@ -9,7 +9,7 @@ mean, with the interval over seeds as its band, above a thin line for each seed.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from repdyn.metrics import FAMILIES, metric_info
 from repdyn.metrics.metric import file_stem
 from repdyn.utils.attempts import Attempt
+from repdyn.utils.printing import plural
 from repdyn.views.charts.description import (
     RELATIVE_DEPTH,
     Axis,
@@ -36,7 +37,7 @@ from repdyn.views.charts.description import (
     training_axis,
 )
 from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
-from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, panes_of
+from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, panes_of
 from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
 from repdyn.views.tables.runs import Key, MeasuredRun, spans
 from repdyn.views.tables.seeds import INTERVAL, SeedGroup
@@ -50,30 +51,27 @@ _MARKERS = "os^DvPX*<>"
 
 def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, dict[str, Any]]:
     """Return colour, marker and band of each run, the same in every figure of these runs."""
-    colours, looks = run_colours(runs), {}
-    for number, run in enumerate(runs):
-        # no two of the first runs share a marker, which greyscale leaves
-        marker, opacity = (
-            _MARKERS[number % len(_MARKERS)],
-            0.2 if isinstance(run, SeedGroup) else 0.1,
-        )
-        looks[run.key] = {
+    colours = run_colours(runs)
+    return {
+        run.key: {
             "colour": colours[run.key],
-            "marker": marker,
+            # no two of the first runs share a marker, which greyscale leaves
+            "marker": _MARKERS[number % len(_MARKERS)],
             "marker_size": 4.5,
-            "band_opacity": opacity,
+            "band_opacity": 0.2 if isinstance(run, SeedGroup) else 0.1,
         }
-    return looks
+        for number, run in enumerate(runs)
+    }
 
 
 def _valued(runs: Sequence[MeasuredRun]) -> set[tuple[str, str]]:
     """Return the metrics with their subsets that have a value at the end of some run."""
-    return {
-        key
-        for run in runs
-        for key, one in run.series.items()
-        if not np.isnan(one.values[:, -1]).all()
-    }
+    valued: set[tuple[str, str]] = set()
+    for run in runs:
+        valued |= {
+            key for key, series in run.series.items() if not np.isnan(series.values[:, -1]).all()
+        }
+    return valued
 
 
 def profiles(runs: Sequence[MeasuredRun], metric: str) -> Figure:
@@ -90,10 +88,8 @@ def over_depth(
     share one, the second dashed. Values between two layers are drawn between them. Layers without a
     value leave a gap.
     """
-    drawn, looks = (
-        [run for run in runs if any(metric in metrics for metric, _ in run.series)],
-        _looks(runs),
-    )
+    looks = _looks(runs)
+    drawn = [run for run in runs if any(metric in metrics for metric, _ in run.series)]
     keys = sorted(
         (key for key in _valued(runs) if key[0] in metrics), key=lambda key: metrics.index(key[0])
     )
@@ -117,17 +113,19 @@ def _panels(
     """Return a panel for each pane with the lines of each run that has its metric; those of a
     second class dashed.
     """
-    lines = [
-        [
-            replace(line, dash=dash)
-            for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
-            for run in runs
-            if trace.key in run.series
-            for line in lines_of(run, run.series[trace.key])
+
+    def lines_of_trace(trace: Trace) -> list[Line]:
+        having = [run for run in runs if trace.key in run.series]
+        return [line for run in having for line in lines_of(run, run.series[trace.key])]
+
+    panels = []
+    for pane in board.panes:
+        dashed = zip(pane.traces, ("-", "--"), strict=False)
+        lines = [
+            replace(line, dash=dash) for trace, dash in dashed for line in lines_of_trace(trace)
         ]
-        for pane in board.panes
-    ]
-    return [Panel(x=x, lines=of_pane) for of_pane in lines]
+        panels.append(Panel(x=x, lines=lines))
+    return panels
 
 
 def means_over_layers(
@@ -141,19 +139,16 @@ def means_over_layers(
     out, and the title says how many. The legend tells which runs are averaged over fewer layers
     than they have.
     """
-    drawn, looks = [run for run in runs if len(run.steps) > 1], _looks(runs)
-    wanted = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
+    looks = _looks(runs)
+    drawn = [run for run in runs if len(run.steps) > 1]
+    measured = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     axis = training_axis(
         [x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens
     )
-    keys = {key for run in drawn for key in run.keys_of(wanted)}
-    board = Board(
-        panes_of(sorted(keys, key=lambda key: wanted.index(key[0])), "runs"),
-        WIDE,
-        drawn[0].vectors_of,
-    )
-    n_left = len(runs) - len(drawn)
+    keys = {key for run in drawn for key in run.keys_of(measured)}
+    in_order = sorted(keys, key=lambda key: measured.index(key[0]))
+    board = Board(panes_of(in_order, "runs"), WIDE, drawn[0].vectors_of)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
         lines = mean_lines(series, **looks[run.key])
@@ -161,24 +156,23 @@ def means_over_layers(
         x = run.tokens[steps].tolist() if by_tokens else steps
         return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
 
-    title = f"Mean over layers during training, {_count_kinds(drawn)}" + (
-        f"; {n_left} with one checkpoint left out" if n_left else ""
-    )
-    suffixes = []  # of the runs that are not averaged over all of their layers in every panel
-    for run in drawn:
-        means = [
-            mean
-            for key in keys
-            if key in run.series and (mean := run.series[key].layer_mean).n_used
-        ]
-        used = sorted({mean.n_used for mean in means if any(each.is_partial for each in means)})
-        suffixes.append(
-            f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)" if used else ""
-        )
-    cells = {run.label: run.rows_of(wanted) for run in drawn}
-    return _drawn(
-        board, _panels(board, axis, drawn, lines_of), looks, suffixes, title, drawn, cells
-    )
+    title = f"Mean over layers during training, {_count_kinds(drawn)}"
+    if len(drawn) < len(runs):
+        title += f"; {len(runs) - len(drawn)} with one checkpoint left out"
+    suffixes = [_averaged_layers(run, keys) for run in drawn]
+    cells = {run.label: run.rows_of(measured) for run in drawn}
+    panels = _panels(board, axis, drawn, lines_of)
+    return _drawn(board, panels, looks, suffixes, title, drawn, cells)
+
+
+def _averaged_layers(run: MeasuredRun, keys: Container[tuple[str, str]]) -> str:
+    """Return how many layers the means of a run are over; empty where all panels have all."""
+    all_means = [series.layer_mean for key, series in run.series.items() if key in keys]
+    means = [mean for mean in all_means if mean.n_used]
+    if not any(mean.is_partial for mean in means):
+        return ""
+    used = sorted({mean.n_used for mean in means})
+    return f" ({spans(used)} of {max(mean.n_layers for mean in means)} layers)"
 
 
 def comparison_figures(
@@ -192,13 +186,13 @@ def comparison_figures(
     figures, so that others are drawn.
     """
     valued = sorted({metric for metric, _ in _valued(runs)})
-    own = [metric for metric in valued if has_own_figures(metric)]
+    single = [metric for metric in valued if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
-        f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in own
+        f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in single
     }
-    if any(run.rows_of(own)["step"].nunique() > 1 for run in runs):
+    if any(run.rows_of(single)["step"].nunique() > 1 for run in runs):
         drawings["means_over_layers"] = partial(
-            means_over_layers, runs, in_registry_order(own)[::-1]
+            means_over_layers, runs, in_registry_order(single)[::-1]
         )
     for family in overview_families(valued):
         members = in_registry_order(
@@ -226,7 +220,8 @@ def _drawn(
     bands = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
         bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
-    dashed = "dashed: the second of two classes" * any(pane.pair for pane in board.panes)
+    has_pairs = any(pane.pair for pane in board.panes)
+    dashed = "dashed: the second of two classes" if has_pairs else ""
     caption = notes(when, dashed, *texts, brief_sampling(concatenated([*rows.values()])), *bands)
     legend: list[Line | str] = []
     for kind, members in groupby(
@@ -251,7 +246,7 @@ def _count_kinds(runs: Sequence[MeasuredRun]) -> str:
 
 
 def _plural(kind: bool | None, number: int) -> str:
-    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
+    return "of unknown kind" if kind is None else plural(number, KINDS[kind])
 
 
 def _end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
@@ -260,11 +255,12 @@ def _end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
     """
     last = {run.steps[-1] for run in runs if not run.finished}
     if not last:
-        return "finished models", [""] * len(runs)
+        return "finished models", ["" for _ in runs]
     if len(last) == 1:
-        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", [
-            ""
-        ] * len(runs)
+        when = f"at step {last.pop():,}"
+        if any(run.finished for run in runs):
+            when += " or finished"
+        return when, ["" for _ in runs]
     return "at the last measured step", [
         "" if run.finished else f", step {run.steps[-1]:,}" for run in runs
     ]

@@ -25,10 +25,12 @@ from repdyn.views.tables.style import short_subset_title as short
 
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
 """Classes of tokens that are compared with each other."""
-SMALL, LARGE, WIDE = (3.5, 2.35), (4.6, 3.4), (6.4, 2.6)
-"""Sizes of a panel in inches: one of many metrics, one of a single metric, and one across the whole
-figure.
-"""
+SMALL = (3.5, 2.35)
+"""Size in inches of a panel of many metrics."""
+LARGE = (4.6, 3.4)
+"""Size of a panel of a single metric."""
+WIDE = (6.4, 2.6)
+"""Size of a panel across the whole figure."""
 _MAX_COLUMNS = 4
 _TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
 
@@ -148,9 +150,8 @@ def _panes(
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
     whole = [subset for subset in subsets if subset in NO_CLASSES]
-    classes = [
-        subset for subset in subsets if not any(subset in others for others in (whole, *pairs))
-    ]
+    elsewhere = {*whole, *(subset for pair in pairs for subset in pair)}
+    classes = [subset for subset in subsets if subset not in elsewhere]
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
         return [*(pane([subset], names[subset]) for subset in (*whole, *classes)), *of_pairs]
@@ -159,19 +160,19 @@ def _panes(
         together = pane(whole, "" if len(whole) > 1 else names[whole[0]])
         first = together.traces[0]
         if first.key in embeddings and metric_info(metric).shows_embeddings:
-            lines = (
-                first._replace(label="mean over layers"),
-                first._replace(label="layer 0", layer=0),
-            )
-            if len(whole) > 1:
-                lines = (
-                    *together.traces,
-                    first._replace(label=f"{first.label},\nlayer 0", layer=0),
-                )
-            together = replace(together, traces=lines)
+            together = replace(together, traces=_with_embeddings(together.traces))
         of_whole = [together]
     tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
     return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
+
+
+def _with_embeddings(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
+    """Return lines of means over layers with one of the first of them at layer 0."""
+    first = traces[0]
+    if len(traces) > 1:
+        return *traces, first._replace(label=f"{first.label},\nlayer 0", layer=0)
+    mean = first._replace(label="mean over layers")
+    return mean, first._replace(label="layer 0", layer=0)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class Board:
     @property
     def columns(self) -> int:
         """The number of panels in a row, such that those of one metric share a row if possible."""
-        number, counts = len(self.panes), set(Counter(pane.metric for pane in self.panes).values())
+        number = len(self.panes)
+        counts = set(Counter(pane.metric for pane in self.panes).values())
         if self.panel == WIDE:
             return 1
         if self.panel == LARGE:
@@ -263,7 +265,7 @@ class Board:
             of_metric = {subset for metric, subset in self._keys if metric == pane.metric}
             title = subset_title(trace.subset, self.of)
             tokens = title_among(trace.subset, of_metric, title)
-        one_metric = len({each.metric for each in self.panes}) == 1 and self.panel == LARGE
-        return textwrap.fill(
-            ", ".join(filter(None, [pane.title * (not one_metric), tokens])), width
-        )
+        has_one_metric = len({pane.metric for pane in self.panes}) == 1
+        # the title of the figure names the only metric
+        title = "" if has_one_metric and self.panel == LARGE else pane.title
+        return textwrap.fill(", ".join(filter(None, [title, tokens])), width)

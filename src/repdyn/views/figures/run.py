@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ from repdyn.utils.attempts import Attempt
 from repdyn.views import charts
 from repdyn.views.alerts import Alert
 from repdyn.views.charts.on_matplotlib import draw, draw_all
-from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, panes_of
+from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, Trace, panes_of
 from repdyn.views.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries, intervals, on_shared_layers
@@ -38,6 +38,7 @@ MAX_STEPS = 8
 _HEATMAP_SIZE = (7.2, 4.3)
 _LEGEND_WIDTH = 1.2
 _Series = Mapping[tuple[str, str], MetricSeries]
+Drawing: TypeAlias = Callable[[], Figure]
 
 
 def over_depth(
@@ -50,10 +51,8 @@ def over_depth(
     """
     measured = {step for key in run.keys_of(metrics) for step in run.series[key].steps_with_values}
     steps = select_steps(sorted(measured), MAX_STEPS)
-    rows, board = (
-        run.rows_of(metrics),
-        Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of),
-    )
+    rows = run.rows_of(metrics)
+    board = Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
     colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
     several = len(steps) > 1
     by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
@@ -63,19 +62,18 @@ def over_depth(
     axis = charts.depth_axis(
         [run.series[trace.key] for pane in board.panes for trace in pane.traces]
     )
+    legend = [
+        charts.Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps)
+    ]
     chart = board.chart(
         [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
-        legend_width=_LEGEND_WIDTH * by_step,
+        legend_width=_LEGEND_WIDTH if by_step else 0.0,
         panel_legend_width=_LEGEND_WIDTH,
         title=charts.run_title(run, f"{title} over depth{when}"),
         caption=charts.run_caption(
             rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)
         ),
-        legend=[
-            charts.Line(x=(), y=(), colour=colours[at], label=f"{at:,}")
-            for at in reversed(steps)
-            if by_step
-        ],
+        legend=legend if by_step else [],
         legend_title="step",
     )
     return draw(chart)
@@ -84,19 +82,22 @@ def over_depth(
 def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
     """Return one line per step; or one per trace at its last step, dotted at its first."""
     if len(pane.traces) == 1:
-        one = series[pane.traces[0].key]
-        chosen = {step: colour for step, colour in colours.items() if step in one.steps_with_values}
-        return charts.Panel(lines=charts.profile_lines(one, chosen))
-    lasts, firsts = [], []
+        only = series[pane.traces[0].key]
+        with_values = set(only.steps_with_values)
+        chosen = {step: colour for step, colour in colours.items() if step in with_values}
+        return charts.Panel(lines=charts.profile_lines(only, chosen))
+    at_last: list[charts.Line] = []
+    at_first: list[charts.Line] = []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
-        one = series[trace.key]
-        first, last = one.steps_with_values[0], one.steps_with_values[-1]
-        lasts += charts.profile_lines(one, {last: colour}, label=trace.label)
+        of_trace = series[trace.key]
+        first = of_trace.steps_with_values[0]
+        last = of_trace.steps_with_values[-1]
+        at_last += charts.profile_lines(of_trace, {last: colour}, label=trace.label)
         if first != last:
-            firsts += charts.profile_lines(
-                one, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
+            at_first += charts.profile_lines(
+                of_trace, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
             )
-    return _named_lines(pane, lasts, firsts)
+    return _named_lines(pane, at_last, at_first)
 
 
 def _named_lines(
@@ -137,53 +138,77 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
 def _against_step(
     run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
 ) -> charts.Chart:
-    rows, keys = run.rows_of(metrics), run.keys_of(metrics)
-    embeddings = [
-        key
-        for key in keys
-        if (one := run.series[key]).layers[0] == 0 and not np.isnan(one.values[0]).all()
-    ]
+    rows = run.rows_of(metrics)
+    keys = run.keys_of(metrics)
+    embeddings = [key for key in keys if _has_embeddings(run.series[key])]
     names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
     board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
     axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
-    marked = charts.MARKED * any(alert.metric in metrics for alert in run.alerts)
+    has_alerts = any(alert.metric in metrics for alert in run.alerts)
     return board.chart(
         [replace(_step_panel(run.series, pane, run.alerts), x=axis) for pane in board.panes],
-        panel_legend_width=_LEGEND_WIDTH * (panel == SMALL),
+        panel_legend_width=_LEGEND_WIDTH if panel == SMALL else 0.0,
         title=charts.run_title(run, title),
         caption=charts.run_caption(
-            rows, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows), marked
+            rows,
+            board.about_tokens(),
+            charts.about_checkpoints(rows),
+            intervals(rows),
+            charts.MARKED if has_alerts else "",
         ),
     )
 
 
+def _has_embeddings(series: MetricSeries) -> bool:
+    """Return whether layer 0, the embedding output, has a value."""
+    return series.layers[0] == 0 and not np.isnan(series.values[0]).all()
+
+
 def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.Panel:
     """Return one line per trace; its label tells if layers are left out."""
-    lines, notes_on_layers = [], []
+    lines: list[charts.Line] = []
+    notes_on_layers: list[str] = []
     # told apart without colours too
     dashes = cycle("-" if pane.ordered else ("-", "--", ":"))
     for trace, colour, dash in zip(pane.traces, pane.colours, dashes, strict=False):
-        one = series[trace.key]
-        note, look = "", dict[str, Any](colour=colour, dash=dash)
+        of_trace = series[trace.key]
         if trace.layer is None:
-            n_layers = one.layer_mean.n_layers
-            if (beside := charts.cloud_beside(one, series)) is not None:
-                one, _ = on_shared_layers(one, beside)
-            coverage = replace(one.layer_mean, n_layers=n_layers)
-            note = f"\n({coverage.coverage})" if coverage.is_partial else ""
-            lines += charts.mean_lines(one, label=trace.label + note, **look)
+            drawn, note = _trace_of_means(series, of_trace)
+            label = trace.label + note
+            lines += charts.mean_lines(drawn, label=label, colour=colour, dash=dash)
+            notes_on_layers.append(note)
         else:
-            at = one.layers.index(trace.layer)
-            look |= {"marker_size": charts.marker_size(one.steps), "label": trace.label}
-            lines.append(
-                charts.Line(
-                    x=one.steps, y=one.values[at], band=(one.lows[at], one.highs[at]), **look
-                )
-            )
-        notes_on_layers.append(note)
+            lines.append(_trace_of_layer(of_trace, trace, colour=colour, dash=dash))
+            notes_on_layers.append("")
     raised = [alert for trace in pane.traces for alert in charts.alerts_on(alerts, *trace.key)]
     panel = replace(_named_lines(pane, lines), marks=charts.marks_on(raised, None))
     return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
+
+
+def _trace_of_means(series: _Series, of_trace: MetricSeries) -> tuple[MetricSeries, str]:
+    """Return the series whose layers are averaged, those that both clouds have, and a note where
+    some are left out.
+    """
+    n_layers = of_trace.layer_mean.n_layers
+    beside = charts.cloud_beside(of_trace, series)
+    if beside is not None:
+        of_trace, _ = on_shared_layers(of_trace, beside)
+    coverage = replace(of_trace.layer_mean, n_layers=n_layers)
+    return of_trace, f"\n({coverage.coverage})" if coverage.is_partial else ""
+
+
+def _trace_of_layer(series: MetricSeries, trace: Trace, *, colour: str, dash: str) -> charts.Line:
+    assert trace.layer is not None
+    row = series.layers.index(trace.layer)
+    return charts.Line(
+        x=series.steps,
+        y=series.values[row],
+        band=(series.lows[row], series.highs[row]),
+        colour=colour,
+        dash=dash,
+        marker_size=charts.marker_size(series.steps),
+        label=trace.label,
+    )
 
 
 def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
@@ -202,9 +227,8 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
         f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
     )
     shown = run.rows_of([metric], subset)
-    caption = charts.run_caption(
-        shown, charts.about_checkpoints(shown), charts.MARKED * bool(panel.marks)
-    )
+    marked = charts.MARKED if panel.marks else ""
+    caption = charts.run_caption(shown, charts.about_checkpoints(shown), marked)
     return draw(
         charts.Chart(
             title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
@@ -237,37 +261,55 @@ def all_figures(run: MeasuredRun, attempt: Attempt = nullcontext) -> dict[str, F
     ``attempt`` collects the errors of figures, so that the others are drawn; by default they are
     raised at once.
     """
-    trained, drawings = not run.finished, dict[str, Callable[[], Figure]]()
+    drawings = _own_drawings(run) | _family_drawings(run) | _head_drawings(run)
+    return draw_all(drawings, attempt)
 
-    def heatmaps(metric: str) -> None:
-        for subset in (of for name, of in run.series if name == metric):
-            drawings[f"heatmap_{file_stem(metric)}_{subset}"] = partial(
-                heatmap, run, metric, subset
-            )
 
-    valued = run.metrics()
-    own = [metric for metric in valued if has_own_figures(metric)]
-    for metric in own:
-        drawings[f"profile_{file_stem(metric)}"] = partial(
+def _own_drawings(run: MeasuredRun) -> dict[str, Drawing]:
+    """Return what draws the metrics that have figures of their own."""
+    metrics = [metric for metric in run.metrics() if has_own_figures(metric)]
+    drawings: dict[str, Drawing] = {
+        f"profile_{file_stem(metric)}": partial(
             over_depth, run, [metric], metric_title(metric), LARGE
         )
-    if own and trained:
-        drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(own, reverse=True))
-        for metric in own:
-            heatmaps(metric)
-    for family in overview_families(valued):
-        drawings[f"depth_{family}"] = partial(
-            over_depth, run, run.metrics(family), FAMILIES[family], SMALL
-        )
-        if trained:
-            drawings[f"steps_{family}"] = partial(steps_overview, run, family)
-        if family == "change" and trained:
-            for metric in run.metrics(family):
-                heatmaps(metric)
+        for metric in metrics
+    }
+    if not metrics or run.finished:
+        return drawings
+    drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(metrics, reverse=True))
+    for metric in metrics:
+        drawings |= _heatmap_drawings(run, metric)
+    return drawings
+
+
+def _family_drawings(run: MeasuredRun) -> dict[str, Drawing]:
+    """Return what draws the metrics of a family in one figure."""
+    drawings: dict[str, Drawing] = {}
+    for family in overview_families(run.metrics()):
+        metrics = run.metrics(family)
+        drawings[f"depth_{family}"] = partial(over_depth, run, metrics, FAMILIES[family], SMALL)
+        if run.finished:
+            continue
+        drawings[f"steps_{family}"] = partial(steps_overview, run, family)
+        for metric in metrics if family == "change" else ():
+            drawings |= _heatmap_drawings(run, metric)
+    return drawings
+
+
+def _heatmap_drawings(run: MeasuredRun, metric: str) -> dict[str, Drawing]:
+    return {
+        f"heatmap_{file_stem(metric)}_{subset}": partial(heatmap, run, metric, subset)
+        for name, subset in run.series
+        if name == metric
+    }
+
+
+def _head_drawings(run: MeasuredRun) -> dict[str, Drawing]:
+    drawings: dict[str, Drawing] = {}
     for (metric, subset), series in run.series.items():
         if series.by_head is not None and not np.isnan(series.by_head).all():
             ending = "" if subset == "all" else f"_{subset}"
             drawings[f"heads_{file_stem(metric)}{ending}"] = partial(
                 heads_heatmap, run, metric, subset
             )
-    return draw_all(drawings, attempt)
+    return drawings
