@@ -135,11 +135,9 @@ def find_output_head(
             calls.append(_Call(module, taken[0], returned[0]))
 
     with model.evaluating() as run:
-        module, whole, blocks = (
-            run.model.module,
-            run.model.whole,
-            [block.module for block in run.model.blocks],
-        )
+        module = run.model.module
+        whole = run.model.whole
+        blocks = [block.module for block in run.model.blocks]
         inside = {module for block in blocks for module in block.modules()}
         outside = [
             m for m in module.modules() if m not in inside and not set(blocks) & set(m.modules())
