@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.spatial.distance import pdist
+from sklearn.decomposition import PCA
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModel,
@@ -46,6 +47,7 @@ from repdyn.lab.studies.paths import (
     cosine_matrix,
     find_order_end,
     find_rotation,
+    following_cosines,
     match_tokens,
     movements,
     principal,
@@ -124,9 +126,15 @@ def test_relations_of_tables_against_all_pairs_by_hand():
     about = about_mean(words.rows).assign(label=words.labels).set_index("label")
     mean = words.rows.numpy().mean(0)
     assert about.loc["b", "distance"] == pytest.approx(np.linalg.norm(words.rows[1].numpy() - mean))
-    ends = geometry.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])["label"]
+    table = geometry.ends_about_mean(about.reset_index(), 1).set_index(["quantity", "end"])
+    ends = table["label"]
     assert ends["cosine", "largest"] == about["cosine"].idxmax()
     assert ends["|dot|", "smallest"] == about["dot"].abs().idxmin()
+    assert ends["|cosine|", "smallest"] == about["cosine"].abs().idxmin()
+    assert ends["length", "largest"] == about["length"].idxmax()
+    row = table.loc[("distance", "largest")]
+    assert row["value"] == row["distance"] == pytest.approx(about["distance"].max())
+    assert row["length"] == about.loc[row["label"], "length"]
 
 
 def test_the_kinds_of_tokens():
@@ -146,6 +154,20 @@ def test_the_kinds_of_tokens():
         1,
     ]
     assert table.loc[characters, ["ranges", "first", "last"]].tolist() == [2, 3, 3]
+    ranges = geometry.ranges_of_ids(kinds)
+    assert ranges[["kind", "first", "last"]].to_numpy().tolist() == [
+        ["special", 0, 1],
+        ["unused", 2, 2],
+        [characters, 3, 3],
+        ["word", 4, 5],
+        ["piece", 6, 6],
+        [characters, 7, 7],
+    ]
+    assert geometry.listed_ranges(ranges)[:3] == [
+        "  special: 0 to 1",
+        "  unused: 2",
+        f"  {characters}: 3, 7",
+    ]
     looks = geometry.looks_of(
         ["cat", "dog7", "!"], kinds.assign(kind=kinds["kind"].replace({"unused": "word"}))
     )
@@ -169,6 +191,32 @@ def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
         assert np.linalg.norm(centre.loc["a"] - centre.loc["b"]) > 2 * spread
     again = plane_table(vectors, labels, 0)
     pd.testing.assert_frame_equal(found, again)
+
+
+def test_the_plane_of_pca_is_fitted_on_all_rows(monkeypatch):
+    """Of a sample balanced by kind it was another plane, with another share of the variance."""
+    monkeypatch.setattr(
+        "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+    )
+    monkeypatch.setattr("repdyn.lab.studies.panels.MAX_POINTS", 20)
+    vectors = torch.cat([drawn(200, 6), drawn(10, 6, seed=1) + 30])
+    table = plane_table(vectors, {"kind": ["many"] * 200 + ["few"] * 10}, 0)
+    of_all = PCA(2, svd_solver="full").fit(vectors.numpy())
+    assert len(table) == 210
+    assert table["share"].iloc[0] == pytest.approx(of_all.explained_variance_ratio_.sum())
+    places = of_all.transform(vectors.numpy())
+    assert table[["x", "y"]].abs().to_numpy() == pytest.approx(np.abs(places), rel=1e-3, abs=1e-4)
+
+
+def test_single_positions_are_compared_with_the_next():
+    """A curve would be of another position, or begin with the position itself."""
+    matrix = np.arange(400.0).reshape(20, 20)
+    table = following_cosines(matrix).set_index(["position", "offset"])["cosine"]
+    assert table[1, 1] == matrix[1, 2]
+    assert table[10, 9] == matrix[10, 19]
+    assert table.index.get_level_values("position").unique().tolist() == [*range(1, 11)]
+    assert len(table[1]) == 18
+    assert following_cosines(np.eye(2)).empty
 
 
 def test_relation_to_the_mean_in_closed_form():
@@ -526,6 +574,12 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     assert files == {
         *("tables.csv", "distributions.csv", "dimension_curves.csv", "closest.csv"),
         *("position_offsets.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
+        *("about_mean_words.csv", "vocabulary_ranges.csv"),
+        *(
+            f"{table}_following.{end}"
+            for table in ("position", "sinusoids")
+            for end in ("csv", "png", "svg")
+        ),
         *(
             f"{name}.{end}"
             for name in ("tables", "depth", "paths", "position_cosines")

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.nn.functional import cosine_similarity
 from transformers import PreTrainedTokenizerFast
 
+import repdyn
 from repdyn import Probe, layer_states, load_model
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
@@ -485,3 +486,25 @@ def test_phrases_are_found_across_tokens_and_not_across_windows():
         "".join(letter for letter, inside in zip(words, members, strict=True) if inside)
         == "nnaNewYork"
     )
+
+
+def test_a_class_that_the_text_lacks_is_left_out_with_a_sentence(save_model, tmp_path):
+    """The study ended with an error after the model was loaded, and measured nothing."""
+    classes = tmp_path / "classes.yaml"
+    classes.write_text("absent: [Xyzzy]\nboats: [the boat]\n")
+    text = tmp_path / "text.txt"
+    text.write_text("We saw the boat and the other boat that the old man had seen. " * 200)
+    result = repdyn.lab.convergence(
+        save_model("small", "gpt_neox"),
+        text=str(text),
+        sequence_length=64,
+        max_vectors=512,
+        classes=["function", "content"],
+        class_file=classes,
+        sentences=0,
+        resamples=20,
+    )
+    assert "left out, class 'absent': " in result.summary
+    assert result.classes["class"].unique().tolist() == [
+        *("all", "no_sink", "function", "content", "boats")
+    ]

@@ -501,6 +501,33 @@ def test_arguments_are_checked_before_a_model_is_loaded(study, arguments, messag
         getattr(repdyn.lab, study)("no/model", **arguments)
 
 
+def test_planes_are_of_the_vector_that_is_asked_for(save_model, files, monkeypatch):
+    """The figures of [CLS] would show the means."""
+    monkeypatch.setattr(
+        "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
+    )
+    named = {
+        word.removeprefix("--"): value for word, value in zip(files[::2], files[1::2], strict=True)
+    }
+    named = {name.replace("-", "_"): value for name, value in named.items()}
+    for name in {"texts", "max_tokens", "seed"} & set(named):
+        named[name] = int(named[name])
+    model = save_model("small")
+    of_vectors = {
+        vector: repdyn.lab.sentences(model, vector=vector, **named)
+        for vector in ("mean", "first", "last")
+    }
+    for vector, result in of_vectors.items():
+        caption = "mean of the tokens" if vector == "mean" else f"{vector} token"
+        for figure in ("plane_of_sentences", "plane_of_changes", "two_collections"):
+            texts = [text.get_text() for text in result.figures[figure].texts]
+            texts += [result.figures[figure].get_suptitle()]
+            assert any(caption in text for text in texts), (figure, texts)
+    places = [result.plane_of_sentences["x"].tolist() for result in of_vectors.values()]
+    assert places[0] != places[1] != places[2] != places[0]
+    pd.testing.assert_frame_equal(of_vectors["mean"].separation, of_vectors["first"].separation)
+
+
 THEMES = (
     "river water stream valley flood bridge mountain shore delta harbour",
     "music song album concert singer guitar piano opera violin melody",

@@ -187,8 +187,14 @@ class AnatomyStudy(Study):
         kinds = self.vocabularies[name]
         values = words.about.assign(label=words.labels)
         self.tables["about_mean"] = geometry.ends_about_mean(values, closest)
+        of_words = values.loc[values["label"].map(geometry.is_latin_word)]
+        self.tables["about_mean_words"] = geometry.ends_about_mean(of_words, closest)
         self.figures["about_mean"] = draw.about_mean_figure(name, values)
         self.add("vocabulary", geometry.vocabulary_table(kinds), "kind", "tokens", "share")
+        ranges = geometry.ranges_of_ids(kinds)
+        self.tables["vocabulary_ranges"] = ranges
+        self.show("ids of each kind of token:")
+        self.show("\n".join(geometry.listed_ranges(ranges)))
         looks = geometry.looks_of(words.labels, kinds)
         shown = {"plane_of_tokens": [words]}
         for table in tables[1:]:
@@ -216,7 +222,7 @@ class AnatomyStudy(Study):
             plane = plane_table(
                 torch.cat([embeddings.rows for embeddings in together]), labels, self.seed
             )
-            drawn = f"{len(plane) // plane['method'].nunique():,} rows, of each kind alike"
+            drawn = "PCA of all rows; the other methods of a sample, of each kind alike"
             self.tables[path] = plane
             self.figures[path] = plane_figure(
                 f"{name}: embeddings in a plane", drawn, plane, "kind", "position"
@@ -249,6 +255,10 @@ class AnatomyStudy(Study):
         matrix = embedding_tables.cosine_matrix(table.rows)
         scores, shares = paths.principal(table.rows)
         offsets = paths.by_offset(matrix)
+        following = paths.following_cosines(matrix)
+        self.tables[f"{path}_following"] = following
+        if len(following):
+            self.figures[f"{path}_following"] = draw.following_figure(name, following)
         rotation = paths.find_rotation(scores, shares)
         order_end = paths.find_order_end(table.rows)
         self.tables[f"{path}_offsets"] = offsets

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -27,11 +28,12 @@ from repdyn.lab.studies.panels import (
     outline,
     panels,
     series_colour,
+    zero_line,
 )
 from repdyn.lab.studies.paths import Rotation, TokenTrajectory
 from repdyn.lab.studies.study import select
 from repdyn.views.charts.on_matplotlib import entitle
-from repdyn.views.tables.style import DIVERGING, SEQUENTIAL
+from repdyn.views.tables.style import DIVERGING, ORDERED, SEQUENTIAL
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
 _TITLES = {
@@ -187,6 +189,27 @@ def position_image(name: str, rows: Tensor) -> Figure:
             f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8
         )
     steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
+    return figure
+
+
+def following_figure(name: str, table: pd.DataFrame) -> Figure:
+    """Draw the cosines of single positions with those after them, a line for each position."""
+    by_position = table.groupby("position")
+    caption = f"With the next {table['offset'].max():,} positions; position 0 is left out."
+    title = f"{name}: cosine of single positions with the next ones"
+    figure, axes = panels(title, caption, (8, 4.6))
+    colours = colormaps[ORDERED](np.linspace(0, 0.92, by_position.ngroups))
+    for (position, line), colour in zip(by_position, colours, strict=True):
+        axes.plot(
+            line["offset"],
+            line["cosine"],
+            color=colour,
+            linewidth=1.3,
+            label=f"position {position}",
+        )
+    zero_line(axes, color="0.6")
+    axes.set(xlabel="positions further on", ylabel="cosine of the two position embeddings")
+    axes.legend(fontsize=8, ncols=2)
     return figure
 
 

@@ -95,9 +95,13 @@ class ConvergenceStudy(Study):
         self.skipped: dict[str, pd.DataFrame] = {}
 
     def measure(self, loaded: LoadedModel) -> None:
-        probe = self._probe(loaded, self.max_vectors, self.classes, self.phrases)
+        try:
+            probe = self._probe(loaded, self.max_vectors, self.classes, self.phrases)
+        except ValueError:
+            probe = self._probe_of_what_is_there(loaded)
         self.probes.append(probe.hash)
-        cosines = measured.convergence_of_text(loaded, probe, [*self.classes, *self.phrases])
+        classes = [name for name in (*self.classes, *self.phrases) if name in probe.classes]
+        cosines = measured.convergence_of_text(loaded, probe, classes)
         if self.sentences:
             cosines |= measured.convergence_of_sentences(
                 loaded, self.sentences, are_long=self.long_sentences
@@ -106,6 +110,24 @@ class ConvergenceStudy(Study):
         if self.with_heads:
             few = self._probe(loaded, min(self.max_vectors, measured.MAX_SKIPPED))
             self.skipped[loaded.name] = measured.skip_blocks(loaded, few)
+
+    def _probe_of_what_is_there(self, loaded: LoadedModel) -> Probe:
+        """Return the probe of the classes that the text has enough tokens of, and say which ones
+        are left out.
+        """
+        self._probe(loaded, self.max_vectors)  # what is wrong with the text itself is an error
+        classes = []
+        phrases = {}
+        for name in [*self.classes, *self.phrases]:
+            of_file = {name: self.phrases[name]} if name in self.phrases else {}
+            try:
+                self._probe(loaded, self.max_vectors, [] if of_file else [name], of_file)
+            except ValueError as error:
+                self.show(f"left out, class {name!r}: {error}")
+            else:
+                phrases |= of_file
+                classes += [] if of_file else [name]
+        return self._probe(loaded, self.max_vectors, classes, phrases)
 
     def _probe(
         self,

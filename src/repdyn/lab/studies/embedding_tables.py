@@ -196,15 +196,17 @@ def describe(values: np.ndarray) -> dict[str, Any]:
 
 def about_mean(rows: Tensor) -> pd.DataFrame:
     """Return distance, cosine (NaN if either is zero) and dot of each row (n, dim) with the mean
-    row m, in float64.
+    row m, and its own length, in float64.
 
     The mean of dot is |m|^2.
     """
     wide = rows.detach().cpu().double()
     mean = wide.mean(0)
     dots = wide @ mean
-    cosines = (dots / (wide.norm(dim=1) * mean.norm())).clamp(-1, 1)
-    return pd.DataFrame({"distance": (wide - mean).norm(dim=1), "cosine": cosines, "dot": dots})
+    lengths = wide.norm(dim=1)
+    cosines = (dots / (lengths * mean.norm())).clamp(-1, 1)
+    distances = (wide - mean).norm(dim=1)
+    return pd.DataFrame({"distance": distances, "cosine": cosines, "dot": dots, "length": lengths})
 
 
 def explained_variance(rows: Tensor) -> np.ndarray:

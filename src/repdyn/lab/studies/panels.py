@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -30,7 +29,7 @@ _MAX_ENTRIES = 5
 _MAX_NUMBERED = 16
 """Heads that leave room for a number in each cell."""
 MAX_POINTS = 3000
-"""Largest number of vectors in a plane: t-SNE of more takes minutes."""
+"""Largest number of vectors in a plane of t-SNE or UMAP, which take minutes for more."""
 _PERPLEXITY = 30
 
 
@@ -187,15 +186,21 @@ def draw_heads(axes: Axes, values: pd.DataFrame, is_bold: pd.DataFrame, label: s
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
 
 
-def planes(vectors: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray, float | None]]:
-    """Yield each method at hand, the places of vectors in its plane, (n, 2), and the share of
-    variance along both axes, which PCA alone has.
+def planes(
+    vectors: np.ndarray, seed: int, sample: np.ndarray
+) -> Iterator[tuple[str, np.ndarray, float | None]]:
+    """Yield each method at hand, the places of vectors in its plane, and the share of variance
+    along both axes, which PCA alone has.
 
-    t-SNE and UMAP keep neighbourhoods: distances between groups and the sizes of groups mean
-    nothing there.
+    PCA is of all vectors, with (n, 2) places; the other methods, which take minutes for a few
+    thousand, are of a sample, the numbers of some of them. t-SNE and UMAP keep neighbourhoods:
+    distances between groups and the sizes of groups mean nothing there.
     """
-    found = PCA(2, svd_solver="full").fit(vectors)
-    yield "PCA", found.transform(vectors), float(found.explained_variance_ratio_.sum())
+    # eigenvectors of the covariance: the same plane, without a decomposition of every row
+    solver = "covariance_eigh" if len(vectors) > MAX_POINTS else "full"
+    plane = PCA(2, svd_solver=solver).fit(vectors)
+    yield "PCA", plane.transform(vectors), float(plane.explained_variance_ratio_.sum())
+    vectors = vectors[sample]
     perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
     yield (
         "t-SNE",
@@ -218,24 +223,31 @@ def plane_table(
 ) -> pd.DataFrame:
     """Return the places of vectors by every method: columns of ``labels``, method, share, x, y.
 
-    Of more than :data:`MAX_POINTS` vectors some are drawn, equally often of each value of the last
-    label.
+    The plane of PCA has all vectors. Of more than :data:`MAX_POINTS` the others have a sample, of
+    each value of the last label equally often.
     """
     frame = pd.DataFrame(labels)
+    sample = frame
     if len(frame) > MAX_POINTS:
         label = frame.columns[-1]
-        mixed = (
-            frame.groupby(label, sort=False)
-            .sample(frac=1, random_state=seed)
-            .groupby(label, sort=False)
+        mixed = frame.groupby(label, sort=False).sample(frac=1, random_state=seed)
+        of_labels = mixed.groupby(label, sort=False)
+        sample = of_labels.head(max(1, MAX_POINTS // of_labels.ngroups))
+    wide = vectors.detach().cpu().float().numpy()
+    drawn = planes(wide, seed, sample.index.to_numpy())
+    tables = [
+        (frame if method == "PCA" else sample).assign(
+            method=method, share=share, x=places[:, 0], y=places[:, 1]
         )
-        frame = mixed.head(max(1, MAX_POINTS // mixed.ngroups))
-    chosen = vectors[torch.tensor(frame.index.tolist())].detach().cpu().float().numpy()
-    parts = [
-        frame.assign(method=method, share=share, x=places[:, 0], y=places[:, 1])
-        for method, places, share in planes(chosen, seed)
+        for method, places, share in drawn
     ]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _point_size(n_drawn: int, n_in_group: int) -> int:
+    if n_drawn > MAX_POINTS:
+        return 3
+    return 9 if n_in_group > 300 else 16
 
 
 def plane_figure(
@@ -251,7 +263,9 @@ def plane_figure(
         for number, (name, points) in enumerate(drawn.groupby(group, sort=False)):
             numbers = [] if order is None else points[order].to_numpy(float)
             look: dict[str, Any] = {
-                "s": 9 if len(points) > 300 else 16,
+                "s": _point_size(len(drawn), len(points)),
+                # of tens of thousands an SVG would take megabytes
+                "rasterized": len(drawn) > MAX_POINTS,
                 "linewidths": 0,
                 "alpha": 0.7,
                 "label": name,
@@ -263,7 +277,9 @@ def plane_figure(
             else:
                 axes.scatter(points["x"], points["y"], color=series_colour(number), **look)
         share = drawn["share"].iloc[0]
-        title = str(method) if pd.isna(share) else f"{method}, {share:.0%} of the variance"
+        title = f"{method}, {len(drawn):,} points"
+        if not pd.isna(share):
+            title += f": {share:.1%} of the variance"
         axes.set(title=title, xticks=[], yticks=[])
     if len(labels := grid[0].get_legend_handles_labels()[1]) > 1:
         legend_below(figure, grid[0], min(6, len(labels)), markerscale=1.5)

@@ -14,6 +14,9 @@ from repdyn.activations import LoadedModel, layer_states
 from repdyn.lab.studies.embedding_tables import cosine_matrix
 from repdyn.lab.studies.token_measurements import encode_sentence
 
+SINGLE = 10
+"""Positions whose cosines with those after them are given one by one."""
+FOLLOWING = 128
 N_COMPONENTS = 6
 """Principal components among which a rotation is searched."""
 MIN_TURNS = N_COMPONENTS
@@ -51,6 +54,20 @@ def by_offset(matrix: np.ndarray) -> pd.DataFrame:
         .rename_axis("offset")
         .reset_index()
     )
+
+
+def following_cosines(matrix: np.ndarray) -> pd.DataFrame:
+    """Return the cosines of single positions, 1 to :data:`SINGLE`, with the :data:`FOLLOWING` after
+    each: columns position, offset, cosine.
+
+    Position 0 is left out: a token of the text's beginning always stands there.
+    """
+    tables = []
+    for position in range(1, min(SINGLE, len(matrix) - 2) + 1):
+        cosines = matrix[position, position + 1 : position + 1 + FOLLOWING]
+        offsets = np.arange(1, len(cosines) + 1)
+        tables.append(pd.DataFrame({"position": position, "offset": offsets, "cosine": cosines}))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def principal(rows: Tensor, k: int = N_COMPONENTS) -> tuple[np.ndarray, np.ndarray]:

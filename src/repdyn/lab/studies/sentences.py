@@ -4,7 +4,7 @@ collection.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,9 @@ from repdyn.views.tables.style import DIVERGING
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00", MAXIMUM: "#009E73"}
 SIGNIFICANT = 0.05
+DrawnVector: TypeAlias = Literal["mean", "first", "last"]
+_DRAWN: dict[DrawnVector, str] = {"mean": MEAN, "first": FIRST, "last": LAST}
+_IN_CAPTIONS = {MEAN: "mean of the tokens", FIRST: "first token", LAST: "last token"}
 _SHOWN_QUANTILES = (0.002, 0.998)
 _MOST_COLOURS = 4
 """Groups that a plane tells apart; of more, all have one colour."""
@@ -58,9 +61,11 @@ class SentenceStudy(Study):
         collections: Sequence[str],
         n_texts: int,
         max_tokens: int,
+        vector: DrawnVector,
         seed: int,
     ) -> None:
         super().__init__()
+        self.drawn = _DRAWN[vector]
         self.max_tokens = max_tokens
         self.seed = seed
         of_groups = measured.BUILT_IN.get(groups, Path(groups))
@@ -133,10 +138,11 @@ class SentenceStudy(Study):
             vectors, lambda x: measured.kind_matrix(x[before], x[after], kinds, seed=seed)
         )
         self.tables["kinds_of_change"] = matrix = pd.DataFrame(of_layers)
-        last, means = _last_means(vectors)
-        title = f"{loaded.name}: what a change adds, mean of the tokens after layer {last}"
+        last = last_layer(vectors)
+        drawn = vectors[last, self.drawn]
+        title = f"{loaded.name}: what a change adds, {_IN_CAPTIONS[self.drawn]} after layer {last}"
         self.figures["plane_of_changes"] = differences_figure(
-            title, means[after] - means[before], kinds
+            title, drawn[after] - drawn[before], kinds
         )
         if len(matrix):
             self.figures["kinds_of_change"] = kinds_figure(loaded.name, matrix)
@@ -153,7 +159,7 @@ class SentenceStudy(Study):
         )
         table = pd.DataFrame(over_layers(vectors, lambda x: measured.collection_rows(x, labels)))
         self.tables["collections"], cosines = table, select(table, texts=name, quantity="cosine")
-        last, _ = _last_means(vectors)
+        last = last_layer(vectors)
         poolings = _poolings(table)
         at_last = {
             pooling: measured.collection_values(vectors[last, pooling], labels)
@@ -168,13 +174,14 @@ class SentenceStudy(Study):
             caption = self._add_plane(
                 "plane_of_collections", title, vectors, {"texts": labels.tolist()}
             )
-            self.figures["two_collections"] = collections_figure(title, caption, at_last[MEAN])
+            of_drawn = at_last[self.drawn]
+            self.figures["two_collections"] = collections_figure(title, caption, of_drawn)
             self.show(
-                "lengths, and pairs of texts, at the last layer (mean of the tokens) of "
+                f"lengths, and pairs of texts, at the last layer ({_IN_CAPTIONS[self.drawn]}) of "
                 f"{other[0]} as well:"
             )
             self.show(
-                select(_of_last(table), vector=MEAN),
+                select(_of_last(table), vector=self.drawn),
                 "texts",
                 "quantity",
                 "mean",
@@ -186,12 +193,13 @@ class SentenceStudy(Study):
     def _add_plane(
         self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]
     ) -> str:
-        """Add a plane of the means at the last layer, coloured by the last label; return its
+        """Add a plane of the vectors at the last layer, coloured by the last label; return its
         caption.
         """
-        last, means = _last_means(vectors)
-        caption = f"mean of the tokens after layer {last}"
-        self.tables[name] = plane_table(torch.from_numpy(means), labels, self.seed)
+        last = last_layer(vectors)
+        caption = f"{_IN_CAPTIONS[self.drawn]} after layer {last}"
+        places = torch.from_numpy(vectors[last, self.drawn])
+        self.tables[name] = plane_table(places, labels, self.seed)
         self.figures[name] = plane_figure(title, caption, self.tables[name], [*labels][-1])
         return caption
 
@@ -203,10 +211,9 @@ class SentenceStudy(Study):
         return loaded.tokenizer([*sentences], truncation=True, max_length=limit)["input_ids"]
 
 
-def _last_means(vectors: SentenceVectors) -> tuple[int, np.ndarray]:
-    """Return the last layer, and the means over tokens there."""
-    last = max(layer for layer, _ in vectors)
-    return last, vectors[last, MEAN]
+def last_layer(vectors: SentenceVectors) -> int:
+    """Return the number of the last layer."""
+    return max(layer for layer, _ in vectors)
 
 
 def _of_last(table: pd.DataFrame) -> pd.DataFrame:
@@ -226,6 +233,7 @@ def sentences(
     other: str | None = None,
     texts: Annotated[int, at_least(3)] = 500,
     max_tokens: Annotated[int, at_least(2)] = 128,
+    vector: DrawnVector = "mean",
     seed: Annotated[int, at_least(0)] = 0,
 ) -> StudyResult:
     """Study sentences: do vectors of paraphrases lie together, does one kind of change move them
@@ -244,11 +252,14 @@ def sentences(
         other: Second collection, for comparison.
         texts: Paragraphs of each, spread evenly.
         max_tokens: Tokens of a sentence or paragraph; longer ones are cut off.
+        vector: Vector of a sentence in the planes and in the figure of two collections: the mean of
+            its tokens, the first one ([CLS] of BERT), or the last one.
         seed: Of bootstrap and permutations.
 
     Examples:
       repdyn study sentences bert-base-cased gpt2 -o FOLDER
       repdyn study sentences bert-base-cased --changes concepts -o FOLDER
+      repdyn study sentences bert-base-cased --vector first -o FOLDER     of [CLS]
       repdyn study sentences gpt2 --groups templates -o FOLDER
       repdyn study sentences gpt2 --text enwik8 --other tweets.txt -o FOLDER
     """
@@ -259,6 +270,7 @@ def sentences(
         collections=[text] if other is None else [text, other],
         n_texts=texts,
         max_tokens=max_tokens,
+        vector=vector,
         seed=seed,
     )
     return study.run(models, loading)

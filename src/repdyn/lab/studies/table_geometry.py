@@ -45,6 +45,8 @@ KINDS = WORD, _PIECE, _CHARACTER, _SPECIAL, _UNUSED = (
 )
 """Kinds of tokens."""
 BITS = (8, 4, 3, 2)
+_LISTED_RANGES = 6
+_LETTERS = 3
 _MOST_ROWS = 2048
 """Rows of which a neighbour or the dimension is searched."""
 _N_PAIRS = 100_000
@@ -103,20 +105,63 @@ def vocabulary_table(kinds: pd.DataFrame) -> pd.DataFrame:
     """Return number, share and ranges of ids of each kind of token, and how many are of letters and
     digits alone.
     """
-    gaps = kinds.groupby("kind")["id"].diff() > 1
-    ranges = kinds.groupby(["kind", gaps.groupby(kinds["kind"]).cumsum()])["id"].agg(
-        ["size", "min", "max"]
-    )
+    ranges = ranges_of_ids(kinds)
     of_kind = (
-        ranges.groupby("kind")["size"].agg(tokens="sum", ranges="size").reindex(KINDS, fill_value=0)
+        ranges.groupby("kind")["tokens"]
+        .agg(tokens="sum", ranges="size")
+        .reindex(KINDS, fill_value=0)
     )
-    longest = ranges.loc[ranges.groupby("kind")["size"].idxmax()].droplevel(1)
-    table = of_kind.join(longest[["min", "max"]].set_axis(["first", "last"], axis=1))
+    longest = ranges.loc[ranges.groupby("kind")["tokens"].idxmax()].set_index("kind")
+    table = of_kind.join(longest[["first", "last"]])
     table.loc["letters and digits alone", "tokens"] = sum(
         token.isalnum() for token in kinds["token"]
     )
     table.insert(1, "share", table["tokens"] / len(kinds))
     return table.rename_axis("kind").reset_index()
+
+
+def ranges_of_ids(kinds: pd.DataFrame) -> pd.DataFrame:
+    """Return every range of ids of one kind, in their order: columns kind, first, last, tokens,
+    and the names of the first and the last token.
+    """
+    begins = kinds["kind"].ne(kinds["kind"].shift()) | kinds["id"].diff().ne(1)
+    ranges = kinds.groupby(begins.cumsum(), sort=False)
+    table = ranges.agg(
+        kind=("kind", "first"),
+        first=("id", "first"),
+        last=("id", "last"),
+        tokens=("id", "size"),
+        first_token=("token", "first"),
+        last_token=("token", "last"),
+    )
+    return table.reset_index(drop=True)
+
+
+def listed_ranges(ranges: pd.DataFrame) -> list[str]:
+    """Return a line for each kind of token, with its first ranges of ids."""
+    lines = []
+    for kind, of_kind in ranges.groupby("kind", sort=False):
+        shown = [
+            f"{first}" if first == last else f"{first} to {last}"
+            for first, last in of_kind[["first", "last"]].head(_LISTED_RANGES).to_numpy()
+        ]
+        more = len(of_kind) - len(shown)
+        rest = f", and {more:,} more ranges" if more else ""
+        lines.append(f"  {kind}: {', '.join(shown)}{rest}")
+    return lines
+
+
+def is_latin_word(token: str) -> bool:
+    """Return whether a token has at least three letters, all of them Latin, and nothing else but
+    the mark of a beginning.
+
+    >>> [is_latin_word(token) for token in ("the", "\u0120the", "of", "##ing", "1986")]
+    [True, True, False, False, False]
+    """
+    letters = token.lstrip(WORD_MARKS)
+    return len(letters) >= _LETTERS and all(
+        letter.isalpha() and unicodedata.name(letter, "").startswith("LATIN") for letter in letters
+    )
 
 
 def shared_vocabulary(vocabularies: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -170,15 +215,17 @@ def extreme_pairs(table: EmbeddingTable, pairs_by_end: Mapping[str, pd.DataFrame
 
 
 def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
-    """Return the labels of the k rows with the smallest and the k with the largest value of each
-    relation to the mean row, :func:`repdyn.lab.studies.embedding_tables.about_mean`, and of the
-    inner product without its sign."""
-    values = values.assign(**{"|dot|": values["dot"].abs()})
+    """Return the k rows with the smallest and the k with the largest value of each relation to the
+    mean row, :func:`repdyn.lab.studies.embedding_tables.about_mean`, with and without its sign, and
+    of the length: columns quantity, end, label, value, and all of these measures in each row.
+    """
+    measures = values[["label", "distance", "cosine", "dot", "length"]].copy()
+    measures.insert(3, "|cosine|", measures["cosine"].abs())
+    measures.insert(5, "|dot|", measures["dot"].abs())
     frames = {}
-    for name in ("distance", "cosine", "dot", "|dot|"):
-        ordered = pd.DataFrame({"label": values["label"], "value": values[name]}).sort_values(
-            "value"
-        )
+    for name in measures.columns.drop("label"):
+        ordered = measures.sort_values(name).dropna(subset=name)
+        ordered.insert(1, "value", ordered[name])
         frames[name, "smallest"] = ordered.head(k)
         frames[name, "largest"] = ordered.tail(k)[::-1]
     return join_tables(frames, "quantity", "end")
