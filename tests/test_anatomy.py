@@ -575,11 +575,8 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         *("tables.csv", "distributions.csv", "dimension_curves.csv", "closest.csv"),
         *("position_offsets.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
         *("about_mean_words.csv", "vocabulary_ranges.csv"),
-        *(
-            f"{table}_following.{end}"
-            for table in ("position", "sinusoids")
-            for end in ("csv", "png", "svg")
-        ),
+        *("position_following.csv", "position_following.png", "position_following.svg"),
+        *("sinusoids_following.csv", "sinusoids_following.png", "sinusoids_following.svg"),
         *(
             f"{name}.{end}"
             for name in ("tables", "depth", "paths", "position_cosines")
