@@ -177,7 +177,7 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_have(ind
     answer = client.get(f"/compare?run=a&token={TOKEN}&run=b")
     name, value, *flags = re.split("; |=", answer.headers["set-cookie"])
     assert re.fullmatch("repdyn_[0-9a-f]{8}", name)
-    assert (value, flags) == (TOKEN, ["HttpOnly", "Path", "/", "SameSite", "lax"])
+    assert (value, flags) == (TOKEN, ["HttpOnly", "SameSite", "lax"])
     assert answer.headers["location"] == "compare?run=a&run=b"
     assert client.get("/").status_code == 200
 
@@ -257,6 +257,20 @@ def test_everything_stays_below_the_path_of_a_proxy(index, kept):
         assert urljoin(address, live["events"]) == f"{prefix}/events?run={key}"
         again, _ = browse(urljoin(address, live["data"]))
         assert again.json()["packed"]["tree"] == tree
+
+
+@pytest.mark.parametrize(
+    ("root_path", "page", "path"),
+    [("/user/me", "/user/me/", "/user/me"), ("", "/", None), ("", "/run/a", "/")],
+    ids=["proxy keeps it", "top", "page below"],
+)
+def test_the_token_is_sent_to_no_other_server_of_a_host(index, root_path, page, path):
+    """A cookie for all of a JupyterHub gave it to the servers of other users."""
+    app = build_app(Feed(index, interval=1), host="0.0.0.0", token=TOKEN, root_path=root_path)
+    client = TestClient(app, base_url="http://hub.example.org", follow_redirects=False)
+    cookie = client.get(f"{page}?token={TOKEN}").headers["set-cookie"]
+    found = re.search("Path=([^;]*)", cookie)
+    assert (found and found[1]) == path
 
 
 def events(feed, number, keys=None, between=lambda: None):

@@ -67,7 +67,11 @@ class Guard:
             query = urlsplit(str(request.url.remove_query_params(TOKEN))).query
             place = request.url.path.rpartition("/")[2]
             answer = RedirectResponse(f"{place}?{query}")
-            answer.set_cookie(self._cookie, self.token, httponly=True, samesite="lax")
+            # not for all of a host that others use too: without a path, a browser takes the folder
+            # of the address that it knows
+            is_top = request.url.path.count("/") == 1
+            path = request.scope.get("root_path") or (None if is_top else "/")
+            answer.set_cookie(self._cookie, self.token, path=path, httponly=True, samesite="lax")
             return answer
         if self._is_token(request.cookies.get(self._cookie)):
             return None
