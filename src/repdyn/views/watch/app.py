@@ -50,9 +50,10 @@ class Guard:
     does not stay in the browser's history.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, root_path: str) -> None:
         self.app = app
         self.token = token
+        self.root_path = root_path
         # browsers send cookies to all ports of a host: each server has a name of its own
         self._cookie = f"repdyn_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
@@ -70,7 +71,7 @@ class Guard:
             # not for all of a host that others use too: without a path, a browser takes the folder
             # of the address that it knows
             is_top = request.url.path.count("/") == 1
-            path = request.scope.get("root_path") or (None if is_top else "/")
+            path = self.root_path or (None if is_top else "/")
             answer.set_cookie(self._cookie, self.token, path=path, httponly=True, samesite="lax")
             return answer
         if self._is_token(request.cookies.get(self._cookie)):
@@ -201,7 +202,7 @@ def build_app(feed: Feed, *, host: str, token: str | None, root_path: str = "") 
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host))]
     if token is not None:
-        middleware.append(Middleware(Guard, token=token))
+        middleware.append(Middleware(Guard, token=token, root_path=root_path))
     if root_path:
         middleware.insert(0, Middleware(RootPath, root_path=root_path))
     return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
