@@ -181,7 +181,7 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
                     "depth": layer / (n_layers - 1),
                     "module": f"layers.{layer}",
                 }
-                rows.append(Row(**own, **named, **place))
+                rows.append(Row.of(**own, **named, **place))
     return rows
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def main() -> None:
                 run=name, model=type(model).__name__, step=step, tokens_seen=tokens
             )
             rows = measure(model, probe, options.metrics, checkpoint=checkpoint).rows
-            own = [replace(row, run=name, probe=probe.hash) for row in scalars.get(step, ())]
+            own = [row.with_columns(run=name, probe=probe.hash) for row in scalars.get(step, ())]
             store.write(key, [*rows, *own])
 
 
@@ -99,7 +98,7 @@ def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
     for step, rows in found.items():
         if not any(row.metric == _LEARNING_RATE for row in rows):
             rate = _learning_rate(step, config)
-            rows.append(replace(rows[0], metric=_LEARNING_RATE, value=rate, **provenance()))
+            rows.append(rows[0].with_columns(metric=_LEARNING_RATE, value=rate, **provenance()))
     return found
 
 

@@ -156,7 +156,7 @@ def test_a_profile_jumps_relative_to_its_history():
         steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []
     )  # steps without a change are ignored
     # a fault in one layer changes those after it, and most the last of them
-    late = [replace(row, value=row.value * (row.layer < 2 or 1 + row.layer)) if row.step == 50 else row
+    late = [row.with_columns(value=row.value * (row.layer < 2 or 1 + row.layer)) if row.step == 50 else row
             for row in profile([*steady, 1.3])]  # fmt: skip
     (alert,) = find_alerts(to_frame(late), [jumps])
     assert alert.detail.startswith("first in layer 2, most in layer 3, 4.88 at step 40, now 20.8")
@@ -169,13 +169,14 @@ def test_a_profile_jumps_by_the_mean_over_its_blocks():
     jumps = rule("jumps", 5)
     of_blocks = profile([*steady, 1.28])
     changed = [
-        replace(row, value=1e4) if (row.step, row.layer) == (50, 0) else row for row in of_blocks
+        row.with_columns(value=1e4) if (row.step, row.layer) == (50, 0) else row
+        for row in of_blocks
     ]
     assert any(row.layer == 0 for row in of_blocks)
     assert steps_and_layers(changed, jumps) == []
     # a quarter of the profile would hold a change of 0.24 in the blocks below 0.2
     resting = [
-        replace(row, value=1.0 if row.layer == 0 else row.value)
+        row.with_columns(value=1.0 if row.layer == 0 else row.value)
         for row in profile([*steady, 1.22 / 0.76])
     ]
     (alert,) = find_alerts(to_frame(resting), [rule("jumps", 4)])

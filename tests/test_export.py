@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,7 +198,7 @@ def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
     run = store.begin_run("mine")
     for step in (0, 8):
         rows = [
-            replace(row, run_id=run.id)
+            row.with_columns(run_id=run.id)
             for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)
         ]
         store.write(

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,7 +100,7 @@ def replaced(row, **changes):
     """Return a row with other values, and with the code of its reason."""
     reason = changes.get("reason")
     code = None if reason is None else code_of_text(reason)
-    return replace(row, **changes, reason_code=code)
+    return row.with_columns(**changes, reason_code=code)
 
 
 def with_layers(change, metrics=("anisotropy", "two_nn"), steps=STEPS):
@@ -334,7 +333,7 @@ def test_a_layer_that_stands_out():
 def test_many_neighbours_in_the_own_window():
     shares = {"design": "dense", "own_window_excluded": False}
     rows = [
-        replace(row, same_window_share=0.3 + row.step / 500)
+        row.with_columns(same_window_share=0.3 + row.step / 500)
         for row in layers_at(curve(lambda step: 5.0), **shares)
     ]  # fmt: skip
     statement = only(described(rows), "own window")
@@ -362,7 +361,7 @@ def test_checkpoints_that_failed():
 
 def test_too_few_steps_and_finished_models_have_no_status():
     assert described(layers_at({0: 5.0, 10: 4.0})).status == "unknown"
-    found = described([replace(row, stage="finished") for row in layers_at({0: 5.0})])
+    found = described([row.with_columns(stage="finished") for row in layers_at({0: 5.0})])
     assert (found.status, found.reason) == (
         "unknown",
         "A finished model has no course of training to judge.",
@@ -706,7 +705,9 @@ def test_a_state_that_is_not_finite_makes_the_run_failed_whatever_its_reason_say
         for step, layer in itertools.product((0, 1), (1, 2))
     ]
     assert described(rows).status == "failed"
-    others = [replace(row, reason="NaN and inf", reason_code=ReasonCode.UNDEFINED) for row in rows]
+    others = [
+        row.with_columns(reason="NaN and inf", reason_code=ReasonCode.UNDEFINED) for row in rows
+    ]
     assert described(others).status != "failed"
 
 

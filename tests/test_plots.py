@@ -2,7 +2,6 @@
 
 import math
 from base64 import b64decode
-from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -55,7 +54,7 @@ def test_stores_that_are_no_list_are_named(store, both):
 
 def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
     averaged = [
-        replace(row, run="mine (averaged)", value=1.0)
+        row.with_columns(run="mine (averaged)", value=1.0)
         for row in make_published("mine", steps=STEPS)
     ]
     both = fill(tmp_path, make_published("mine", steps=STEPS), averaged)
@@ -69,7 +68,7 @@ def test_the_averaged_weights_of_a_run_are_shown_only_by_name(tmp_path):
 
 def test_a_band_has_a_gap_where_a_layer_has_no_value(tmp_path):
     rows = [
-        replace(row, value=math.nan) if row.layer == 2 else row
+        row.with_columns(value=math.nan) if row.layer == 2 else row
         for row in make_published("lab/a", steps=STEPS)
     ]
     band = profile(fill(tmp_path, rows), "two_nn").data[-2]
@@ -236,7 +235,7 @@ def test_a_profile_of_a_step_is_drawn_at_that_step(store):
 def test_the_picture_of_seeds_has_one_panel(tmp_path):
     """A group of seeds was narrowed without its members, and drew every subset of theirs."""
     seeds = [
-        [replace(row, probe="0" * 16) for row in make_published(f"lab/a-seed{n}", steps=STEPS)]
+        [row.with_columns(probe="0" * 16) for row in make_published(f"lab/a-seed{n}", steps=STEPS)]
         for n in (1, 2)
     ]
     figure = compare(fill(tmp_path, *seeds), "two_nn", seeds=["lab/a-seed*"])

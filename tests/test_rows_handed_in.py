@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -80,7 +79,7 @@ def test_rows_in_the_repository_say_what_they_are_of():
 def test_a_row_that_does_not_say_it_is_named(changed, message, finished, tmp_path):
     commit = "0123abcd" * 5
     of_measured = {"checkpoint": f"lab/bert@{commit}", "design": "paper", "probe": "ab" * 8}
-    rows = [replace(row, **changed) for row in finished(**of_measured)]
+    rows = [row.with_columns(**changed) for row in finished(**of_measured)]
     open_store(tmp_path).write(
         MeasurementKey(
             run="lab/bert", step=0, probe=rows[0].probe, metrics="0f" * 4, checkpoint=commit

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -35,7 +34,7 @@ def measured(store, run, steps, weights="w{step}", value=None):
         ]
         store.write(
             MeasurementKey(run=run.id, step=step, probe="probehash", metrics="m"),
-            [replace(one, measured_at=at) for one in rows],
+            [one.with_columns(measured_at=at) for one in rows],
         )
     return run
 

@@ -29,8 +29,10 @@ from repdyn.store.schema import (
     DESCRIPTIONS,
     SCHEMA,
     Checkpoint,
+    Estimate,
+    PointCloud,
+    Quantity,
     ReasonCode,
-    Row,
     failure_rows,
     scalar_row,
 )
@@ -55,7 +57,10 @@ def test_rows_are_read_as_written(tmp_path):
     store.write(KEY, [row(weights_kind="averaged", way="shadow"), undefined, loss])
     frame = store.to_pandas()
     assert list(frame.columns) == list(READ_FIRST)
-    assert list(COLUMNS) == SCHEMA.names == [field.name for field in dataclasses.fields(Row)]
+    assert list(COLUMNS) == SCHEMA.names
+    parts = (Checkpoint, PointCloud, Quantity, Estimate)
+    of_parts = [field.name for part in parts for field in dataclasses.fields(part)]
+    assert sorted(COLUMNS) == sorted(of_parts)
     assert sorted(READ_FIRST) == sorted(COLUMNS)
     by_metric = frame.set_index(["metric", "layer"])
     first = by_metric.loc[("two_nn", 1)]
@@ -311,7 +316,7 @@ def store(tmp_path):
             Checkpoint(run="r", model="m", step=step), metrics, "lost", probe="p", same_as=same_as
         )
         key = MeasurementKey(run="r", step=step, probe="p", metrics="new").failed
-        store.write(key, [dataclasses.replace(one, measured_at=at) for one in rows])
+        store.write(key, [one.with_columns(measured_at=at) for one in rows])
 
     for step in (0, 1, 2, 3):
         store.write(

@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -611,6 +610,6 @@ def test_a_small_vocabulary_is_known_by_the_code_of_the_reason(
     caplog, layer, code, n_unique, warns
 ):
     row = make_row(layer=layer, value=math.nan, reason="in other words", reason_code=code)
-    row = replace(row, n_unique=n_unique)
+    row = row.with_columns(n_unique=n_unique)
     Notices(on_error="warn").of_measurement([row], None, ())
     assert ("is undefined" in caplog.text) == warns

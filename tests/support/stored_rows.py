@@ -44,4 +44,4 @@ def row(**changes) -> Row:
         "probe": "probehash",
         "seconds": 0.5,
     }
-    return Row(**{**values, **provenance(), **changes})
+    return Row.of(**{**values, **provenance(), **changes})

@@ -103,7 +103,7 @@ def make_row(**given: Any) -> Row:
     if fields["reason"] is not None:
         fields.setdefault("reason_code", code_of_text(fields["reason"]))
     n_independent = fields["n_batches"] if fields["design"] in {"independent", "shuffled"} else 1
-    return Row(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
+    return Row.of(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
 
 
 @cache

@@ -28,7 +28,11 @@ from repdyn.store.schema import (
     PROBE_CALIBRATION_ERROR,
     PROBE_LOSS,
     Checkpoint,
+    Estimate,
+    PointCloud,
+    Quantity,
     Row,
+    provenance,
     scalar_row,
 )
 
@@ -124,12 +128,21 @@ class ProbeLoss:
                 )
             ]
         independent = self._probe.has_disjoint_batches("all")
-        sizes = {"n_vectors": n_tokens, "n_unique": n_tokens, "design": self._probe.design.name}
+        cloud = PointCloud(
+            probe=self._probe.hash,
+            n_vectors=n_tokens,
+            n_unique=n_tokens,
+            design=self._probe.design.name,
+        )
         return [
-            replace(
-                scalar_row(checkpoint, name, float(np.mean(batches)), probe=self._probe.hash),
-                **mean_and_spread(np.array(batches), independent, _RANGES[name]),
-                **sizes,
+            Row(
+                checkpoint=checkpoint,
+                cloud=cloud,
+                quantity=Quantity(metric=name),
+                estimate=Estimate(
+                    **mean_and_spread(np.array(batches), independent, _RANGES[name]),
+                    **provenance(),
+                ),
             )
             for name, batches in values.items()
         ]

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +26,9 @@ from repdyn.metrics import LayerView, Metric
 from repdyn.probe.design import view_of
 from repdyn.store.schema import (
     Checkpoint,
+    Estimate,
+    PointCloud,
+    Quantity,
     ReasonCode,
     Row,
     provenance,
@@ -84,27 +87,86 @@ def rows_of_layer(
     measurement off.
     """
     rows = []
+    clouds = LayerClouds(view, layers)
     for number, (metric, subset) in enumerate(pairs):
         if metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
             of_metric = part_of(progress, number, len(pairs))
             of_metric(0.0)
-            rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error, of_metric)
+            rows += _rows_of_metric(clouds, metric, subset, checkpoint, on_error, of_metric)
     view.keep_for_later()
     return rows
 
 
+class LayerClouds:
+    """The clouds of a layer as rows describe them; what is the same for all metrics of a subset is
+    found out once.
+    """
+
+    def __init__(self, view: LayerView, layers: str) -> None:
+        self.view = view
+        self._layers = layers
+        self._described: dict[tuple[str, bool], PointCloud] = {}
+        self._neighbours: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def described(self, subset: str, *, whole_windows: bool) -> PointCloud:
+        """Return what is the same for every metric of a subset: the layer, the design, and how the
+        vectors are spread over windows of text, or over whole ones.
+        """
+        key = (subset, whole_windows)
+        if key in self._described:
+            return self._described[key]
+        view, probe = self.view, self.view.probe
+        whole = probe.whole_windows if whole_windows else []
+        tokens = [np.concatenate(windows) for windows in whole] or view.sample(subset)
+        per_window = [np.unique(probe.window_of(batch), return_counts=True)[1] for batch in tokens]
+        self._described[key] = PointCloud(
+            layer=view.layer.index,
+            depth=view.layer.depth,
+            module=view.layer.module,
+            layers=self._layers,
+            stack=view.layer.stack,
+            subset=subset,
+            design=probe.design.name,
+            n_windows=min(map(len, per_window)),
+            vectors_per_window=int(max(counts.max(initial=0) for counts in per_window)),
+            window_tokens=int(probe.lengths.max()),
+            dim=view.layer.states.shape[1],
+            dtype=view.layer.precision,
+            probe=probe.hash,
+        )
+        return self._described[key]
+
+    def neighbours(self, subset: str, n_batches: int) -> dict[str, Any]:
+        """Return the columns of the nearest neighbours, in the worst of the first batches."""
+        key = (subset, n_batches)
+        if key not in self._neighbours:
+            clouds = self.view.clouds(subset)[:n_batches]
+            by_window = self.view.clouds_outside_windows(subset)[:n_batches]
+            self._neighbours[key] = {
+                "same_window_share": max(
+                    float(cloud.once(same_group_share)) for cloud in by_window
+                ),
+                "near_duplicate_share": max(
+                    float(cloud.once(near_duplicate_share)) for cloud in clouds
+                ),
+                **self.view.neighbour_fractions(subset),
+            }
+        return self._neighbours[key]
+
+
 def _rows_of_metric(
-    view: LayerView,
+    clouds: LayerClouds,
     metric: Metric,
     subset: str,
     checkpoint: Checkpoint,
-    layers: str,
     on_error: OnError,
     progress: Callable[[float], None],
 ) -> list[Row]:
-    start, probe = time.perf_counter(), view.probe
+    start = time.perf_counter()
+    view = clouds.view
     # the first batch alone is kept for the next checkpoint
-    n_batches = 1 if "previous_checkpoint" in metric.captures else probe.n_batches
+    compares = "previous_checkpoint" in metric.captures
+    n_batches = 1 if compares else view.probe.n_batches
     recorded = RECORDED[on_error]
     batches, values, reason = _values(view, metric, subset, recorded, progress)
     seconds = time.perf_counter() - start
@@ -113,77 +175,71 @@ def _rows_of_metric(
     except recorded as error:
         reason = reason or reason_of(error, 0)
         n_vectors, n_unique = min(map(len, view.sample(subset))), 0
-    shares = {}
-    if metric.neighbours and n_unique:  # in the worst batch
-        clouds = view.clouds(subset)
-        by_window = view.clouds_outside_windows(subset)
-        shares["same_window_share"] = max(
-            float(cloud.once(same_group_share)) for cloud in by_window[:n_batches]
-        )
-        shares["near_duplicate_share"] = max(
-            float(cloud.once(near_duplicate_share)) for cloud in clouds[:n_batches]
-        )
-        shares |= view.neighbour_fractions(subset)
+    neighbours: dict[str, Any] = {}
+    if metric.neighbours and n_unique:
+        neighbours = clouds.neighbours(subset, n_batches)
     too_few = too_few_distinct(
-        metric.collapses_duplicates, n_unique, n_vectors, shares.get("near_duplicate_share")
+        metric.collapses_duplicates, n_unique, n_vectors, neighbours.get("near_duplicate_share")
     )
     if reason is None and too_few is not None:
         reason = Reason(too_few, ReasonCode.FEW_DISTINCT)
-    # (n_batches, n_heads); a single column unless the metric has values of heads
-    if reason is not None:
-        values = [math.nan for _ in range(n_batches)]
-    by_head = np.array(values, ndmin=2)
-    by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
-    independent = metric.per_head or metric.whole_sequences
-    independent = independent or (
-        n_batches > 1 and probe.has_disjoint_batches(view_of(subset).sampled)
-    )
-    summary = mean_and_spread(by_head.mean(axis=1), independent, metric.range)
-    if len(batches) == 1 and reason is None and not metric.per_head:
-        summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
-    whole = probe.whole_windows if "whole_windows" in metric.captures else []
-    tokens = [np.concatenate(windows) for windows in whole] or view.sample(subset)
-    per_window = [np.unique(probe.window_of(batch), return_counts=True)[1] for batch in tokens]
-    row = Row(
-        **asdict(checkpoint),
-        layer=view.layer.index,
-        depth=view.layer.depth,
-        module=view.layer.module,
-        layers=layers,
-        stack=view.layer.stack,
-        head=None,
-        dim=view.layer.states.shape[1],
-        dtype=view.layer.precision,
-        probe=probe.hash,
-        subset=subset,
+    cloud = replace(
+        clouds.described(subset, whole_windows="whole_windows" in metric.captures),
         n_vectors=n_vectors,
         n_unique=n_unique,
-        on_distinct=metric.collapses_duplicates,
-        design=probe.design.name,
-        n_windows=min(map(len, per_window)),
-        vectors_per_window=int(max(counts.max(initial=0) for counts in per_window)),
-        window_tokens=int(probe.lengths.max()),
-        own_window_excluded=probe.design.exclude_own_window if metric.neighbours else None,
-        **shares,
+        own_window_excluded=view.probe.design.exclude_own_window if metric.neighbours else None,
+        **neighbours,
+    )
+    quantity = Quantity(
         metric=metric.name,
         settings=metric.settings_json,
-        compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
-        **summary,
-        reason=None if reason is None else reason.text,
-        reason_code=None if reason is None else reason.code,
-        seconds=seconds,
-        **provenance(),
+        compared_to=view.compared_to if compares else None,
+        on_distinct=metric.collapses_duplicates,
     )
-    if not metric.per_head or reason is not None:
-        return [row]
-    of_heads = enumerate(by_head.T)
+    when = {"seconds": seconds, **provenance()}
+    if reason is not None:
+        nothing = np.full(n_batches, math.nan)
+        estimate = Estimate(
+            **mean_and_spread(nothing, False, metric.range),
+            reason=reason.text,
+            reason_code=reason.code,
+            **when,
+        )
+        return [Row(checkpoint=checkpoint, cloud=cloud, quantity=quantity, estimate=estimate)]
+    of_metric = _summaries(view, metric, subset, batches, values)
     return [
-        row,
-        *(
-            replace(row, head=head, **mean_and_spread(batches, independent, metric.range))
-            for head, batches in of_heads
-        ),
+        Row(
+            checkpoint=checkpoint,
+            cloud=cloud,
+            quantity=replace(quantity, head=head),
+            estimate=Estimate(**summary, **when),
+        )
+        for head, summary in of_metric.items()
     ]
+
+
+def _summaries(
+    view: LayerView,
+    metric: Metric,
+    subset: str,
+    batches: Sequence[tuple],
+    values: Sequence[np.ndarray | float],
+) -> dict[int | None, dict[str, Any]]:
+    """Return the columns that summarise the values of all batches, of the layer (None) and of each
+    attention head.
+    """
+    if metric.per_head:
+        by_head = np.array(values, ndmin=2)  # (n_batches, n_heads)
+        of_layer = mean_and_spread(by_head.mean(axis=1), True, metric.range)
+        of_heads = [mean_and_spread(head, True, metric.range) for head in by_head.T]
+        return {None: of_layer, **dict(enumerate(of_heads))}
+    independent = metric.whole_sequences or (
+        len(batches) > 1 and view.probe.has_disjoint_batches(view_of(subset).sampled)
+    )
+    summary = mean_and_spread(np.array(values).reshape(-1), independent, metric.range)
+    if len(batches) == 1:
+        summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
+    return {None: summary}
 
 
 def provenance_of_process() -> dict[str, str]:

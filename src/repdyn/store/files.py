@@ -206,7 +206,7 @@ def _with_checksum(content: bytes) -> bytes:
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of one file of a store; ValueError if it cannot be read."""
-    return [Row(**record) for record in read_tables([path]).cast(SCHEMA).to_pylist()]
+    return [Row.of(**record) for record in read_tables([path]).cast(SCHEMA).to_pylist()]
 
 
 def read_tables(

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -150,13 +150,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Checkpoint):
-    """One value at one checkpoint.
-
-    A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None
-    is a scalar of the run at the same step, such as its training loss, stored so that a figure can
-    show both.
-    """
+class PointCloud:
+    """The vectors that a value is of: those of a layer at a subset of the probe's tokens."""
 
     layer: int | None = None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
@@ -170,41 +165,14 @@ class Row(Checkpoint):
     stack: str | None = None
     """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single
     stack. The layers of each stack are numbered from 0."""
-    head: int | None = None
-    """Index of the attention head; None for a value of the whole layer."""
-    metric: str
-    """Name of the metric or scalar."""
     subset: str | None = None
     """Subset of the probe's tokens: "all", "no_sink" (without first positions and special tokens),
     or another.
     """
-    settings: str = "{}"
-    """The metric's parameters as JSON, "{}" if it has none."""
-    compared_to: int | None = None
-    """Step of the earlier checkpoint with which the value compares this one; None for a metric of
-    one checkpoint.
-    """
-    value: float
-    """Mean over the batches; NaN if undefined or not comparable, for the ``reason`` given."""
-    std: float = math.nan
-    """Standard deviation over the batches (n - 1); NaN for a single batch."""
-    std_error: float | None = None
-    """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed
-    from the variation between its windows, for the metrics that have such a formula; None if
-    unknown, also for batches that share windows."""
-    low: float | None = None
-    """Lower end of the 95% interval for the value on another probe of the same design and text,
-    within the range of the metric, and so not symmetric where that has two ends."""
-    high: float | None = None
-    """Upper end of that interval."""
-    n_batches: int = 1
-    """Number of batches that the mean is taken over."""
     n_vectors: int = 0
     """Number of vectors in each batch."""
     n_unique: int = 0
     """Number of distinct vectors in the batch with the fewest."""
-    on_distinct: bool = False
-    """Whether equal vectors count once, so that ``n_unique`` is the sample size."""
     design: str | None = None
     """Name of the probe's sampling design; None if it was not recorded."""
     n_windows: int | None = None
@@ -230,6 +198,52 @@ class Row(Checkpoint):
     near_duplicate_share: float | None = None
     """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in
     the batch where it is highest; None for a metric without a neighbour search."""
+    dim: int = 0
+    """Dimension of the layer's vectors."""
+    dtype: str = "float64"
+    """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where
+    the model's own forward pass enters autocast."""
+    probe: str
+    """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What is measured of a cloud, or a scalar of the run."""
+
+    metric: str
+    """Name of the metric or scalar."""
+    settings: str = "{}"
+    """The metric's parameters as JSON, "{}" if it has none."""
+    head: int | None = None
+    """Index of the attention head; None for a value of the whole layer."""
+    compared_to: int | None = None
+    """Step of the earlier checkpoint with which the value compares this one; None for a metric of
+    one checkpoint.
+    """
+    on_distinct: bool = False
+    """Whether equal vectors count once, so that ``n_unique`` is the sample size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its uncertainty, or why there is none, and when and by what it was computed."""
+
+    value: float
+    """Mean over the batches; NaN if undefined or not comparable, for the ``reason`` given."""
+    std: float = math.nan
+    """Standard deviation over the batches (n - 1); NaN for a single batch."""
+    std_error: float | None = None
+    """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed
+    from the variation between its windows, for the metrics that have such a formula; None if
+    unknown, also for batches that share windows."""
+    low: float | None = None
+    """Lower end of the 95% interval for the value on another probe of the same design and text,
+    within the range of the metric, and so not symmetric where that has two ends."""
+    high: float | None = None
+    """Upper end of that interval."""
+    n_batches: int = 1
+    """Number of batches that the mean is taken over."""
     reason: str | None = None
     """Why ``value`` is NaN; None otherwise. See :func:`storable` for texts of errors."""
     reason_code: str | None = None
@@ -240,13 +254,6 @@ class Row(Checkpoint):
     mixed_with: str | None = None
     """Name of the checkpoint of the same history that some files of the weights belong to, in a row
     that marks such a mixture, which has no value; None in all others."""
-    dim: int = 0
-    """Dimension of the layer's vectors."""
-    dtype: str = "float64"
-    """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where
-    the model's own forward pass enters autocast."""
-    probe: str
-    """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float = 0.0
     """Wall-clock time of the kernel over all batches."""
     measured_at: str
@@ -257,19 +264,80 @@ class Row(Checkpoint):
     """None where the package is not installed: a model of plain modules needs no transformers."""
 
 
-COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One value of one checkpoint: a line of the store.
+
+    A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None
+    is a scalar of the run at the same step, such as its training loss, stored so that a figure can
+    show both.
+
+    The fields of its parts are the columns of the file, and can be read of the row itself:
+    ``row.step`` is ``row.checkpoint.step``.
+    """
+
+    checkpoint: Checkpoint
+    cloud: PointCloud
+    quantity: Quantity
+    estimate: Estimate
+
+    @classmethod
+    def of(cls, **columns: Any) -> Row:
+        """Return the row with these columns, and the defaults of the others."""
+        by_part: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+        for name, value in columns.items():
+            if name not in _PART_OF:
+                raise TypeError(f"expected columns of a row, got {name!r}")
+            by_part[_PART_OF[name]][name] = value
+        return cls(**{part: kind(**by_part[part]) for part, kind in _PARTS.items()})
+
+    def with_columns(self, **columns: Any) -> Row:
+        """Return the row with some columns changed."""
+        return Row.of(**self.columns() | columns)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns by name, in the order of the file."""
+        return {name: getattr(getattr(self, _PART_OF[name]), name) for name in COLUMNS}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a column, which is a field of one of the parts."""
+        part = _PART_OF.get(name)
+        if part is None:
+            raise AttributeError(f"a row has no column {name!r}")
+        return getattr(object.__getattribute__(self, part), name)
+
+
+_PARTS: dict[str, type] = {
+    "checkpoint": Checkpoint,
+    "cloud": PointCloud,
+    "quantity": Quantity,
+    "estimate": Estimate,
+}
+_PART_OF = {field.name: part for part, kind in _PARTS.items() for field in fields(kind)}
+COLUMNS: tuple[str, ...] = (
+    *(field.name for field in fields(Checkpoint)),
+    *("layer", "depth", "module", "layers", "stack", "head", "metric", "subset", "settings"),
+    *("compared_to", "value", "std", "std_error", "low", "high", "n_batches", "n_vectors"),
+    *("n_unique", "on_distinct", "design", "n_windows", "vectors_per_window"),
+    *("window_tokens", "own_window_excluded", "same_window_share", "same_token_fraction"),
+    *("same_input_fraction", "near_duplicate_share", "reason", "reason_code", "same_as"),
+    *("mixed_with", "dim", "dtype", "probe", "seconds", "measured_at", "repdyn_version"),
+    *("torch_version", "transformers_version"),
+)
+"""The columns in the order of the file, which is older than the parts of a row."""
 
 _ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-SCHEMA = pa.schema(
-    [
-        pa.field(
-            each.name,
-            _ARROW_TYPES[(kind := str(each.type)).removesuffix(" | None")],
-            nullable=kind.endswith("None"),
-        )
-        for each in fields(Row)
-    ]
-)
+
+
+def _arrow_field(name: str) -> pa.Field:
+    """Return the column of a field, which may be empty where the field may be None."""
+    (field,) = (field for field in fields(_PARTS[_PART_OF[name]]) if field.name == name)
+    kind = str(field.type)
+    type_name = kind.removesuffix(" | None")
+    return pa.field(name, _ARROW_TYPES[type_name], nullable=type_name != kind)
+
+
+SCHEMA = pa.schema([_arrow_field(name) for name in COLUMNS])
 
 
 def storable(text: str) -> str:
@@ -307,9 +375,7 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
         else None
     )
     schema = SCHEMA.with_metadata(described)
-    return pa.Table.from_pylist(
-        [{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=schema
-    )
+    return pa.Table.from_pylist([row.columns() for row in rows], schema=schema)
 
 
 def too_few_distinct(
@@ -351,18 +417,12 @@ def scalar_row(
     reason: str | None = None,
     reason_code: ReasonCode | None = None,
 ) -> Row:
-    """Return the row of a scalar of the run, such as its training loss, at a checkpoint or that of
-    another row.
-    """
-    known = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
+    """Return the row of a scalar of the run, such as its training loss, at a checkpoint."""
     return Row(
-        **known,
-        metric=name,
-        value=value,
-        reason=reason,
-        reason_code=reason_code,
-        probe=probe,
-        **provenance(),
+        checkpoint=checkpoint,
+        cloud=PointCloud(probe=probe),
+        quantity=Quantity(metric=name),
+        estimate=Estimate(value=value, reason=reason, reason_code=reason_code, **provenance()),
     )
 
 
@@ -386,7 +446,7 @@ def failure_rows(
         )
         for name in sorted(set(metrics))
     ]
-    return [replace(row, **marks) for row in rows]
+    return [row.with_columns(**marks) for row in rows]
 
 
 @cache

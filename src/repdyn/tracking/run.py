@@ -307,7 +307,7 @@ class TrackedRun:
         if not rows or rows[0].step != step or any(row.metric == name for row in rows):
             return
         on_error = partial(self.notices.error, step=step)
-        new = scalar_rows(rows[0], self.info.probe, {name: loss}, on_error)
+        new = scalar_rows(rows[0].checkpoint, self.info.probe, {name: loss}, on_error)
         self._store(step, [*rows, *new], new)
 
     def close_step(self, validation_loss: Scalar) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from synthetic_runs import fill, make_published
 
 from repdyn.lab.recipes.evaluation import evaluate
@@ -30,7 +28,7 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
     rows = make_published("lab/a")
     other = {"metric": "alpha_req[first=12]", "subset": "last_token.normed"}
     rows += [
-        replace(row, **other)
+        row.with_columns(**other)
         for row in rows
         if row.metric == "anisotropy" and row.subset == "all" and row.layer
     ]

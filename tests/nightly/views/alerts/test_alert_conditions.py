@@ -1,7 +1,6 @@
 """Conditions of alerts on synthetic series, step by step and over a whole run."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,9 +91,9 @@ def test_rows_give_the_alerts_of_their_data_frame():
             for value in [float(state.choice(values))]
         ]
         missing = {"value": math.nan, "reason": "constant cloud"}
-        rows += [replace(row, **missing) for row in rows[:1]] if step % 3 == 0 else []
+        rows += [row.with_columns(**missing) for row in rows[:1]] if step % 3 == 0 else []
         rows = [
-            replace(row, compared_to=0) if row.metric == "token_change" else row for row in rows
+            row.with_columns(compared_to=0) if row.metric == "token_change" else row for row in rows
         ]
         rows += [make_scalar(step, float(state.choice(values))), *make_failures(step)][: step % 3]
         live = plain.update(rows)

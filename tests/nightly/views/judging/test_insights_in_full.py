@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ RUNS = Path(__file__).parents[4] / "docs" / "runs"
 def test_any_course_gives_the_same_statements_for_any_order_of_its_rows(values, seed):
     rows = layers_at({10 * place: value for place, value in enumerate(values)}, reason=None)
     rows = [
-        replace(row, reason="too few vectors") if math.isnan(row.value or 0.0) else row
+        row.with_columns(reason="too few vectors") if math.isnan(row.value or 0.0) else row
         for row in rows
     ]
     frame = to_frame([*rows, *losses(np.linspace(5, 2, len(values)))])

@@ -1,5 +1,4 @@
 import io
-from dataclasses import replace
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -177,7 +176,7 @@ def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(
 
 def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
     rows = [
-        replace(row, stack=row.stack and f"../{row.stack}.blocks")
+        row.with_columns(stack=row.stack and f"../{row.stack}.blocks")
         for row in two_stacks("lab/t5", steps=(0, 8))
     ]
     store = filled(tmp_path, rows)
