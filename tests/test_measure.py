@@ -1,11 +1,13 @@
 """measure: one row for each layer, metric and subset, its numbers those of the kernels."""
 
 import math
+import pickle
 import sys
 import weakref
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -403,3 +405,33 @@ def test_rows_name_the_attention_of_a_model_inside_a_module_of_ones_own(implemen
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192)
     rows = measure(Classifier(implementation), probe, ["anisotropy"]).rows
     assert {row.attention for row in rows} == {implementation}
+
+
+def test_what_rows_say_of_a_cloud_is_found_out_once_for_a_subset(
+    hand_written, small_probe, monkeypatch
+):
+    """Windows were counted again for every metric of a layer."""
+    counted = Mock(wraps=type(small_probe).window_of)
+    monkeypatch.setattr(type(small_probe), "window_of", lambda *given: counted(*given))
+    calls = []
+    for metrics in (["norm"], ["norm", "effective_rank", "isoscore"]):
+        counted.reset_mock()
+        measure(hand_written, small_probe, metrics)
+        calls.append(counted.call_count)
+    assert 0 < calls[1] < 2 * calls[0]
+
+
+def test_a_row_is_read_by_its_columns_and_changed_by_them(hand_written, small_probe):
+    """A column of the wrong part would be lost, and one that does not exist taken for None."""
+    row = measure(hand_written, small_probe, ["two_nn"], checkpoint=Checkpoint(step=3)).rows[0]
+    assert row.step == row.checkpoint.step == 3
+    assert row.columns() == {name: row.columns()[name] for name in COLUMNS}
+    changed = row.with_columns(step=4, value=1.5, head=2, subset="rare")
+    parts = (changed.checkpoint.step, changed.estimate.value, changed.quantity.head)
+    assert (*parts, changed.cloud.subset) == (4, 1.5, 2, "rare")
+    assert changed.with_columns(**row.columns()) == row
+    assert pickle.loads(pickle.dumps(row)) == row  # as ranks exchange it
+    with pytest.raises(AttributeError, match="none_such"):
+        row.none_such  # noqa: B018
+    with pytest.raises(TypeError, match="none_such"):
+        row.with_columns(none_such=1)
