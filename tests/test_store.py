@@ -66,8 +66,8 @@ def test_rows_are_read_as_written(tmp_path):
     first = by_metric.loc[("two_nn", 1)]
     given = row(weights_kind="averaged", way="shadow")
     for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
-        assert first[name] == getattr(given, name) or (
-            getattr(given, name) is None and pd.isna(first[name])
+        assert first[name] == given.columns()[name] or (
+            given.columns()[name] is None and pd.isna(first[name])
         ), name
     second = by_metric.loc[("two_nn", 2)]
     assert math.isnan(second["value"])
