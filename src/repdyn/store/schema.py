@@ -301,10 +301,9 @@ class Row:
 
     def __getattr__(self, name: str) -> Any:
         """Return a column, which is a field of one of the parts."""
-        part = _PART_OF.get(name)
-        if part is None:
+        if name not in _PART_OF:
             raise AttributeError(f"a row has no column {name!r}")
-        return getattr(object.__getattribute__(self, part), name)
+        return getattr(object.__getattribute__(self, _PART_OF[name]), name)
 
 
 _PARTS: dict[str, type] = {
