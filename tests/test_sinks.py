@@ -221,7 +221,7 @@ print(open_store("store").steps("store"), Logger.steps, BLOCKED & set(sys.module
 @pytest.mark.process
 def test_without_the_packages_of_views_a_training_stores_and_logs(tmp_path):
     """It says in a line what it cannot draw."""
-    paths = [str(ROOT / "src"), str(ROOT / "tests")]
+    paths = [str(ROOT / folder) for folder in ("src", "tests", "tests/support")]
     program = f"import sys; sys.path[:0] = {paths!r}\n{WITHOUT_VIEWS}"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
