@@ -60,7 +60,7 @@ class Run:
         name: name of the run; its files go to FOLDER/NAME/TIME. May have several parts separated by
             /.
         folder: folder of all runs.
-        loggers: tensorboard, wandb, both or none; metrics.csv is always written.
+        loggers: tensorboard, wandb, [tensorboard, wandb] or none; metrics.csv is always written.
         wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a
             later "wandb sync".
         wandb_project: project in W&B.
@@ -70,8 +70,8 @@ class Run:
 
     name: str = "run"
     folder: str = "runs"
-    loggers: list[Literal["tensorboard", "wandb"]] = field(
-        default_factory=lambda: ["tensorboard", "wandb"]
+    loggers: Literal["tensorboard", "wandb", "none"] | list[Literal["tensorboard", "wandb"]] = (
+        field(default_factory=lambda: ["tensorboard", "wandb"])
     )
     wandb_online: bool = False
     wandb_project: str = "repdyn"
@@ -106,9 +106,10 @@ class Run:
         folder_of_run = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
         loggers: list[Logger] = [CSVLogger(**folder_of_run)]
-        if "tensorboard" in self.loggers:
+        wanted = [self.loggers] if isinstance(self.loggers, str) else self.loggers
+        if "tensorboard" in wanted:
             loggers.append(TensorBoardLogger(**folder_of_run, sub_dir="tensorboard"))
-        if "wandb" not in self.loggers:
+        if "wandb" not in wanted:
             return loggers
         # W&B takes a temporary folder if its own does not exist yet
         folder.mkdir(parents=True, exist_ok=True)

@@ -209,7 +209,7 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
     Args:
         source: "hf:NAME", with ",config=...", ",split=..." (train by default) and ",column=..."
             (text by default) behind it, such as "hf:wikimedia/wikipedia,config=20231101.en" or
-            "hf:tweet_eval,config=sentiment".
+            "hf:tweet_eval,config=emotion".
         max_bytes: how many bytes to read.
 
     Returns:

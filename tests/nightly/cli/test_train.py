@@ -193,7 +193,7 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
         str(ROOT / "configs" / "quickstart.yaml"),
         *TINY,
         "--run.loggers",
-        "[]",
+        "none",
     ]
     assert train_here(*quickstart, cwd=tmp_path).returncode == 0
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
