@@ -106,10 +106,10 @@ class Run:
         folder_of_run = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
         loggers: list[Logger] = [CSVLogger(**folder_of_run)]
-        wanted = [self.loggers] if isinstance(self.loggers, str) else self.loggers
-        if "tensorboard" in wanted:
+        names = [self.loggers] if isinstance(self.loggers, str) else self.loggers
+        if "tensorboard" in names:
             loggers.append(TensorBoardLogger(**folder_of_run, sub_dir="tensorboard"))
-        if "wandb" not in wanted:
+        if "wandb" not in names:
             return loggers
         # W&B takes a temporary folder if its own does not exist yet
         folder.mkdir(parents=True, exist_ok=True)
