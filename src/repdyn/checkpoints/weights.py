@@ -268,12 +268,13 @@ def _weights_of(model: nn.Module, stored: Mapping[str, torch.Tensor]) -> dict[st
     prefix = _prefix_of(plain, names)
     unused = sorted(plain.keys() - {prefix + name for name in names})
     if not plain.keys() >= {prefix + name for name in names} or unused or len(plain) < len(stored):
-        begins = shorten_list([f"{begin}*" for begin in _beginnings(stored, names)])
+        begins = shorten_list([f"{begin}*" for begin in _beginnings(stored, names)]) or "none"
+        others = f", and {len(unused)} others are: {shorten_list(unused)}" if unused else ""
         lacking = sorted({prefix + name for name in names} - plain.keys())
         raise CheckpointError(
             "expected the weights of one LanguageModel, each behind the same prefix, got "
-            f"{begins}: {len(lacking)} of its {len(names)} weights are not there, and "
-            f"{len(unused)} others are: {shorten_list(unused)}; mend them, {OF_ONES_OWN}"
+            f"{begins}: {len(lacking)} of its {len(names)} weights are not there{others}; "
+            f"mend them, {OF_ONES_OWN}"
         )
     return {name: plain[prefix + name] for name in names}
 

@@ -84,8 +84,9 @@ def test_all_metrics_are_those_of_the_cpu(family, dtype, device, probe, tmp_path
     assert set(expected.pop("device")) == {"cpu"}
     pd.testing.assert_frame_equal(found.drop(columns=VALUES), expected.drop(columns=VALUES))
     for column in VALUES:
+        # square roots of the smallest eigenvalues, in an effective rank, have fewer digits
         assert found[column].tolist() == pytest.approx(
-            expected[column].tolist(), rel=1e-9, abs=1e-12, nan_ok=True
+            expected[column].tolist(), rel=1e-8, abs=1e-12, nan_ok=True
         )
     assert found["value"].notna().mean() > 0.8
 

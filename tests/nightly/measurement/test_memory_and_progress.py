@@ -17,7 +17,7 @@ from repdyn.utils import caller_state
 @pytest.fixture(autouse=True)
 def visible(monkeypatch) -> None:
     """A measurement leaves the caller's modes out, and so the one that counts bytes."""
-    monkeypatch.setattr(caller_state, "_disable_current_modes", nullcontext)
+    monkeypatch.setattr(caller_state, "without_dispatch_modes", nullcontext)
 
 
 def peak(model: HandWritten, probe: Probe, metrics: list[str]) -> int:

@@ -174,7 +174,7 @@ class Maps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = x + layer(x)
+            x = layer(x)
         return x
 
 

@@ -12,7 +12,7 @@ from small import random_tokens
 from repdyn import Probe, kernels, measure
 from repdyn.capture.located_model import locate
 from repdyn.models import build_model
-from repdyn.probe.design import VIEWS
+from repdyn.probe.design import DISTINCT, VIEWS
 
 SIZES = {
     "vocab_size": 50,
@@ -22,7 +22,7 @@ SIZES = {
     "context_length": 32,
     "pad_token_id": 0,
 }
-SPECIAL, METRIC = 2, "effective_rank_of_variance"
+SPECIAL = 2
 N_WINDOWS = 48
 
 
@@ -33,7 +33,7 @@ def a_probe(design="independent"):
     mask[::3, 9:] = 0
     tokens[1::2, -1] = SPECIAL
     tokens[::6, 8] = SPECIAL
-    given = {"max_vectors": 192, "batch_vectors": 96, "special_ids": (SPECIAL,), "design": design}
+    given = {"max_vectors": 192, "batch_vectors": 80, "special_ids": (SPECIAL,), "design": design}
     return Probe.from_tokens(tokens, mask, **given), tokens, mask.bool()
 
 
@@ -94,9 +94,11 @@ def test_the_vectors_are_those_of_a_naive_forward_pass(family, view):
     for row in frame.itertuples():
         batches = []
         for batch in sample:
+            flat = torch.cat(layers[row.layer])
             if view == "differences":
-                flat = torch.cat(layers[row.layer])
                 batches.append(flat[batch + 1] - flat[batch])
+            elif view in DISTINCT:
+                batches.append(flat[batch])
             else:
                 windows = probe.window_of(batch)
                 assert len(set(windows)) == len(windows)
@@ -111,7 +113,8 @@ def test_the_vectors_are_those_of_a_naive_forward_pass(family, view):
         expected = [kernels.anisotropy(batch).item() for batch in batches]
         assert row.value == pytest.approx(np.mean(expected), rel=1e-4)
         assert row.n_vectors == len(batches[0])
-        assert row.vectors_per_window == (1 if view != "differences" else row.vectors_per_window)
+        if view in ("last_token", "window_mean"):
+            assert row.vectors_per_window == 1
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -124,7 +127,7 @@ def test_the_sample(view, design):
         assert not set(windows[0]) & set(windows[1])
     if view == "differences":
         assert (probe.window_of(probe.sample(view).ravel() + 1) == np.concatenate(windows)).all()
-    else:
+    elif view not in DISTINCT:
         assert sum(map(len, windows)) == N_WINDOWS
     if view == "last_token":
         ends = probe.tokens[probe.sample(view).ravel()]
@@ -147,6 +150,17 @@ def test_the_final_norm(family):
         last = frame.loc[frame["layer"] == frame["layer"].max()].iloc[0]
         assert last["subset"] == f"{view}.normed"
         assert last["value"] == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("design", ["independent", "dense"])
+def test_distinct_inputs_and_types_occur_once_in_a_batch(design):
+    probe, tokens, mask = a_probe(design)
+    ids = tokens[mask].numpy()
+    positions = mask.nonzero()[:, 1].numpy()
+    for batch in probe.sample("distinct_inputs"):
+        assert len(set(zip(ids[batch], positions[batch], strict=True))) == len(batch)
+    for batch in probe.sample("types"):
+        assert len(set(ids[batch])) == len(batch)
 
 
 def test_memory_and_other_values_do_not_change():

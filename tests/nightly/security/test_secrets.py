@@ -48,7 +48,7 @@ def assert_free_of_secrets(folder: Path, *texts: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda reason: row(reason=reason_of(UndefinedError(reason))),
+        lambda reason: row(reason=reason_of(UndefinedError(reason)).text),
         lambda reason: failure_rows(Checkpoint(), ["two_nn"], reason, probe="p")[0],
     ],
     ids=["undefined", "failure"],
