@@ -1,6 +1,4 @@
-"""Hooks of the documentation site: links that leave docs/, the table of metrics, the reference of
-the command line.
-"""
+"""Hooks of the documentation site: links that leave docs/, the reference of the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import os
 import posixpath
 import re
 from contextlib import redirect_stdout, suppress
-from runpy import run_path
 from typing import Any
 from unittest import mock
 
@@ -24,10 +21,6 @@ _CLI = "<!-- cli -->"
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Point links to folders and to files outside of docs/ at the repository."""
-    if page.file.src_uri == "all_metrics.md":
-        markdown = run_path(os.path.join(os.path.dirname(__file__), "site_metrics.py"))[
-            "markdown"
-        ]()
     folder = posixpath.dirname(page.file.src_uri)
 
     def rewrite(link: re.Match[str]) -> str:

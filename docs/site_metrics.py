@@ -1,4 +1,4 @@
-"""The table of all metrics on the site: meaning, range, settings, subsets and what each needs."""
+"""The table of all metrics: meaning, range, settings, subsets and what each needs."""
 
 from collections.abc import Iterable
 
@@ -19,8 +19,8 @@ _CAPTURES = {
 }
 _HEADING = """# All metrics
 
-    repdyn metrics                  in the terminal
-    repdyn metrics --json           with unit and source
+    repdyn metrics          # in the terminal
+    repdyn metrics --json   # with unit and source
 
 Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is
 every metric that the probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens:

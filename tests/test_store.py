@@ -24,6 +24,7 @@ from repdyn.store import MeasurementKey, Store, find_store, find_stores
 from repdyn.store import store as store_module
 from repdyn.store.files import is_whole, read_rows
 from repdyn.store.frame import READ_FIRST
+from repdyn.store.meanings import MEANING_KEY, column_meanings
 from repdyn.store.schema import (
     COLUMNS,
     DESCRIPTIONS,
@@ -42,6 +43,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 # one measurement
+
+
+def test_a_file_tells_what_its_columns_mean(tmp_path):
+    store = open_store(tmp_path / "store")
+    fields = pq.read_schema(store.write(KEY, [row()]))
+    meanings = {name: fields.field(name).metadata[MEANING_KEY].decode() for name in COLUMNS}
+    assert meanings == column_meanings()
+    assert all(meanings.values())
+    assert meanings["low"].startswith("Lower end of the 95% interval")
 
 
 def test_rows_are_read_as_written(tmp_path):

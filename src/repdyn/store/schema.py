@@ -259,9 +259,12 @@ class Estimate:
     measured_at: str
     """UTC time of the measurement, ISO 8601."""
     repdyn_version: str | None
+    """Version of repdyn that measured."""
     torch_version: str | None
+    """Version of PyTorch that computed the states and the value."""
     transformers_version: str | None
-    """None where the package is not installed: a model of plain modules needs no transformers."""
+    """Version of transformers; None where it is not installed: a model of plain modules needs none.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from repdyn.store.files import (
     read_tables,
     write_table,
 )
+from repdyn.store.meanings import with_meanings
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, run_in, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.files import is_url, write_atomically
@@ -163,7 +164,7 @@ class Store:
         own_folder(target.parent)  # refuses that of another run
         if probe is not None:
             self.save_probe(probe)
-        write_table(target, to_table(rows))
+        write_table(target, with_meanings(to_table(rows)))
         self._written()
         return target
 
