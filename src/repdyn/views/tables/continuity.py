@@ -37,15 +37,17 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     Values that compare two checkpoints do not count.
     """
     # the other columns would be copied with each selection of rows
-    own = rows.loc[rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]]
+    measured = rows.loc[
+        rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]
+    ]
     # a quick look first: most steps differ from all others in their extremes
-    extremes = own.groupby("step")["value"].agg(["size", "min", "max"])
+    extremes = measured.groupby("step")["value"].agg(["size", "min", "max"])
     is_alike = extremes.duplicated(keep=False)
     if not is_alike.any():
         return []
-    own = own.loc[own["step"].isin(extremes.index[is_alike])]
-    cells = own.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
-    ordered = own.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
+    measured = measured.loc[measured["step"].isin(extremes.index[is_alike])]
+    cells = measured.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
+    ordered = measured.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
     groups: dict[bytes, list[int]] = {}
     for step, values in ordered.groupby("step", sort=True):
         content = values["cell"].to_numpy().tobytes() + values["value"].to_numpy(float).tobytes()
@@ -61,16 +63,16 @@ def since_by_layer(
     vectors of a layer alone."""
     since: dict[int, int] = {}
     left: set[int] | None = None
-    known = {name: metric_info(name) for name in rows["metric"].unique()}
-    own = rows["metric"].isin(
-        [name for name, info in known.items() if not info.captures and info.position == "layers"]
+    infos = {name: metric_info(name) for name in rows["metric"].unique()}
+    of_layers = rows["metric"].isin(
+        [name for name, info in infos.items() if not info.captures and info.position == "layers"]
     )
     columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason_code"]
     steps: list[int] = np.unique(rows["step"].to_numpy(int))[::-1].tolist()
     for step in steps:
         # all others of a long run are copied in vain where none is chosen at the end
-        found = {*chosen(rows.loc[own & (rows["step"] == step), columns])}
-        left = found if left is None else left & found
+        at_step = {*chosen(rows.loc[of_layers & (rows["step"] == step), columns])}
+        left = at_step if left is None else left & at_step
         if not left:
             break
         since |= dict.fromkeys(left, step)
@@ -92,18 +94,17 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
     """
 
     def repeating(at_step: pd.DataFrame) -> Iterable[int]:
-        values = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
-        layers = [int(layer) for layer in values.columns]
-        for layer, before, own in zip(
-            layers[1:], values.to_numpy(float).T, values.to_numpy(float).T[1:], strict=False
-        ):
+        table = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
+        layers = [int(layer) for layer in table.columns]
+        by_layer = table.to_numpy(float).T
+        is_anisotropy = table.index.get_level_values("metric") == "anisotropy"
+        for layer, before, values in zip(layers[1:], by_layer, by_layer[1:], strict=False):
             same = layer - 1 in layers and np.allclose(
-                before, own, rtol=SAME, atol=0.0, equal_nan=True
+                before, values, rtol=SAME, atol=0.0, equal_nan=True
             )
-            is_line = (
-                own[values.index.get_level_values("metric") == "anisotropy"].max(initial=0.0) > LINE
-            )
-            if same and not is_line and len(np.unique(own[own % 1 > 0])) > 1:
+            is_line = values[is_anisotropy].max(initial=0.0) > LINE
+            not_whole = np.extract(values % 1 > 0, values)
+            if same and not is_line and len(np.unique(not_whole)) > 1:
                 yield layer
 
     return since_by_layer(rows, repeating)
@@ -115,9 +116,9 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     """
 
     def collapsed(at_step: pd.DataFrame) -> Iterable[int]:
-        own = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
-        rounded = own["reason_code"].eq(ReasonCode.ROUNDING).fillna(False).astype(bool)
-        return own.loc[rounded | (own["n_unique"] == 1), "layer"].unique().tolist()
+        clouds = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
+        rounded = clouds["reason_code"].eq(ReasonCode.ROUNDING).fillna(False).astype(bool)
+        return clouds.loc[rounded | (clouds["n_unique"] == 1), "layer"].unique().tolist()
 
     return since_by_layer(rows, collapsed)
 
@@ -159,57 +160,62 @@ def losses_out_of_line(
     if len(losses) < MIN_LOSSES:
         return []
     values = losses.to_numpy(float)
-    known = pd.Series(dtype=float) if std_errors is None else std_errors
+    if std_errors is None:
+        std_errors = pd.Series(dtype=float)
     # what a jump is compared with at each step: its standard error and the usual deviation
-    scales = np.stack(
-        [known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn)]
-    )
+    errors = std_errors.reindex(losses.index).fillna(0.0).to_numpy(float)
+    scales = np.stack([errors, _typical(losses, may_turn)])
     left = np.arange(len(losses))
     while blocks := _blocks(values[left], scales[:, left]):
         left = np.delete(left, _explanation(blocks, values[left], scales[:, left]))
         if len(losses) - len(left) > MAX_SHARE * len(losses):
             return None
-    found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
+    taken_out = np.setdiff1d(np.arange(len(losses)), left)
+    jumps = [_jump(losses, left, position) for position in taken_out]
     # what was taken out between others may lie between those that are left
-    return sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size)
+    return sorted((jump for jump in jumps if jump.size > 0), key=lambda jump: -jump.size)
 
 
 def _blocks(values: np.ndarray, scales: np.ndarray) -> dict[range, float]:
     """Return the blocks that are out of line, with the distance of the nearest step from the range
     of the two around them."""
-    found = {}
+    blocks = {}
     for length in range(1, min(MAX_BLOCK, len(values) - 2) + 1):
         inner = sliding_window_view(values, length)[1:-1]
-        before, after = values[: -length - 1], values[length + 1 :]
+        before = values[: -length - 1]
+        after = values[length + 1 :]
         sizes = np.maximum(
             np.minimum(before, after) - inner.max(1), inner.min(1) - np.maximum(before, after)
         )
         errors, deviations = sliding_window_view(scales, length, axis=1)[:, 1:-1].max(axis=-1)
         places = np.flatnonzero(sizes > MIN_JUMP * np.maximum(errors, length * deviations)).tolist()
-        found |= {range(place + 1, place + 1 + length): float(sizes[place]) for place in places}
-    return found
+        blocks |= {range(place + 1, place + 1 + length): float(sizes[place]) for place in places}
+    return blocks
 
 
 def _explanation(blocks: dict[range, float], values: np.ndarray, scales: np.ndarray) -> list[int]:
     """Return what is taken out on account of the largest jump: its block, or one that overlaps or
     touches it, also at the first or the last step, where all are outside the range of the steps
     next to them."""
-    largest, sizes, end = max(blocks, key=blocks.__getitem__), dict(blocks), len(values)
+    largest = max(blocks, key=blocks.__getitem__)
+    sizes = dict(blocks)
+    end = len(values)
     for length in range(1, MAX_BLOCK + 1):
         sizes[range(length)] = _distance(values[:length], values[length:][: MAX_BLOCK + 1])
         sizes[range(end - length, end)] = _distance(
             values[-length:], values[:-length][-MAX_BLOCK - 1 :]
         )
     near = [
-        b
-        for b, size in sizes.items()
-        if size > 0 and b.start <= largest.stop and b.stop >= largest.start
+        block
+        for block, size in sizes.items()
+        if size > 0 and block.start <= largest.stop and block.stop >= largest.start
     ]
     # no block beyond is affected by what is taken out here
-    part = np.arange(max(0, largest.start - 3 * MAX_BLOCK), min(end, largest.stop + 3 * MAX_BLOCK))
+    first = max(0, largest.start - 3 * MAX_BLOCK)
+    around = np.arange(first, min(end, largest.stop + 3 * MAX_BLOCK))
 
     def cost(block: range) -> tuple[int, float]:
-        rest = np.setdiff1d(part, block)
+        rest = np.setdiff1d(around, block)
         return len(set().union(*_blocks(values[rest], scales[:, rest]))), -sizes[block]
 
     return list(min(near, key=cost))
@@ -222,21 +228,26 @@ def _distance(inner: np.ndarray, around: np.ndarray) -> float:
     return float(max(around.min() - inner.max(), inner.min() - around.max()))
 
 
-def _jump(losses: pd.Series, left: np.ndarray, place: int) -> Jump:
+def _jump(losses: pd.Series, left: np.ndarray, position: int) -> Jump:
     """Describe a step that was taken out beside its neighbours of those that are left."""
-    after = int(np.searchsorted(left, place))
+    after = int(np.searchsorted(left, position))
     nearest = left[min(max(after, 1), len(left) - 1) - 1 :][:2]
     values = losses.to_numpy(float)
-    size = _distance(values[[place]], values[nearest])
-    (one, other) = ((int(losses.index[at]), float(values[at])) for at in nearest)
+    size = _distance(values[[position]], values[nearest])
+    first, second = ((int(losses.index[at]), float(values[at])) for at in nearest)
     return Jump(
-        int(losses.index[place]), float(values[place]), (one, other), size, after in (0, len(left))
+        step=int(losses.index[position]),
+        loss=float(values[position]),
+        neighbours=(first, second),
+        size=size,
+        is_end=after in (0, len(left)),
     )
 
 
 def _typical(losses: pd.Series, may_turn: bool) -> np.ndarray:
     """Return the usual deviation of a loss from the line between its neighbours, for each step."""
-    places, values = np.log1p(losses.index.to_numpy(float)), losses.to_numpy(float)
+    places = np.log1p(losses.index.to_numpy(float))
+    values = losses.to_numpy(float)
     weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])
     deviations = np.abs(values[1:-1] - (1 - weight) * values[:-2] - weight * values[2:])
     of_run = np.full(len(losses), np.median(deviations))

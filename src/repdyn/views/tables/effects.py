@@ -20,10 +20,10 @@ Verdict = Literal["shown", "not shown", "cannot be judged"]
 CONFIDENCE = 0.95
 """Coverage of the intervals."""
 
-MOVES, MOVING = ("grew", "fell"), ("growing", "falling")
-"""What a value did that became larger, or smaller, and what it is still doing; the same words in
-every view.
-"""
+MOVES = ("grew", "fell")
+"""What a value did that became larger, or smaller; the same words in every view."""
+MOVING = ("growing", "falling")
+"""What such a value is still doing."""
 
 _PERCENT_UP_TO = 10.0
 _LARGEST_EXPONENT = 700.0
@@ -198,8 +198,8 @@ class Claim:
         >>> print(Claim("anisotropy", ("grew", "fell"), Effect(0.2, 0.05), above=0.1).sentence)
         anisotropy grew by 22%
         """
-        is_fall = self.effect.log_ratio < 0
-        return f"{self.subject} {self.verbs[is_fall]} by {change_size(self.effect.log_ratio)}"
+        verb = self._verb(rises=not self.effect.log_ratio < 0)
+        return f"{self.subject} {verb} by {change_size(self.effect.log_ratio)}"
 
     def __str__(self) -> str:
         """Return the change as a sentence, and what its interval leaves open or excludes.
@@ -213,22 +213,25 @@ class Claim:
         anisotropy grew by 9.4% (interval -5.8 to 27), which leaves open whether it grew at all
         """
         rises = self.effect.log_ratio >= 0
-        text = f"{self.subject} {self.verbs[not rises]} by {self.effect}"
+        text = f"{self.subject} {self._verb(rises)} by {self.effect}"
         claims_rise = self.above is not None or (self.below or 0.0) > 0
         if self.verdict == "cannot be judged":
             may_be_none = self.effect.low < 0 < self.effect.high and self._bound.startswith("more")
-            whether = (
-                f"it {self.verbs[not claims_rise]} at all" if may_be_none else f"by {self._bound}"
-            )
+            at_all = f"it {self._verb(claims_rise)} at all"
+            whether = at_all if may_be_none else f"by {self._bound}"
             return f"{text}, which leaves open whether {whether}"
         is_range = self.above is not None and self.below is not None
         is_missed = self.verdict == "not shown" and (is_range or rises == claims_rise)
         return f"{text}, not by {self._bound}" if is_missed else text
 
+    def _verb(self, rises: bool) -> str:
+        return self.verbs[0] if rises else self.verbs[1]
+
     @property
     def _bound(self) -> str:
         if self.below is not None and self.below > 0:
-            return f"less than {100 * self.below:.0f}%{' either way' * (self.above is not None)}"
+            either_way = "" if self.above is None else " either way"
+            return f"less than {100 * self.below:.0f}%{either_way}"
         return f"more than {100 * abs(self.above or self.below or 0.0):.0f}%"
 
 
@@ -239,10 +242,10 @@ def conjunction(verdicts: Iterable[Verdict]) -> Verdict:
     >>> conjunction(["shown", "cannot be judged"]), conjunction(["not shown", "cannot be judged"])
     ('cannot be judged', 'not shown')
     """
-    found = set(verdicts)
-    if "not shown" in found:
+    of_parts = set(verdicts)
+    if "not shown" in of_parts:
         return "not shown"
-    return "cannot be judged" if "cannot be judged" in found else "shown"
+    return "cannot be judged" if "cannot be judged" in of_parts else "shown"
 
 
 def majority(verdicts: Sequence[Verdict]) -> Verdict:
@@ -326,21 +329,20 @@ def over_seeds(judgements: Sequence[Judgement]) -> Judgement:
     with intervals over seeds. What one seed is objected to is objected to all; notes that differ
     are listed."""
     first = judgements[0]
-    claims = zip(*(each.claims for each in judgements), strict=True)
-    blocks = zip(*(each.blocks for each in judgements), strict=True)
-    objections = [each.objection for each in judgements if each.objection]
+    claims = zip(*(of_seed.claims for of_seed in judgements), strict=True)
+    blocks = zip(*(of_seed.blocks for of_seed in judgements), strict=True)
+    notes = zip(*(of_seed.notes for of_seed in judgements), strict=True)
+    objections = [of_seed.objection for of_seed in judgements if of_seed.objection]
+    in_seeds = f"in {len(objections)} of {len(judgements)} seeds"
     return Judgement(
-        tuple(
+        claims=tuple(
             replace(of[0], effect=Effect.over_seeds([claim.effect for claim in of]))
             for of in claims
         ),
-        tuple(Effect.over_seeds(of) for of in blocks),
-        tuple(
-            " or ".join(dict.fromkeys(of))
-            for of in zip(*(each.notes for each in judgements), strict=True)
-        ),
-        f"{objections[0]} in {len(objections)} of {len(judgements)} seeds" if objections else None,
-        first.coverage,
+        blocks=tuple(Effect.over_seeds(of) for of in blocks),
+        notes=tuple(" or ".join(dict.fromkeys(of)) for of in notes),
+        objection=f"{objections[0]} {in_seeds}" if objections else None,
+        coverage=first.coverage,
     )
 
 
@@ -384,13 +386,15 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> Correlation:
     """
     n = len(x)
     if n < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Correlation(math.nan, math.nan, math.nan, n)
+        return Correlation(value=math.nan, low=math.nan, high=math.nan, n=n)
     # scipy.stats takes seconds to import
     ranks = [pd.Series(values).rank().to_numpy() for values in (x, y)]
     value = float(np.clip(np.corrcoef(ranks)[0, 1], -1.0, 1.0))
     if n < MIN_PAIRS:
-        return Correlation(value, math.nan, math.nan, n)
+        return Correlation(value=value, low=math.nan, high=math.nan, n=n)
     half = _NORMAL_QUANTILE * math.sqrt((1 + value**2 / 2) / (n - 3))
     with np.errstate(divide="ignore"):  # of a perfect correlation, whose transform is infinite
         centre = np.arctanh(value)
-    return Correlation(value, float(np.tanh(centre - half)), float(np.tanh(centre + half)), n)
+    low = float(np.tanh(centre - half))
+    high = float(np.tanh(centre + half))
+    return Correlation(value=value, low=low, high=high, n=n)

@@ -129,10 +129,13 @@ def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the
     last measured step.
     """
-    blocks, (low, high) = profile(cells, BELL_BLOCKS), MIDDLE
-    layers, depths = cells["layer"].to_numpy(int), cells["depth"].to_numpy(float)
+    blocks = profile(cells, BELL_BLOCKS)
+    low, high = MIDDLE
+    layers = cells["layer"].to_numpy(int)
+    depths = cells["depth"].to_numpy(float)
+    first = min(1, int(layers.min()))
     # the last block, measured or not
-    first, number = min(1, int(layers.min())), round(float(layers.max() / depths.max()))
+    number = round(float(layers.max() / depths.max()))
     inside = [
         block
         for layer, block in blocks.items()
@@ -161,10 +164,8 @@ def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
     """Judge whether anisotropy is uniform over depth at the last measured step."""
     blocks = profile(cells, UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
-    effect, verbs = (
-        Effect.of(blocks[high], blocks[low]),
-        ("exceeds the lowest", "is below the lowest"),
-    )
+    effect = Effect.of(blocks[high], blocks[low])
+    verbs = "exceeds the lowest", "is below the lowest"
     claim = Claim("the highest block", verbs, effect, below=UNIFORM_RANGE)
     return Judgement((claim,), notes=(f"blocks {high} and {low}",))
 
@@ -201,12 +202,12 @@ def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
     blocks = tuple(
         Effect.of(end, before) for end, before in zip(last.blocks, half.blocks, strict=True)
     )
-    known = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
+    until = "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}"
     is_early = warm_up is not None and peak.step <= WARM_UPS * warm_up
     return Judgement(
         claims,
         blocks,
-        notes=(known,),
+        notes=(until,),
         objection=f"highest within {WARM_UPS:g} times the warm-up" if is_early else None,
         coverage=coverage,
     )
@@ -245,7 +246,8 @@ def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
     """Return, at each step with any value, the blocks that have a value at all these steps, and how
     many these are where some are left out."""
     values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
-    n_measured, values = len(values), values.dropna(axis="index")
+    n_measured = len(values)
+    values = values.dropna(axis="index")
     if values.empty:
         raise CannotBeJudgedError(
             f"no block has a value of {cells['metric'].iloc[0]} at every measured step"
@@ -255,15 +257,17 @@ def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
         for name in ("std_error", "n_batches")
     )
     columns = (of_all.to_numpy().T.tolist() for of_all in (values, *others))
-    found = []
+    snapshots = []
     for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
         blocks = tuple(map(Estimate, *of_blocks))
-        found.append(Snapshot(step, blocks, mean_estimate(blocks)))
-    return found, f"over {len(values)} of {n_measured} blocks" if len(values) < n_measured else None
+        snapshots.append(Snapshot(step, blocks, mean_estimate(blocks)))
+    is_partial = len(values) < n_measured
+    return snapshots, f"over {len(values)} of {n_measured} blocks" if is_partial else None
 
 
 def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, Snapshot]:
-    first, last = snapshots[0], snapshots[-1]
+    first = snapshots[0]
+    last = snapshots[-1]
     if first is last:
         raise CannotBeJudgedError("one checkpoint")
     if first.step > EARLY * last.step:
@@ -345,39 +349,28 @@ def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     probes, are not used.
     """
     over = f"over {len(frames)} seeds: "
-    found = _judged(frames)
     return [
-        replace(each, sentence=over + each.sentence, evidence=over + each.evidence)
-        for each in found
+        replace(finding, sentence=over + finding.sentence, evidence=over + finding.evidence)
+        for finding in _judged(frames)
     ]
 
 
-def on_kind(found: Iterable[Finding], causal: bool | None) -> list[Finding]:
+def on_kind(judged: Iterable[Finding], causal: bool | None) -> list[Finding]:
     """Return the findings that were published for decoders, where ``causal``, or for encoders; all
     of them for a model of unknown kind."""
     return [
-        finding for finding in found if causal is None or causal != (finding.name in _OF_ENCODERS)
+        finding for finding in judged if causal is None or causal != (finding.name in _OF_ENCODERS)
     ]
 
 
 def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     """Return the findings on one run, or on several seeds of one model."""
-    failures, rows, warm_ups = list(filter(None, map(_failure, frames))), [], []
-    for frame in frames:
-        judged, rates = (
-            frame["metric"].isin(JUDGED) & frame["layer"].notna(),
-            scalar(frame, LEARNING_RATE),
-        )
-        # the other columns are many, and copied by each selection of rows
-        own = frame.loc[judged, _MEASURED] if bool(judged.any()) else frame
-        rows.append(measurements(own).loc[:, COLUMNS])
-        # the first step at which the learning rate was highest
-        warm_ups.append(None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())]))
+    failures = list(filter(None, map(_failure, frames)))
+    rows = list(map(_judged_rows, frames))
+    warm_ups = list(map(_end_of_warm_up, frames))
     if len(frames) > 1:
-        rows, failures = (
-            _shared_cells(rows),
-            [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures],
-        )
+        rows = _shared_cells(rows)
+        failures = [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
 
     def verdict_on(
         judge: _Judge, metric: str, subset: str, first_layer: int
@@ -390,14 +383,15 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
                 cells = of_metric(of_run, metric, subset)
                 if cells.empty:
                     raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-                judgements.append(judge(cells.loc[cells["layer"] >= first_layer], warm_up))
+                has_layer = cells["layer"] >= first_layer
+                judgements.append(judge(cells.loc[has_layer], warm_up))
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
         return joined.verdict, joined.sentence, joined.evidence
 
     clouds = ["all", _subset_without_repeats(rows)]
-    found = []
+    judged = []
     for name, criterion, judge, metric, subsets in (
         ("bell", BELL, bell, "anisotropy", SUBSETS),
         ("uniform", UNIFORM, uniform, "anisotropy", SUBSETS),
@@ -405,20 +399,35 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         ("dimension", DIMENSION, dimension, "two_nn", clouds),
     ):
         for subset in filter(None, subsets):
-            of_blocks, (with_embeddings, *_) = (
-                verdict_on(judge, metric, subset, first_layer) for first_layer in (1, 0)
-            )
-            found.append(
+            verdict, sentence, evidence = verdict_on(judge, metric, subset, first_layer=1)
+            with_embeddings, *_ = verdict_on(judge, metric, subset, first_layer=0)
+            judged.append(
                 Finding(
-                    name,
-                    subset,
-                    f"{MEANINGS[name]}, {subset}",
-                    criterion,
-                    *of_blocks,
-                    with_embeddings,
+                    name=name,
+                    subset=subset,
+                    title=f"{MEANINGS[name]}, {subset}",
+                    criterion=criterion,
+                    verdict=verdict,
+                    sentence=sentence,
+                    evidence=evidence,
+                    with_embeddings=with_embeddings,
                 )
             )
-    return found
+    return judged
+
+
+def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the measurements that the findings are about, with the columns that these need."""
+    is_judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
+    # the other columns are many, and copied by each selection of rows
+    judged = frame.loc[is_judged, _MEASURED] if bool(is_judged.any()) else frame
+    return measurements(judged).loc[:, COLUMNS]
+
+
+def _end_of_warm_up(frame: pd.DataFrame) -> float | None:
+    """Return the first step at which the learning rate was highest; None where it is not known."""
+    rates = scalar(frame, LEARNING_RATE)
+    return None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())])
 
 
 def _subset_without_repeats(runs: Sequence[pd.DataFrame]) -> str | None:
@@ -439,9 +448,9 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)])
     cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
     is_shared = cells.transform("size") == len(runs)
-    known = rows["value"].where(cells.transform("sum") == len(runs))
-    known = rows.assign(value=known, std_error=0.0, n_batches=2).loc[is_shared]
-    return [known.loc[known["seed"] == seed] for seed in range(len(runs))]
+    values = rows["value"].where(cells.transform("sum") == len(runs))
+    shared = rows.assign(value=values, std_error=0.0, n_batches=2).loc[is_shared]
+    return [shared.loc[shared["seed"].eq(seed)] for seed in range(len(runs))]
 
 
 def _failure(frame: pd.DataFrame) -> str | None:
@@ -454,10 +463,8 @@ def _failure(frame: pd.DataFrame) -> str | None:
     losses = stored["value"].to_numpy(float)
     if not len(losses):
         return None
-    last, lowest = (
-        float(losses[-1]),
-        float(np.min(losses, where=np.isfinite(losses), initial=math.inf)),
-    )
+    last = float(losses[-1])
+    lowest = float(np.min(losses, where=np.isfinite(losses), initial=math.inf))
     if not math.isfinite(last):
         return f"the training failed: its last stored loss is {last}"
     if 0 < lowest < last / (1 + FAILED):

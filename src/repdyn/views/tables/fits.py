@@ -90,37 +90,42 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     Returns:
         None for fewer than :data:`MIN_STEPS` finite values, and for values that are all the same.
     """
-    t, y = np.asarray(steps, float), np.asarray(values, float)
-    known = np.isfinite(y)
-    if known.sum() < MIN_STEPS or not np.ptp(y[known]):
+    t = np.asarray(steps, float)
+    y = np.asarray(values, float)
+    is_finite = np.isfinite(y)
+    if is_finite.sum() < MIN_STEPS or not np.ptp(y[is_finite]):
         return None
-    t, y = t[known], y[known]
-    t, last, scaled = t / t[-1], float(t[-1]), (y - y.mean()) / np.ptp(y)
+    t = t[is_finite]
+    y = y[is_finite]
+    last = float(t[-1])
+    t = t / t[-1]
+    scaled = (y - y.mean()) / np.ptp(y)
     some = log_spaced((last * t).tolist(), _GRID_STEPS)
     coarse = t[some], scaled[some] - scaled[some].mean()
     # one rate after another bounds the memory
     grid = np.stack([_best(*coarse, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
     row, column = np.unravel_index(grid.argmin(), grid.shape)
-    found = minimize(
+    optimum = minimize(
         lambda logs: float(_best(t, scaled, *np.exp(logs[:, None]))[0][0]),
         np.log([_RATES[row], _OFFSETS[column]]),
         method="Nelder-Mead",
         bounds=np.log([(_RATES[0], _RATES[-1]), (_OFFSETS[0], _OFFSETS[-1])]),
         options={"xatol": _ACCURACY, "fatol": _ACCURACY * float(grid.min()), "maxiter": 300},
     )
-    rate, offset = np.exp(found.x).tolist()
-    left_over, log_scale = (float(each[0]) for each in _best(t, scaled, *np.exp(found.x[:, None])))
+    rate, offset = np.exp(optimum.x).tolist()
+    left_over, log_scale = (float(of[0]) for of in _best(t, scaled, *np.exp(optimum.x[:, None])))
     shape = np.exp(-rate * t) * (np.log(offset + t) + log_scale)
-    slope, gamma = float(np.cov(shape, y, bias=True)[0, 1] / shape.var()), math.exp(log_scale)
-    baseline = float(y.mean() - slope * shape.mean())
-    parameters = (
-        slope * math.exp(rate * offset),
-        rate / gamma,
-        gamma / last,
-        gamma * offset,
-        baseline,
+    slope = float(np.cov(shape, y, bias=True)[0, 1] / shape.var())
+    gamma = math.exp(log_scale)
+    return ActivationFit(
+        amplitude=slope * math.exp(rate * offset),
+        decay=rate / gamma,
+        time_scale=gamma / last,
+        time_offset=gamma * offset,
+        baseline=float(y.mean() - slope * shape.mean()),
+        r_squared=1 - left_over / float(np.square(scaled).sum()),
+        n_steps=len(y),
     )
-    return ActivationFit(*parameters, 1 - left_over / float(np.square(scaled).sum()), len(y))
 
 
 def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
@@ -143,7 +148,8 @@ def _best(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0,
     and its log(gamma), shapes (n,)."""
-    fall, rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
+    fall = np.exp(-rates[:, None] * t)
+    rise = np.log(offsets[:, None] + t)
 
     def left_over(log_scales: np.ndarray) -> np.ndarray:
         shapes = fall * (rise + log_scales[:, None])

@@ -279,12 +279,12 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
         drop=True
     )
     for column in ("run", "model", "probe", "layers", "stack"):
-        found = sorted(map(str, rows[column].unique()))
-        if len(found) > 1:
+        names = sorted(map(str, rows[column].unique()))
+        if len(names) > 1:
             raise ValueError(
-                f"expected the rows of one {column}, got {len(found)}: "
-                f"{', '.join(map(repr, found))}; select one, for example frame[frame[{column!r}] "
-                f"== {found[0]!r}]"
+                f"expected the rows of one {column}, got {len(names)}: "
+                f"{', '.join(map(repr, names))}; select one, for example frame[frame[{column!r}] "
+                f"== {names[0]!r}]"
             )
     # nullable columns of some readers have NA, arithmetic needs NaN
     columns = ("depth", "value", "std", "low", "high")
@@ -335,10 +335,10 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     repeated = rows.loc[is_repeated]
     first = repeated.iloc[0]
     same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
-    place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
+    where = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
     raise ValueError(
         f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of "
-        f"{first['metric']} ({first['subset']}) at {place}, with settings "
+        f"{first['metric']} ({first['subset']}) at {where}, with settings "
         f"{' and '.join(sorted(same['settings'].astype(str)))}; select one of them"
     )
 
@@ -371,13 +371,15 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     expected = drop_first_comparison(
         rows.loc[:, ["step", "layer", "metric", "subset", "value", *REASON_COLUMNS]]
     )
-    found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
+    by_reason: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
     for _, cells in expected.groupby(["metric", "subset"], sort=False, observed=True):
         missing = cells.loc[cells["value"].isna()]
         if len(missing):
             key = str(cells["metric"].iloc[0]), str(cells["subset"].iloc[0])
-            found.setdefault((len(missing), len(cells), counted_reasons(missing)), []).append(key)
-    return [Missing(metrics, *numbers) for numbers, metrics in found.items()]
+            by_reason.setdefault((len(missing), len(cells), counted_reasons(missing)), []).append(
+                key
+            )
+    return [Missing(metrics, *numbers) for numbers, metrics in by_reason.items()]
 
 
 REASON_COLUMNS = ["reason", "reason_code", "n_unique", "n_vectors"]

@@ -53,16 +53,16 @@ def select(
     """
     read = None if columns is None else list(dict.fromkeys([*columns, "probe"]))
     frames = {
-        (run, found): rows
+        (run, hash_of_probe): rows
         for run in known_runs(store, runs)
-        for found, rows in split(
+        for hash_of_probe, rows in split(
             store.to_pandas(run, columns=read, categorical=True), "probe"
         ).items()
     }
     if probe is None:
         return frames
-    hashes = sorted({found for _, found in frames})
-    matching = [found for found in hashes if found.startswith(probe)]
+    hashes = sorted({hash_of_probe for _, hash_of_probe in frames})
+    matching = [hash_of_probe for hash_of_probe in hashes if hash_of_probe.startswith(probe)]
     if len(matching) != 1:
         raise ValueError(
             f"expected the beginning of one probe's hash, got {probe!r}; there are "
@@ -84,7 +84,7 @@ def split(rows: pd.DataFrame, column: str) -> dict[str, pd.DataFrame]:
     values = sorted(rows[column].unique())
     if len(values) == 1:
         return {str(values[0]): rows}  # no copy of a large frame
-    return {str(value): rows.loc[rows[column] == value].reset_index(drop=True) for value in values}
+    return {str(value): rows.loc[rows[column].eq(value)].reset_index(drop=True) for value in values}
 
 
 def is_measured(rows: pd.DataFrame) -> bool:
@@ -95,19 +95,19 @@ def is_measured(rows: pd.DataFrame) -> bool:
 def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
     """Return the named runs of a store once each; all runs unless some are named. A run that is not
     there is an error."""
-    known = store.runs()
-    if not known:
+    stored = store.runs()
+    if not stored:
         raise store.empty_error()
     # a mistyped name may resemble a whole name or its last part
-    by_name = {run.rpartition("/")[2].lower(): run for run in known} | {
-        run.lower(): run for run in known
+    by_name = {run.rpartition("/")[2].lower(): run for run in stored} | {
+        run.lower(): run for run in stored
     }
     for name in names or ():
-        if name not in known:
+        if name not in stored:
             near = closest(name.lower(), by_name)
-            hint = f"did you mean {by_name[near]!r}?" if near else f"it has {', '.join(known)}"
+            hint = f"did you mean {by_name[near]!r}?" if near else f"it has {', '.join(stored)}"
             raise ValueError(f"expected a run of {store.location}, got {name!r}; {hint}")
-    return list(dict.fromkeys(names)) if names else known
+    return list(dict.fromkeys(names)) if names else stored
 
 
 _SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
@@ -223,7 +223,8 @@ class MeasuredRun:
         """Return the measured steps in words: "51 steps, 0 to 4,000"."""
         if self.finished:
             return FINISHED
-        first, *_, last = self.steps[0], *self.steps
+        first = self.steps[0]
+        last = self.steps[-1]
         return (
             f"step {last:,}" if first == last else f"{len(self.steps)} steps, {first:,} to {last:,}"
         )
@@ -233,10 +234,14 @@ class MeasuredRun:
         """Training tokens by step, ascending; empty for a finished model, and unless every row
         knows them and seeds agree."""
         seen = self.rows.loc[:, ["step", "tokens_seen"]]
-        known = seen.drop_duplicates().sort_values("step")
-        if self.finished or bool(known["tokens_seen"].isna().any()) or not known["step"].is_unique:
+        by_step = seen.drop_duplicates().sort_values("step")
+        if (
+            self.finished
+            or bool(by_step["tokens_seen"].isna().any())
+            or not by_step["step"].is_unique
+        ):
             return pd.Series(dtype=float)
-        return pd.Series(known["tokens_seen"].to_numpy(float), index=known["step"].to_numpy())
+        return pd.Series(by_step["tokens_seen"].to_numpy(float), index=by_step["step"].to_numpy())
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
@@ -271,15 +276,15 @@ class MeasuredRun:
         numbers: dict[tuple[str, str], list[int]] = {}
         for metric, subset, number in cells.itertuples(index=False, name=None):
             numbers.setdefault((metric, subset), []).append(number)
-        found = {}
+        sizes = {}
         for (metric, subset), of_cell in numbers.items():
             info = metric_info(metric)
             depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
             if subset in NO_CLASSES or depends:
                 # how many vectors are left of a whole batch is up to each layer
                 shown = of_cell[-1:] if subset == NO_MASSIVE else of_cell
-                found[metric, subset] = " and ".join(f"{number:,}" for number in shown)
-        return found
+                sizes[metric, subset] = " and ".join(f"{number:,}" for number in shown)
+        return sizes
 
     @cached_property
     def metric_settings(self) -> list[tuple[str, str]]:
@@ -312,8 +317,11 @@ class MeasuredRun:
 
     def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
         """Return each of some metrics, in their order, with each subset on which it has a value."""
-        valued = [key for key, series in self.series.items() if series.steps_with_values]
-        return [key for metric in metrics for key in valued if key[0] == metric]
+        valued: dict[str, list[tuple[str, str]]] = {}
+        for key, series in self.series.items():
+            if series.steps_with_values:
+                valued.setdefault(key[0], []).append(key)
+        return [key for metric in metrics for key in valued.get(metric, ())]
 
     def rows_of(self, metrics: Sequence[str], subset: str | None = None) -> pd.DataFrame:
         """Return the values of some metrics, on all subsets or on one, with the columns that
@@ -327,7 +335,7 @@ class MeasuredRun:
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""
         last = self.rows.groupby(["metric", "subset"], observed=True)["step"].transform("max")
-        return self.rows.loc[self.rows["step"] == last]
+        return self.rows.loc[self.rows["step"].eq(last)]
 
 
 Run = TypeVar("Run", bound=MeasuredRun)
@@ -358,10 +366,10 @@ def differences(runs: Sequence[MeasuredRun]) -> str | None:
         for run in runs
         for is_left_out in run.own_window_rules
     )
-    found = disagreement("different sampling designs", designs) or disagreement(
+    of_design = disagreement("different sampling designs", designs) or disagreement(
         "own window's neighbours", rules
     )
-    return found or _of_different_sizes(runs) or _of_different_settings(runs)
+    return of_design or _of_different_sizes(runs) or _of_different_settings(runs)
 
 
 def disagreement(what: str, values: Iterable[tuple[str, str]]) -> str | None:
@@ -392,11 +400,11 @@ def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
     for run in runs:
         for metric, settings in run.metric_settings:
             by_metric.setdefault(metric, []).append((settings, run.label))
-    found = (
+    reasons = (
         disagreement(f"different settings of {metric}", by_metric[metric])
         for metric in sorted(by_metric)
     )
-    return next(filter(None, found), None)
+    return next(filter(None, reasons), None)
 
 
 def run_labels(frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:
@@ -455,7 +463,7 @@ def layer_names(layers: Sequence[int]) -> str:
     >>> layer_names([3]), layer_names([0, 4, 5, 6])
     ('layer 3', 'layers 0, 4-6')
     """
-    return f"layer{'s' * (len(layers) > 1)} {spans(layers)}"
+    return f"{'layers' if len(layers) > 1 else 'layer'} {spans(layers)}"
 
 
 def spans(layers: Sequence[int]) -> str:

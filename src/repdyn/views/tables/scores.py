@@ -49,13 +49,7 @@ def read_scores(path: str | Path) -> pd.DataFrame:
             f"expected published, or a file or folder of scores, got {path}, which does not exist"
         )
     if path.suffix == ".csv":
-        scores = pd.read_csv(path)
-        if "model" not in scores:
-            scores["model"] = ""
-        if missing := [name for name in COLUMNS if name not in scores]:
-            raise ValueError(
-                f"expected columns {', '.join(COLUMNS)} in {path}, got no {', '.join(missing)}"
-            )
+        scores = _table_in(path)
     else:
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         scores = pd.DataFrame(
@@ -78,6 +72,18 @@ def read_scores(path: str | Path) -> pd.DataFrame:
             "keep one"
         )
     return scores.reset_index(drop=True)
+
+
+def _table_in(path: Path) -> pd.DataFrame:
+    """Return the table in a CSV file; a column that it lacks is an error."""
+    scores = pd.read_csv(path)
+    if "model" not in scores:
+        scores["model"] = ""
+    if missing := [name for name in COLUMNS if name not in scores]:
+        raise ValueError(
+            f"expected columns {', '.join(COLUMNS)} in {path}, got no {', '.join(missing)}"
+        )
+    return scores
 
 
 def _step_in_table(value: Any) -> int:
@@ -144,10 +150,14 @@ def _rows_of(file: Path) -> list[tuple[str, int, str, str, float]]:
         raise ValueError(
             f"expected a step in the revision of the model or the path of {file}, such as step1000"
         )
-    return [
-        (model, steps[0], task, name.removesuffix(",none"), value)
+    named_values = (
+        (task, name, value)
         for task, scores in content["results"].items()
         for name, value in scores.items()
+    )
+    return [
+        (model, steps[0], task, name.removesuffix(",none"), value)
+        for task, name, value in named_values
         if isinstance(value, float) and "stderr" not in name
     ]
 
@@ -180,16 +190,18 @@ def score_correlations(run: MeasuredRun, scores: pd.DataFrame, lags: int = 3) ->
         A row for each metric, subset, score and lag with at least 8 checkpoints; the largest
         correlation of changes first. Its number of rows is the number of tries.
     """
-    found = []
+    correlations = []
     for _, of_task in scores.groupby(["task", "metric"]):
         task, metric = map(str, of_task[["task", "metric"]].iloc[0])
         score = of_task.set_index("step")["value"]
         for (name, subset), series in run.series.items():
             mean = series.layer_mean.mean
             steps = sorted({*mean.index} & {*score.index})
-            x, y = mean.loc[steps].to_numpy(float), score.loc[steps].to_numpy(float)
+            x = mean.loc[steps].to_numpy(float)
+            y = score.loc[steps].to_numpy(float)
             for lag in range(min(lags, len(steps) - FEWEST) + 1):
-                earlier, later = x[: len(x) - lag], y[lag:]
+                earlier = x[: len(x) - lag]
+                later = y[lag:]
                 row = {
                     "run": run.label,
                     "metric": name,
@@ -199,8 +211,8 @@ def score_correlations(run: MeasuredRun, scores: pd.DataFrame, lags: int = 3) ->
                     "lag": lag,
                 }
                 row |= {"checkpoints": len(earlier), **_correlated(earlier, later, "")}
-                found.append(row | _correlated(np.diff(earlier), np.diff(later), "changes_"))
-    table = pd.DataFrame(found)
+                correlations.append(row | _correlated(np.diff(earlier), np.diff(later), "changes_"))
+    table = pd.DataFrame(correlations)
     return (
         table if table.empty else table.sort_values("changes_correlation", key=abs, ascending=False)
     )

@@ -127,12 +127,13 @@ def model_of(run: str) -> str | None:
     ('tiny', 'decoder', 't5 (encoder)')
     """
     parts = [part for part in run.split("/") if not _TIME.fullmatch(part)]
-    seeds = [(place, found) for place, part in enumerate(parts) if (found := _SEED.fullmatch(part))]
-    if not seeds:
+    matches = [(index, _SEED.fullmatch(part)) for index, part in enumerate(parts)]
+    with_seed = [(index, match) for index, match in matches if match]
+    if not with_seed:
         return None
-    place, found = seeds[-1]
-    named = [*parts[:place], *filter(None, [found["model"]]), *parts[place + 1 :]]
-    return ("/".join(named) or _UNNAMED) + (found["ending"] or "")
+    last, seed = with_seed[-1]
+    named = [*parts[:last], *filter(None, [seed["model"]]), *parts[last + 1 :]]
+    return ("/".join(named) or _UNNAMED) + (seed["ending"] or "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,12 +218,12 @@ def with_seeds(runs: Sequence[MeasuredRun], groups: Sequence[SeedGroup]) -> list
 
 def _shared_series(members: Sequence[MeasuredRun]) -> dict[tuple[str, str], SeedSeries]:
     first, *others = (member.series for member in members)
-    found = {}
+    shared = {}
     for key in (key for key in first if all(key in other for other in others)):
         of_seeds = tuple(member.series[key] for member in members)
-        rows = concatenated([one.rows for one in of_seeds])
-        found[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
-    return {key: series for key, series in found.items() if series.steps}
+        rows = concatenated([of_seed.rows for of_seed in of_seeds])
+        shared[key] = SeedSeries(*key, rows, layer_depth=first[key].layer_depth, members=of_seeds)
+    return {key: series for key, series in shared.items() if series.steps}
 
 
 def _shared_cells(members: Sequence[MeasuredRun]) -> list[tuple[str, str, int]]:
@@ -296,10 +297,10 @@ def _group(name: str, label: str, members: Sequence[MeasuredRun]) -> SeedGroup:
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
     number = f" ({len(members)} seeds)"
     return SeedGroup(
-        name + number,
-        label + number,
-        members[0].stack,
-        rows.loc[cells.isin(shared)],
+        name=name + number,
+        label=label + number,
+        stack=members[0].stack,
+        frame=rows.loc[cells.isin(shared)],
         members=tuple(members),
     )
 
@@ -326,11 +327,8 @@ def _differences(members: Sequence[MeasuredRun]) -> str | None:
 
 def _of_different_layers(members: Sequence[MeasuredRun], key: tuple[str, str]) -> str | None:
     measured = [(run.series[key], run.label) for run in members if key in run.series]
-    layers = (
-        (
-            f"{spans(one.layers)} of {round(1 / one.layer_depth) if one.layer_depth else 0} blocks",
-            label,
-        )
-        for one, label in measured
-    )
+    layers = []
+    for series, label in measured:
+        n_blocks = round(1 / series.layer_depth) if series.layer_depth else 0
+        layers.append((f"{spans(series.layers)} of {n_blocks} blocks", label))
     return disagreement(f"different layers of {key[0]} ({key[1]})", layers)

@@ -37,11 +37,10 @@ def intervals(rows: pd.DataFrame) -> str:
     """Say what a band of measurements means, or why there is none; empty where none has a value."""
     valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
-    meaning = "band: 95% interval over probes" * (len(unknown) < len(valued))
-    single = bool((unknown["n_batches"] < 2).all())
-    why = f"no interval: {'a single batch' if single else 'batches share windows'}" * bool(
-        len(unknown)
-    )
+    meaning = "band: 95% interval over probes" if len(unknown) < len(valued) else ""
+    is_single = bool((unknown["n_batches"] < 2).all())
+    cause = "a single batch" if is_single else "batches share windows"
+    why = f"no interval: {cause}" if len(unknown) else ""
     return "; elsewhere ".join(filter(None, [meaning, why]))
 
 
@@ -142,9 +141,8 @@ class MetricSeries:
         """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics
         between two.
         """
-        return np.asarray(self.layers, float) + 0.5 * (
-            metric_info(self.metric).position == "between"
-        )
+        shift = 0.5 if metric_info(self.metric).position == "between" else 0.0
+        return np.asarray(self.layers, float) + shift
 
     @property
     def depths(self) -> np.ndarray:
@@ -212,7 +210,7 @@ class MetricSeries:
         missing = self.rows.loc[self.rows["value"].isna()]
         if missing.empty:
             return None
-        found = dict(
+        by_cell = dict(
             zip(
                 zip(missing["layer"], missing["step"], strict=True),
                 reasons_in_words(missing),
@@ -220,7 +218,7 @@ class MetricSeries:
             )
         )
         return tuple(
-            tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers
+            tuple(by_cell.get((layer, step), "") for step in self.steps) for layer in self.layers
         )
 
     @cached_property
@@ -297,7 +295,11 @@ def metric_series(
     layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
     return {
         (metric, subset): MetricSeries(
-            metric, subset, cells[metric, subset], by_head.get((metric, subset)), layer_depth
+            metric=metric,
+            subset=subset,
+            rows=cells[metric, subset],
+            head_rows=by_head.get((metric, subset)),
+            layer_depth=layer_depth,
         )
         for metric in metrics_of(rows)
         for subset in in_order(of for name, of in cells if name == metric)
@@ -312,8 +314,10 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
     [0, 3, 6]
     """
     curve = np.asarray(values, float)
-    known = np.flatnonzero(~np.isnan(curve))
-    # the first of the lowest and the first of the highest
-    extremes = [int(known[at(curve[known])]) for at in (np.argmin, np.argmax)] if len(known) else []
+    valued = np.flatnonzero(~np.isnan(curve))
+    extremes: list[int] = []
+    if len(valued):
+        # the first of the lowest and the first of the highest
+        extremes = [int(valued[at(curve[valued])]) for at in (np.argmin, np.argmax)]
     chosen = (sorted({*log_spaced(steps, number), *extremes}) for number in range(limit, 1, -1))
     return next(kept for kept in chosen if len(kept) <= limit)

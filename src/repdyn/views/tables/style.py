@@ -103,7 +103,8 @@ def metric_title(metric: str) -> str:
     >>> metric_title("anisotropy"), metric_title("two_nn[discard=0.8]"), metric_title("my_metric")
     ('Anisotropy', 'Intrinsic dimension (TwoNN), discard 0.8', 'my_metric')
     """
-    title, settings = metric_info(metric).title or base_name(metric), settings_in_words(metric)
+    title = metric_info(metric).title or base_name(metric)
+    settings = settings_in_words(metric)
     return f"{title}, {settings}" if settings else title
 
 
@@ -126,9 +127,9 @@ def subset_title(subset: str, of: str = "tokens") -> str:
     'all positions'
     """
     view = view_of(subset)
-    title = (
-        _SUBSETS.get(view.vectors, (view.vectors, ""))[0] + view.normed * " after the final norm"
-    )
+    title, _ = _SUBSETS.get(view.vectors, (view.vectors, ""))
+    if view.normed:
+        title += " after the final norm"
     return title.replace("tokens", of)
 
 
@@ -139,7 +140,9 @@ def short_subset_title(subset: str, of: str = "tokens") -> str:
     ('no sinks', 'nouns')
     """
     view = view_of(subset)
-    title = _SUBSETS.get(view.vectors, ("", view.vectors))[1] + view.normed * ", normed"
+    _, title = _SUBSETS.get(view.vectors, ("", view.vectors))
+    if view.normed:
+        title += ", normed"
     return title.replace("tokens", of)
 
 

@@ -54,8 +54,10 @@ def against_drift(values: Sequence[float] | np.ndarray, phases: Sequence[str]) -
         values: (n,) finite values by step, logarithms where ratios count.
         phases: "rise" and "fall", in their order.
     """
-    course, random = np.asarray(values, float), np.random.default_rng(0)
-    level, trend = np.full_like(course, course.mean()), _trend(course)
+    course = np.asarray(values, float)
+    random = np.random.default_rng(0)
+    level = np.full_like(course, course.mean())
+    trend = _trend(course)
     kinds = {
         "random walks": random.standard_normal((SURROGATES, len(course))).cumsum(axis=1),
         "AR(1) processes": level + _ar1(course - level, random),
@@ -97,7 +99,8 @@ def _gain(courses: np.ndarray, phases: Sequence[str]) -> np.ndarray:
     """Return the sum of the changes of the phases, with the turning points that make it largest."""
     # the largest sum up to a step that belongs to each phase; the first one begins at the first
     # step
-    gains, start = np.full((len(courses), len(phases)), -np.inf), 0.0
+    gains = np.full((len(courses), len(phases)), -np.inf)
+    start = 0.0
     for step in np.diff(courses).T:
         before = np.hstack([np.full((len(courses), 1), start), gains[:, :-1]])
         gains = np.maximum(gains, before) + np.outer(
@@ -111,8 +114,9 @@ def _trend(course: np.ndarray) -> np.ndarray:
     """Fit an exponential approach to a level, or departure from one: the best of rates from nearly
     linear to a step.
     """
-    place, rates = np.linspace(0.0, 1.0, len(course)), np.geomspace(0.01, 100.0, 33)[:, None]
-    shapes = np.concatenate([np.exp(-rates * place), np.exp(-rates * (1 - place))])
+    time = np.linspace(0.0, 1.0, len(course))
+    rates = np.geomspace(0.01, 100.0, 33)[:, None]
+    shapes = np.concatenate([np.exp(-rates * time), np.exp(-rates * (1 - time))])
     shapes -= shapes.mean(axis=1, keepdims=True)
     shapes /= np.linalg.norm(shapes, axis=1, keepdims=True)
     coefficients = shapes @ (course - course.mean())
@@ -123,7 +127,8 @@ def _trend(course: np.ndarray) -> np.ndarray:
 def _ar1(residuals: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return AR(1) processes (surrogates, n) with the lag-1 correlation and the size of the steps
     of residuals; the correlation of few values is corrected for its bias (Kendall 1954)."""
-    n, centred = len(residuals), residuals - residuals.mean()
+    n = len(residuals)
+    centred = residuals - residuals.mean()
     variance = float(centred @ centred)
     lag = float(centred[1:] @ centred[:-1]) / variance if variance > 0 else 0.0
     lag = min(0.99, max(-0.99, lag + (1 + 3 * lag) / n))

@@ -49,34 +49,34 @@ def sampling(rows: pd.DataFrame) -> str:
     independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens,
     own window's neighbours left out
     """
-    known = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
-    batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
-    size = f"{batches} of {_span(rows['n_vectors'])} vectors"
-    if known.empty:
+    designed = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
+    batches = "batches" if bool((rows["n_batches"] != 1).any()) else "batch"
+    size = f"{_span(rows['n_batches'])} {batches} of {_span(rows['n_vectors'])} vectors"
+    if designed.empty:
         return f"{size}, sampling design not recorded"
     names = design_names(rows)
+    is_of_inputs = names[0] in INPUT_DESIGNS
     window = INPUT_DESIGNS.get(names[0], "window")
-    designs = (
-        names[0]
-        if names[0] in INPUT_DESIGNS
-        else f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
-    )
-    n_windows, most = known["n_windows"], known["vectors_per_window"]
-    as_even_as_possible = bool((n_windows * most < known["n_vectors"] + n_windows).all())
-    share = (
-        f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} "
-        f"{window}s"
-    )
+    designs = names[0]
+    if not is_of_inputs:
+        designs = f"{' and '.join(names)} {'designs' if len(names) > 1 else 'design'}"
+    n_windows = designed["n_windows"]
+    most = designed["vectors_per_window"]
+    as_even_as_possible = bool((n_windows * most < designed["n_vectors"] + n_windows).all())
+    up_to = "" if as_even_as_possible else "up to "
+    windows = f"{up_to}{_span(most)} of each of {_span(n_windows)} {window}s"
     # how many positions an image or waveform has differs between layers
-    windows = (
-        share if names[0] in INPUT_DESIGNS else f"{share} of {_span(known['window_tokens'])} tokens"
-    )
+    if not is_of_inputs:
+        windows += f" of {_span(designed['window_tokens'])} tokens"
+    text = f"{designs}: {size}, {windows}"
     # in metrics that look at neighbours
-    left_out = set(known["own_window_excluded"].dropna().astype(bool))
-    what = (
-        "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
-    )
-    return f"{designs}: {size}, {windows}" + f", own {window}'s neighbours {what}" * bool(left_out)
+    left_out = set(designed["own_window_excluded"].dropna().astype(bool))
+    if not left_out:
+        return text
+    what = "left out" if left_out == {True} else "counted"
+    if len(left_out) > 1:
+        what = "in part left out"
+    return f"{text}, own {window}'s neighbours {what}"
 
 
 def brief_sampling(rows: pd.DataFrame) -> str:
@@ -86,19 +86,20 @@ def brief_sampling(rows: pd.DataFrame) -> str:
     ...     "design": ["independent"]}))
     '4 x 4,096 vectors (independent)'
     """
-    batches, names = (
-        _span(rows["n_batches"]),
-        design_names(rows.loc[rows["design"].notna(), ["design"]]),
-    )
-    size = f"{f'{batches} x ' * (batches != '1')}{_span(rows['n_vectors'])} vectors"
+    n_batches = _span(rows["n_batches"])
+    names = design_names(rows.loc[rows["design"].notna(), ["design"]])
+    size = f"{_span(rows['n_vectors'])} vectors"
+    if n_batches != "1":
+        size = f"{n_batches} x {size}"
     return f"{size} ({', '.join(names)})" if names else size
 
 
 def _span(values: Iterable[Any]) -> str:
-    known = pd.Series(values).dropna()
-    if known.empty:
+    numbers = pd.Series(values).dropna()
+    if numbers.empty:
         return "?"
-    low, high = int(known.min()), int(known.max())
+    low = int(numbers.min())
+    high = int(numbers.max())
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
@@ -151,7 +152,8 @@ def failure_line(frame: pd.DataFrame) -> str | None:
         parts.append(f"{more} for other reasons")
     if bool(checkpoints["revision"].notna().any()):
         parts.append("--retry-failed tries again")
-    return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)} failed: {'; '.join(parts)}"
+    noun = "checkpoints" if len(checkpoints) > 1 else "checkpoint"
+    return f"{len(checkpoints)} {noun} failed: {'; '.join(parts)}"
 
 
 def copies_line(frame: pd.DataFrame) -> str | None:
@@ -159,19 +161,19 @@ def copies_line(frame: pd.DataFrame) -> str | None:
     ones, and were therefore not measured; None if all have their own."""
     lines = []
     for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
-        found = (
+        copies = (
             frame.loc[frame[column].notna()]
             .drop_duplicates(["run", "step", column])
             .sort_values("step")
         )
-        if len(found):
+        if len(copies):
             parts = [
                 f"{steps_in_words(group['step'])} of {name}"
-                for name, group in found.groupby(column, sort=False, observed=True)
+                for name, group in copies.groupby(column, sort=False, observed=True)
             ]
-            verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
+            verb = "checkpoint has" if len(copies) == 1 else "checkpoints have"
             of_others = f"{verb} {what} of another one and no values"
-            lines.append(f"{len(found)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
+            lines.append(f"{len(copies)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
     return "; ".join(lines) or None
 
 
@@ -236,21 +238,21 @@ def probe_loss_line(frame: pd.DataFrame) -> str | None:
     rows = scalar_rows(frame, PROBE_LOSS)
     if rows.empty:
         return None
-    title, losses = LOSS_TITLES[PROBE_LOSS], scalar(frame, PROBE_LOSS)
+    title = LOSS_TITLES[PROBE_LOSS]
+    losses = scalar(frame, PROBE_LOSS)
     if losses.empty:
         return f"no {title}: {rows['reason'].iloc[-1]}"
     ends = list(dict.fromkeys([0, len(losses) - 1]))
-    steps, values = losses.index.to_numpy(int)[ends], losses.to_numpy(float)[ends]
-    has_steps = not is_finished(rows)
-    texts = [
-        f"{number_text(value)}{f' at step {at:,}' * has_steps}"
-        for at, value in zip(steps, values, strict=True)
-    ]
+    steps = losses.index.to_numpy(int)[ends]
+    values = losses.to_numpy(float)[ends]
+    texts = [number_text(value) for value in values]
+    if not is_finished(rows):
+        texts = [f"{text} at step {step:,}" for text, step in zip(texts, steps, strict=True)]
     others = {name: scalar(frame, name) for name in _BESIDE}
     beside = [
-        _BESIDE[name].format(known.loc[steps[-1]])
-        for name, known in others.items()
-        if steps[-1] in known.index
+        _BESIDE[name].format(by_step.loc[steps[-1]])
+        for name, by_step in others.items()
+        if steps[-1] in by_step.index
     ]
     more = f" ({', '.join(beside)})" if beside else ""
     return f"{title} {', '.join(texts)}{more}"
