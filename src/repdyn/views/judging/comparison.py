@@ -47,24 +47,20 @@ def comparison_statements(
     settings = [] if len(described) < 2 else [*_settings_statements(described)]
     if len({run.key for run in described}) < max(2, len(described)) or differences(described):
         return settings
-    runs, found, agreeing = with_seeds(described, seeds), settings, []
+    runs = with_seeds(described, seeds)
     if len(runs) < 2:
         return settings
+    statements = settings
+    agreeing: list[str] = []
     of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
     for key in (key for key in of_runs[0] if all(key in others for others in of_runs)):
-        members = [series[key] for series in of_runs]
-        compared = _compared(runs, members)
-        both = [distinct_of(series, run.series) for run, series in zip(runs, members, strict=True)]
-        on_distinct = [series for series in both if series is not None]
-        if len(on_distinct) == len(runs) and len({one.subset for one in on_distinct}) == 1:
-            name = short_subset_title(on_distinct[0].subset)
-            compared = _on_both_clouds(compared, _compared(runs, on_distinct), name)
+        compared = _compared_on_both(runs, [series[key] for series in of_runs])
         if isinstance(compared, Insight):
-            found.append(compared)
+            statements.append(compared)
         elif compared:
             agreeing.append(metric_title(key[0]))
-    if any(insight.kind in _DIFFERENT for insight in found):
-        found += _of_single_seeds(runs)
+    if any(insight.kind in _DIFFERENT for insight in statements):
+        statements += _of_single_seeds(runs)
     if agreeing:
         common = set.intersection(*(set(run.steps) for run in runs))
         at = (
@@ -74,8 +70,8 @@ def comparison_statements(
         )
         what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
         sentence = f"{what}: {', '.join(agreeing)}."
-        found.append(Insight("note", "agreement", sentence))
-    return ranked(found)
+        statements.append(Insight("note", "agreement", sentence))
+    return ranked(statements)
 
 
 _DIFFERENT = ("difference", CLOUDS_DIFFER)
@@ -89,6 +85,19 @@ def _of_single_seeds(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         whose = "One seed each" if len(single) == len(runs) else f"One seed of {', '.join(single)}"
         sentence = f"{whose}: such intervals are over probes, not over seeds."
         yield Insight("note", "single seeds", sentence, weight=1.0)
+
+
+def _compared_on_both(
+    runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]
+) -> Insight | bool:
+    """Compare a metric on its vectors, and on those without repeats where all runs have them."""
+    compared = _compared(runs, members)
+    beside = [distinct_of(series, run.series) for run, series in zip(runs, members, strict=True)]
+    on_distinct = [series for series in beside if series is not None]
+    if len(on_distinct) < len(runs) or len({series.subset for series in on_distinct}) > 1:
+        return compared
+    name = short_subset_title(on_distinct[0].subset)
+    return _on_both_clouds(compared, _compared(runs, on_distinct), name)
 
 
 def _on_both_clouds(
@@ -128,7 +137,9 @@ _STORED = {
     "device": "on",
 }
 """Names of settings by the column that has them."""
-_MAX_SETTINGS, _MAX_VALUES = 12, 4  # that are named
+_MAX_SETTINGS = 12
+_MAX_VALUES = 4
+"""How many settings, and values of one, are named."""
 
 
 def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
@@ -163,34 +174,47 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
             shown = listed(labels) if len(labels) <= _MAX_VALUES else f"{len(labels)} values"
             different.append(f"{' and '.join(names_of_it)} {shown}")
     if different:
-        more = f"; and {len(different) - _MAX_SETTINGS} more settings" * (
-            len(different) > _MAX_SETTINGS
-        )
+        n_more = len(different) - _MAX_SETTINGS
+        more = f"; and {n_more} more settings" if n_more > 0 else ""
         sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
         yield Insight("note", "settings", sentence, weight=1.0)
 
 
 def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:
     """Return the difference of the two runs that differ most, or whether all are known to agree."""
-    shared = sorted(set.intersection(*(set(one.steps_with_values) for one in members)))
+    shared = sorted(set.intersection(*(set(series.steps_with_values) for series in members)))
     steps = [] if any(run.finished for run in runs) else shared
-    columns = [[one.steps.index(step) for step in steps] or [-1] for one in members]
+    columns = [[series.steps.index(step) for step in steps] or [-1] for series in members]
     cells = [
-        (one.values[:, at], one.margins[:, at]) for one, at in zip(members, columns, strict=True)
+        (series.values[:, at], series.margins[:, at])
+        for series, at in zip(members, columns, strict=True)
     ]
-    known = [
-        ~np.isnan(values[:, -1]) & one.in_means
-        for one, (values, _) in zip(members, cells, strict=True)
+    compared_layers = [
+        ~np.isnan(values[:, -1]) & series.in_means
+        for series, (values, _) in zip(members, cells, strict=True)
     ]
-    if has_same_layers := len({one.layers for one in members}) == 1:
-        known = [np.logical_and.reduce(known)] * len(known)
-    if not all(layers.any() for layers in known):
+    has_same_layers = len({series.layers for series in members}) == 1
+    if has_same_layers:
+        in_all = np.logical_and.reduce(compared_layers)
+        compared_layers = [in_all for _ in members]
+    if not all(layers.any() for layers in compared_layers):
         return False
-    means, margins = np.swapaxes(
-        [[part[at].mean(axis=0) for part in of] for of, at in zip(cells, known, strict=True)], 0, 1
+    means = np.array(
+        [
+            values[layers].mean(axis=0)
+            for (values, _), layers in zip(cells, compared_layers, strict=True)
+        ]
     )
-    high, low = int(means[:, -1].argmax()), int(means[:, -1].argmin())
-    highest, lowest = float(means[high, -1]), float(means[low, -1])
+    margins = np.array(
+        [
+            of_cells[layers].mean(axis=0)
+            for (_, of_cells), layers in zip(cells, compared_layers, strict=True)
+        ]
+    )
+    high = int(means[:, -1].argmax())
+    low = int(means[:, -1].argmin())
+    highest = float(means[high, -1])
+    lowest = float(means[low, -1])
     if lowest <= 0:
         return False
     effect = Effect(
@@ -203,7 +227,9 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
     if steps:
         beyond = means[high] - means[low] > np.nan_to_num(np.hypot(margins[high], margins[low]))
         first = steps[np.flatnonzero(~beyond[:-1]).max(initial=-1) + 1]
-        at = f"at step {steps[-1]:,}" + f", and since step {first:,}" * (first < steps[-1])
+        at = f"at step {steps[-1]:,}"
+        if first < steps[-1]:
+            at += f", and since step {first:,}"
         steps = list(dict.fromkeys([first, steps[-1]]))
     if has_same_layers:
         ends = cells[high][0][:, -1], cells[low][0][:, -1]
@@ -220,10 +246,11 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         if math.isfinite(effect.half_width)
         else f"{change_size(effect.log_ratio)} (no interval is known)"
     )
+    of_how_many = f" of {len(runs)} runs" if len(runs) > 2 else ""
     sentence = (
         f"{metric_title(metric)}, {about} is higher in {runs[high].label} ({number_text(highest)}) "
         f"than in {runs[low].label} "
-        f"({number_text(lowest)}){f' of {len(runs)} runs' * (len(runs) > 2)} by {size} {at}."
+        f"({number_text(lowest)}){of_how_many} by {size} {at}."
     )
     shown = (
         with_highest.members[0]
@@ -239,17 +266,15 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         "higher": runs[high].label,
         "lower": runs[low].label,
     }
-    size = 1 - math.exp(-effect.log_ratio)
     return Insight(
-        "note",
-        "difference",
-        sentence,
-        metric,
-        subset,
-        None,
-        layers,
-        tuple(steps),
-        evidence,
-        size,
-        link,
+        severity="note",
+        kind="difference",
+        sentence=sentence,
+        metric=metric,
+        subset=subset,
+        layers=layers,
+        steps=tuple(steps),
+        evidence=evidence,
+        weight=1 - math.exp(-effect.log_ratio),
+        link=link,
     )

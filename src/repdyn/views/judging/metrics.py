@@ -53,15 +53,21 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     mean = best_covered_mean(series)
     if len(mean.mean) < MIN_STEPS:
         return
-    noise, smooth = _noise(mean), mean.mean.rolling(3, center=True).median().fillna(mean.mean)
-    steps, values = smooth.index.tolist(), smooth.to_numpy(float)
-    (start, end), (first, last) = (steps[0], steps[-1]), values[[0, -1]].tolist()
+    noise = _noise(mean)
+    smooth = mean.mean.rolling(3, center=True).median().fillna(mean.mean)
+    steps = smooth.index.tolist()
+    values = smooth.to_numpy(float)
+    start = steps[0]
+    end = steps[-1]
+    first = float(values[0])
+    last = float(values[-1])
     course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
     for kind, verbs, place in (
         ("peak", MOVES, values.argmax()),
         ("trough", MOVES[::-1], values.argmin()),
     ):
-        at, extreme = steps[place], float(values[place])
+        at = steps[place]
+        extreme = float(values[place])
         if _differs(extreme, first, noise) and _differs(extreme, last, noise):
             drift = against_drift(mean.mean.to_numpy(float), TURNS[kind])
             sentence = (
@@ -75,15 +81,14 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
                 1.0 if drift.is_exceeded else 0.5
             )
             yield Insight(
-                "note",
-                kind,
-                sentence,
-                *series.key,
-                None,
-                (),
-                (start, at, end),
-                evidence,
-                min(1.0, size),
+                severity="note",
+                kind=kind,
+                sentence=sentence,
+                metric=series.metric,
+                subset=series.subset,
+                steps=(start, at, end),
+                evidence=evidence,
+                weight=min(1.0, size),
             )
             return
     if _differs(last, first, noise):
@@ -97,15 +102,26 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         goes_on = _differs(last, half, noise) and all(
             (now > before) == (last > first) for before, now in moves
         )
+        grew, fell = MOVES
+        growing, falling = MOVING
         sentence = (
-            f"{course.format(MOVES[last < first])} {number_text(last)} at step "
+            f"{course.format(fell if last < first else grew)} {number_text(last)} at step "
             f"{end:,}{_by(first, last)}"
-            f"{f', and was still {MOVING[last < first]} at the end' * goes_on}."
         )
+        if goes_on:
+            sentence += f", and was still {falling if last < first else growing} at the end"
+        sentence += "."
         evidence = {"first": first, "last": last, "noise": noise}
         size = min(1.0, abs(_share(last, first)))
         yield Insight(
-            "note", "change", sentence, *series.key, None, (), (start, end), evidence, size
+            severity="note",
+            kind="change",
+            sentence=sentence,
+            metric=series.metric,
+            subset=series.subset,
+            steps=(start, end),
+            evidence=evidence,
+            weight=size,
         )
 
 
@@ -119,29 +135,34 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
     Of the changes between successive steps, not of the values: two curves that both fall correlate
     whatever drives them.
     """
-    for one in (
-        each for each in correlations.of_metrics if (each.metric, each.subset) == series.key
-    ):
-        found = one.changes
-        if found.n < MIN_PAIRS or not abs(found.value) >= 0.5 or found.low <= 0.0 <= found.high:
+    for of_metric in correlations.of_metrics:
+        if (of_metric.metric, of_metric.subset) != series.key:
+            continue
+        changes = of_metric.changes
+        is_open = changes.low <= 0.0 <= changes.high
+        if changes.n < MIN_PAIRS or not abs(changes.value) >= 0.5 or is_open:
             return
-        direction = "the same" if found.value > 0 else "the opposite"
+        direction = "the same" if changes.value > 0 else "the opposite"
         sentence = (
             f"{_subject(series, best_covered_mean(series))} moves in {direction} direction as the "
-            f"{correlations.loss} (rank correlation of {found.n} changes {found.value:.2f}, 95% "
-            f"interval {found.low:.2f} to {found.high:.2f})."
+            f"{correlations.loss} (rank correlation of {changes.n} changes {changes.value:.2f}, "
+            f"95% interval {changes.low:.2f} to {changes.high:.2f})."
         )
-        evidence = {
-            "correlation": found.value,
-            "low": found.low,
-            "high": found.high,
-            "changes": float(found.n),
-        }
-        about, weight = (
-            (*series.key, None, (), (series.steps[0], series.steps[-1])),
-            0.4 * abs(found.value),
+        yield Insight(
+            severity="note",
+            kind=COUPLING,
+            sentence=sentence,
+            metric=series.metric,
+            subset=series.subset,
+            steps=(series.steps[0], series.steps[-1]),
+            evidence={
+                "correlation": changes.value,
+                "low": changes.low,
+                "high": changes.high,
+                "changes": float(changes.n),
+            },
+            weight=0.4 * abs(changes.value),
         )
-        yield Insight("note", COUPLING, sentence, *about, evidence, weight)
 
 
 def best_covered_mean(series: MetricSeries) -> LayerMean:
@@ -150,9 +171,9 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
     The layers are those with the most values: as many as maximise layers times steps. The mean over
     all layers would be that of a single one where the others have no value at the beginning.
     """
-    known = ~np.isnan(series.values) & series.in_means[:, None]
-    order = np.argsort(-known.sum(axis=1), kind="stable")
-    complete = np.logical_and.accumulate(known[order])
+    has_value = ~np.isnan(series.values) & series.in_means[:, None]
+    order = np.argsort(-has_value.sum(axis=1), kind="stable")
+    complete = np.logical_and.accumulate(has_value[order])
     sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
     n_used = len(sizes) - int(np.argmax(sizes[::-1]))  # of equal sizes, more layers
     steps = complete[n_used - 1]
@@ -181,9 +202,9 @@ def _noise(mean: LayerMean) -> float:
     """Return the standard error of a value of the mean: the median over steps, or from second
     differences.
     """
-    known = mean.margin.dropna()
-    if len(known) == len(mean.margin):
-        return float(known.median()) / 1.96
+    margins = mean.margin.dropna()
+    if len(margins) == len(mean.margin):
+        return float(margins.median()) / 1.96
     seconds = np.diff(mean.mean.to_numpy(float), 2)
     # the standard deviation of a normal distribution, from the median of absolute values; and of x
     # - 2 y + z
@@ -231,19 +252,24 @@ def loss_correlations(
     if losses.empty:
         return LossCorrelations(None, reason="no loss is stored with the measurements")
     pairs: dict[tuple[str, str], np.ndarray] = {}
-    for key, one in series.items():
+    for key, of_metric in series.items():
         both = pd.concat(
-            [best_covered_mean(one).mean, losses], axis="columns", join="inner"
+            [best_covered_mean(of_metric).mean, losses], axis="columns", join="inner"
         ).sort_index()
         pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)
-    found = tuple(
-        LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
-        for key, both in pairs.items()
+    of_metrics = tuple(
+        LossCorrelation(
+            metric=metric,
+            subset=subset,
+            values=rank_correlation(*both.T),
+            changes=rank_correlation(*np.diff(both, axis=0).T),
+        )
+        for (metric, subset), both in pairs.items()
         if len(both) >= MIN_CHECKPOINTS
     )
     most = max(map(len, pairs.values()), default=0)
     reason = f"{most} checkpoints have both a value and a loss, and {MIN_CHECKPOINTS} are needed"
-    return LossCorrelations(LOSS_TITLES[name], found, None if found else reason)
+    return LossCorrelations(LOSS_TITLES[name], of_metrics, None if of_metrics else reason)
 
 
 def activation_statements(series: MetricSeries) -> Iterator[Insight]:
@@ -252,10 +278,12 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
     if not fits:
         return
-    first, last = series.steps_with_values[0], series.steps_with_values[-1]
+    first = series.steps_with_values[0]
+    last = series.steps_with_values[-1]
     largest = max(fits, key=lambda layer: float(fits[layer].at(last)))
-    fit, mean = fits[largest], math.fsum(each.r_squared for each in fits.values()) / len(fits)
-    peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
+    fit = fits[largest]
+    mean = math.fsum(fit_of_layer.r_squared for fit_of_layer in fits.values()) / len(fits)
+    peaks = [layer for layer, fit_of in fits.items() if first < fit_of.peak_step < last]
     where = layer_names(peaks) if peaks else "none of them"
     sentence = (
         f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + "
@@ -270,12 +298,17 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
         "peak_step": fit.peak_step,
         **fit._asdict(),
     }
-    evidence, weight = (
-        {name: float(value) for name, value in numbers.items()},
-        0.5 * len(fits) / len(series.layers),
+    yield Insight(
+        severity="note",
+        kind="activation growth",
+        sentence=sentence,
+        metric=series.metric,
+        subset=series.subset,
+        layers=tuple(fits),
+        steps=(first, last),
+        evidence={name: float(value) for name, value in numbers.items()},
+        weight=0.5 * len(fits) / len(series.layers),
     )
-    about = *series.key, None, tuple(fits), (first, last)
-    yield Insight("note", "activation growth", sentence, *about, evidence, weight)
 
 
 MIN_LAYERS = 5  # least number of layers for a statement about one that differs
@@ -317,15 +350,18 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
     if (profile := _last_profile(series)) is None:
         return
     step, values, margins = profile
-    largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
-    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
+    largest = float(np.nanmax(np.abs(values)))
+    usual = float(np.nanmedian(np.abs(np.diff(values))))
+    before = values[1:-1] - values[:-2]
+    after = values[1:-1] - values[2:]
     # signed, to the nearer of both neighbours; 0 between them
     distances = np.where(
         before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0
     )
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
     for place in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
-        distance, layer = float(distances[place - 1]), series.layers[place]
+        distance = float(distances[place - 1])
+        layer = series.layers[place]
         sentence = (
             f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at "
             f"step {step:,}, {'above' if distance > 0 else 'below'} "
@@ -335,7 +371,15 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
         weight = 0.6 * min(1.0, abs(distance) / largest)
         yield Insight(
-            "note", "layer", sentence, *series.key, None, (layer,), (step,), evidence, weight
+            severity="note",
+            kind="layer",
+            sentence=sentence,
+            metric=series.metric,
+            subset=series.subset,
+            layers=(layer,),
+            steps=(step,),
+            evidence=evidence,
+            weight=weight,
         )
 
 
@@ -344,7 +388,8 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     if (profile := _last_profile(series)) is None:
         return
     step, values, _ = profile
-    high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
+    high = int(np.nanargmax(values))
+    low = int(np.nanargmin(values))
     if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
         return
     sentence = (
@@ -359,7 +404,17 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
         "smallest": float(values[low]),
         "smallest_layer": float(series.layers[low]),
     }
-    yield Insight("note", "profile", sentence, *series.key, None, layers, (step,), evidence, 0.1)
+    yield Insight(
+        severity="note",
+        kind="profile",
+        sentence=sentence,
+        metric=series.metric,
+        subset=series.subset,
+        layers=layers,
+        steps=(step,),
+        evidence=evidence,
+        weight=0.1,
+    )
 
 
 def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
@@ -370,7 +425,8 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     first step on, which says nothing of the training; such values are named, but call for no
     attention.
     """
-    steps, is_missing = rows["step"].to_numpy(), rows["value"].isna()
+    steps = rows["step"].to_numpy()
+    is_missing = rows["value"].isna()
     last = int(steps.max())
     at_end = rows.loc[
         (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", *REASON_COLUMNS]
@@ -404,15 +460,13 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     metric = metrics[0] if len(metrics) == 1 else None
     evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
     yield Insight(
-        severity,
-        "missing values",
-        sentence,
-        metric,
-        None,
-        None,
-        layers,
-        (last,),
-        evidence,
+        severity=severity,
+        kind="missing values",
+        sentence=sentence,
+        metric=metric,
+        layers=layers,
+        steps=(last,),
+        evidence=evidence,
         weight=share,
     )
 
@@ -422,15 +476,16 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     whether ever more.
     """
     counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
-    known = rows.loc[counted, ["step", "metric", "same_window_share"]]
-    if known.empty:
+    shares = rows.loc[counted, ["step", "metric", "same_window_share"]]
+    if shares.empty:
         return
-    highest = known.groupby("step")["same_window_share"].max()
-    first, last = float(highest.iloc[0]), float(highest.iloc[-1])
+    highest = shares.groupby("step")["same_window_share"].max()
+    first = float(highest.iloc[0])
+    last = float(highest.iloc[-1])
     if last <= OWN_WINDOW:
         return
     rising = f", up from {first:.0%}" if last > first + 0.1 else ""
-    metric = str(known["metric"].iloc[0])
+    metric = str(shares["metric"].iloc[0])
     sentence = (
         f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in "
         "their own window of "
@@ -440,7 +495,13 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     evidence = {"first_share": first, "last_share": last}
     steps = int(highest.index[0]), int(highest.index[-1])
     yield Insight(
-        "watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last
+        severity="watch",
+        kind="own window",
+        sentence=sentence,
+        metric=metric,
+        steps=steps,
+        evidence=evidence,
+        weight=0.2 * last,
     )
 
 
@@ -452,8 +513,10 @@ def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
     """Yield the trend of ``sequence_cosine`` over depth at the last step."""
     if base_name(series.metric) != "sequence_cosine" or not series.steps_with_values:
         return
-    first, step = series.steps_with_values[0], series.steps_with_values[-1]
-    (before, _), (correlation, n_layers) = _with_depth(series, first), _with_depth(series, step)
+    first = series.steps_with_values[0]
+    step = series.steps_with_values[-1]
+    before, _ = _with_depth(series, first)
+    correlation, n_layers = _with_depth(series, step)
     if n_layers < MIN_LAYERS or not abs(correlation) >= MIN_CORRELATION:
         return
     earlier = f"; {before:.2f} at step {first:,}" if first < step and not np.isnan(before) else ""
@@ -465,7 +528,14 @@ def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
     evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
     weight = 0.3 * abs(correlation)
     yield Insight(
-        "note", "condensation", sentence, *series.key, None, (), (step,), evidence, weight
+        severity="note",
+        kind="condensation",
+        sentence=sentence,
+        metric=series.metric,
+        subset=series.subset,
+        steps=(step,),
+        evidence=evidence,
+        weight=weight,
     )
 
 
@@ -478,11 +548,10 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     low = int(np.nanargmin(values))
     if not MIDDLE[0] <= series.depths[low] <= MIDDLE[1] or np.isnan(values[:low]).all():
         return
-    before, after = int(np.nanargmax(values[:low])), low + int(np.nanargmax(values[low:]))
-    rise, largest = (
-        float(min(values[before], values[after]) - values[low]),
-        float(np.nanmax(values)),
-    )
+    before = int(np.nanargmax(values[:low]))
+    after = low + int(np.nanargmax(values[low:]))
+    rise = float(min(values[before], values[after]) - values[low])
+    largest = float(np.nanmax(values))
     if not rise > MIN_SHARE * largest or rise <= 2 * margins[low]:
         return
     layers = tuple(series.layers[place] for place in (before, low, after))
@@ -498,7 +567,15 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     }
     weight = 0.6 * rise / largest
     yield Insight(
-        "note", "compression valley", sentence, *series.key, None, layers, (step,), evidence, weight
+        severity="note",
+        kind="compression valley",
+        sentence=sentence,
+        metric=series.metric,
+        subset=series.subset,
+        layers=layers,
+        steps=(step,),
+        evidence=evidence,
+        weight=weight,
     )
 
 

@@ -53,8 +53,15 @@ class DescribedRun(MeasuredRun):
                 "step": each.steps[place] if each.steps else None,
             }
             linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
+        status, reason = self.status
         return RunInsights(
-            self.name, self.probe, self.stack, *self.status, tuple(linked), self.loss_correlations
+            run=self.name,
+            probe=self.probe,
+            stack=self.stack,
+            status=status,
+            reason=reason,
+            statements=tuple(linked),
+            loss_correlations=self.loss_correlations,
         )
 
     @cached_property
@@ -156,7 +163,14 @@ def stacks_of_run(
     """
     name = str(frame["run"].iloc[0])
     return [
-        DescribedRun(name, of_stack(label or name, stack), stack, rows, rules, configuration or {})
+        DescribedRun(
+            name=name,
+            label=of_stack(label or name, stack),
+            stack=stack,
+            frame=rows,
+            rules=rules,
+            configuration=configuration or {},
+        )
         for stack, rows in by_stack(frame).items()
     ]
 

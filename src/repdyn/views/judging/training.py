@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.utils.printing import plural
 from repdyn.views.alerts import Alert
 from repdyn.views.judging.insight import Insight
 from repdyn.views.tables.continuity import (
@@ -46,7 +47,8 @@ MIN_GENERALISATION_GAP = 0.1
 loss.
 """
 _MAX_GROUPS = 3  # groups of equal steps that are named
-_SPIKE, _OTHER_WEIGHTS = "a spike of the training, or ", "the weights of another step"
+_OTHER_WEIGHTS = "the weights of another step"
+_SPIKE_OR_OTHER_WEIGHTS = f"a spike of the training, or {_OTHER_WEIGHTS}"
 
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
@@ -54,7 +56,8 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     rows = scalar_rows(frame.loc[:, ["layer", "metric", "step", "value"]], LOSS)
     if rows.empty:
         return
-    last_step, last = int(rows["step"].iloc[-1]), float(rows["value"].iloc[-1])
+    last_step = int(rows["step"].iloc[-1])
+    last = float(rows["value"].iloc[-1])
     if not math.isfinite(last):
         finite = np.flatnonzero(np.isfinite(rows["value"].to_numpy(float)))
         since = int(rows["step"].iloc[finite[-1] + 1 if len(finite) else 0])
@@ -69,7 +72,8 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
         return
     medians = np.median(sliding_window_view(loss.to_numpy(float), LEVEL_STEPS), axis=-1)
     level = pd.Series(medians, loss.index[LEVEL_STEPS - 1 :])
-    lowest, last_level = float(level.min()), float(level.iloc[-1])
+    lowest = float(level.min())
+    last_level = float(level.iloc[-1])
     ratio = last_level / lowest if lowest > 0 else math.nan
     evidence = {"lowest_level": lowest, "last_level": last_level, "ratio": ratio}
     if ratio >= DIVERGED:
@@ -100,32 +104,34 @@ def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
 
 def _fall(what: str, losses: pd.Series, evidence: dict[str, float]) -> Iterator[Insight]:
     """Yield how far a loss fell."""
-    (first, last), steps = (
-        losses.iloc[[0, -1]].tolist(),
-        (int(losses.index[0]), int(losses.index[-1])),
-    )
+    first, last = losses.iloc[[0, -1]].tolist()
+    start = int(losses.index[0])
+    end = int(losses.index[-1])
     if last < first:
-        ends = (
-            f"from {number_text(first)} at step {steps[0]:,} to {number_text(last)} at step "
-            f"{steps[1]:,}"
-        )
         yield Insight(
-            "note", "loss", f"{what} fell {ends}.", steps=steps, evidence=evidence, weight=0.2
+            "note",
+            "loss",
+            f"{what} fell from {number_text(first)} at step {start:,} to {number_text(last)} at "
+            f"step {end:,}.",
+            steps=(start, end),
+            evidence=evidence,
+            weight=0.2,
         )
 
 
 def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield whether validation loss rises while training loss falls."""
-    validation, training = scalar(frame, VALIDATION_LOSS), scalar(frame, LOSS)
+    validation = scalar(frame, VALIDATION_LOSS)
+    training = scalar(frame, LOSS)
     if len(validation) < LEVEL_STEPS or len(training) < MIN_LOSSES:
         return
-    at, end = int(str(validation.idxmin())), int(validation.index[-1])
-    lowest, last = float(validation.min()), float(validation.iloc[-1])
+    at = int(str(validation.idxmin()))
+    end = int(validation.index[-1])
+    lowest = float(validation.min())
+    last = float(validation.iloc[-1])
     growth = last / lowest - 1 if lowest > 0 else math.nan
-    level, level_then = (
-        training.tail(LEVEL_STEPS).median(),
-        training.loc[:at].tail(LEVEL_STEPS).median(),
-    )
+    level = training.tail(LEVEL_STEPS).median()
+    level_then = training.loc[:at].tail(LEVEL_STEPS).median()
     gap = last - level
     evidence = {"lowest_validation_loss": lowest, "last_validation_loss": last, "gap": gap}
     if growth > MIN_GAP and level < level_then:
@@ -162,15 +168,12 @@ def alert_statements(
     """
     by_subject = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
     for (rule, _), group in groupby(by_subject, key=lambda alert: (alert.rule, alert.subject)):
-        found = list(group)
-        steps: list[int] = sorted({alert.step for alert in found})
-        text = alert_text([alert for alert in found if alert.step == steps[0]])
-        further = (
-            f", and at {len(steps) - 1} later step{'s' * (len(steps) > 2)}"
-            if len(steps) > 1
-            else ""
-        )
-        first = found[0]
+        raised = list(group)
+        first = raised[0]
+        steps: list[int] = sorted({alert.step for alert in raised})
+        text = alert_text([alert for alert in raised if alert.step == steps[0]])
+        n_later = len(steps) - 1
+        further = f", and at {n_later} later {plural(n_later, 'step')}" if n_later else ""
         at = "" if finished else f" at step {steps[0]:,}{further}"
         yield Insight(
             "watch" if steps[-1] >= recent and not finished else "note",
@@ -179,10 +182,10 @@ def alert_statements(
             metric=None if first.subset is None else first.metric,
             subset=first.subset,
             stack=first.stack,
-            layers=tuple(sorted({alert.layer for alert in found if alert.layer is not None})),
+            layers=tuple(sorted({alert.layer for alert in raised if alert.layer is not None})),
             steps=tuple(steps),
-            evidence={"rule": rule, "alerts": float(len(found))},
-            weight=0.5 + 0.5 * min(1.0, max(alert.log_change for alert in found) / math.log(10)),
+            evidence={"rule": rule, "alerts": float(len(raised))},
+            weight=0.5 + 0.5 * min(1.0, max(alert.log_change for alert in raised) / math.log(10)),
         )
 
 
@@ -217,22 +220,26 @@ def layer_failures(rows: pd.DataFrame) -> Iterator[Insight]:
 
     Blocks do nothing before the training if their output is initialised to 0.
     """
-    last, finished = int(rows["step"].iloc[-1]), is_finished(rows)
+    last = int(rows["step"].iloc[-1])
+    finished = is_finished(rows)
     idle = repeated_layers(rows) if last > 0 or finished else {}
     failed = (collapsed_layers(rows), idle)
     if not any(failed):
         return
     of_blocks = rows.loc[(rows["step"] == last) & (rows["layer"] > 0), ["layer", "module"]].dropna()
     modules = of_blocks.drop_duplicates("layer").set_index("layer")["module"]
-    for kind, found in zip(LAYER_KINDS, failed, strict=True):
-        for since in sorted(set(found.values())):
-            layers = tuple(sorted(layer for layer, first in found.items() if first == since))
+    for kind, since_of_layer in zip(LAYER_KINDS, failed, strict=True):
+        of_one, of_several = LAYER_KINDS[kind]
+        for since in sorted(set(since_of_layer.values())):
+            layers = tuple(
+                sorted(layer for layer, first in since_of_layer.items() if first == since)
+            )
             names = dict.fromkeys(
                 str(modules[layer]) for layer in (layers[0], layers[-1]) if layer in modules
             )
             named = f" ({' to '.join(names)})" if names else ""
-            what, why = LAYER_KINDS[kind][len(layers) > 1]
-            at = f" since step {since:,}" * (not finished)
+            what, why = of_several if len(layers) > 1 else of_one
+            at = "" if finished else f" since step {since:,}"
             sentence = f"{layer_names(layers).capitalize()}{named} {what}{at}: {why}."
             steps = tuple(dict.fromkeys([since, last]))
             yield Insight("watch", kind, sentence, layers=layers, steps=steps, weight=1.0)
@@ -246,7 +253,8 @@ def repeated_checkpoints(rows: pd.DataFrame) -> Iterator[Insight]:
     first_two = sorted(rows["step"].unique().tolist())[:2]
     if groups := sorted(steps for steps in repeated_values(rows) if list(steps) != first_two):
         named = [steps_in_words(steps).removeprefix("steps ") for steps in groups]
-        more = f" and {len(named) - _MAX_GROUPS} further groups" * (len(named) > _MAX_GROUPS)
+        n_more = len(named) - _MAX_GROUPS
+        more = f" and {n_more} further groups" if n_more > 0 else ""
         why = "copies of one checkpoint, or no update of the weights in between."
         sentence = (
             f"Steps {'; '.join(named[:_MAX_GROUPS])}{more} have the same values to the last bit: "
@@ -268,12 +276,14 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     judged = losses_out_of_line(of_mean.mean.dropna(), of_mean.margin / MIN_JUMP, may_turn=True)
     # before training, the geometry may be any
     judged = judged and [jump for jump in judged if not jump.is_end]
-    what, about = (
-        f"{metric_title(series.metric)}, mean over layers,",
-        (series.metric, series.subset),
-    )
     yield from _out_of_line(
-        OUT_OF_LINE, what, judged, f"{_SPIKE}{_OTHER_WEIGHTS}", "value", 0.7, about
+        OUT_OF_LINE,
+        f"{metric_title(series.metric)}, mean over layers,",
+        judged,
+        why=_SPIKE_OR_OTHER_WEIGHTS,
+        name="value",
+        weight=0.7,
+        of=series,
     )
 
 
@@ -284,31 +294,42 @@ def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     judged = losses_out_of_line(
         losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int))
     )
-    why = f"{_SPIKE}{_OTHER_WEIGHTS}"
+    why = _SPIKE_OR_OTHER_WEIGHTS
     if judged and judged[0].loss < min(value for _, value in judged[0].neighbours):
         why = (
             f"{_OTHER_WEIGHTS} ({number_text(float(losses.iloc[-1]))} at step "
             f"{int(losses.index[-1]):,})"
         )
-    yield from _out_of_line("loss out of line", "The loss on the probe", judged, why, "loss", 0.75)
+    yield from _out_of_line(
+        "loss out of line", "The loss on the probe", judged, why=why, name="loss", weight=0.75
+    )
 
 
 def _out_of_line(
     kind: str,
     what: str,
     judged: list[Jump] | None,
+    *,
     why: str,
     name: str,
     weight: float,
-    about: tuple[str | None, str | None] = (None, None),
+    of: MetricSeries | None = None,
 ) -> Iterator[Insight]:
     """Yield the steps at which a quantity jumps, with the neighbours of the largest jump; or that
     none is named.
+
+    Args:
+        what: the subject of the sentence.
+        judged: the jumps, the largest first; None where nothing tells which steps are wrong.
+        why: what may be the cause.
+        name: of the quantity, among the evidence.
+        of: the metric, where the quantity is one.
     """
+    metric, subset = (None, None) if of is None else of.key
     if judged is None:
         unknown = "not judged, since nothing tells which steps are wrong."
         sentence = f"{what} would be out of line at more than a sixth of the steps: {unknown}"
-        yield Insight("note", kind, sentence, *about, weight=0.3)
+        yield Insight("note", kind, sentence, metric=metric, subset=subset, weight=0.3)
     if not judged:
         return
     largest, *others = judged
@@ -331,4 +352,13 @@ def _out_of_line(
     }
     steps = tuple(sorted(jump.step for jump in judged))
     sentence = f"{what} is {value}, out of line with {around}: {why}.{more}"
-    yield Insight("watch", kind, sentence, *about, None, (), steps, evidence, weight)
+    yield Insight(
+        severity="watch",
+        kind=kind,
+        sentence=sentence,
+        metric=metric,
+        subset=subset,
+        steps=steps,
+        evidence=evidence,
+        weight=weight,
+    )

@@ -431,7 +431,12 @@ def compared_with(
             [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
         )
         members.append(
-            ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds)
+            ComparedMember(
+                number=(of_seeds or [numbers[run.key]])[0],
+                run=run,
+                series=run.series[key],
+                seeds=of_seeds,
+            )
         )
     return members
 

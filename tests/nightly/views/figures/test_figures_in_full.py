@@ -22,8 +22,8 @@ def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
         heatmap(*measured_runs(frame), "token_rank", "rare").axes[1].get_ylabel()
         == "input embeddings closer"
     )
-    assert len(mean_over_layers(*measured_runs(frame), ["norm", "two_nn"]).axes) == 3, (
-        "two panels and the loss"
+    assert len(mean_over_layers(*measured_runs(frame), ["norm", "two_nn"]).axes) == 4, (
+        "the norm, the dimension of all vectors and of those without repeats, and the loss"
     )
 
 
