@@ -119,7 +119,7 @@ def _run(arguments: Sequence[str]) -> int:
         return _without_reader(error)
     except ImportError as error:
         # the import of a command that is loaded when it is called has the package as its cause
-        cause = error.__cause__ or error
+        cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
         missing = (
             with_extra(cause, " ".join(["repdyn", *arguments[:1]]))
             if isinstance(cause, ModuleNotFoundError)

@@ -4,6 +4,7 @@ much, in which layers and since when."""
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -180,66 +181,105 @@ def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         yield Insight("note", "settings", sentence, weight=1.0)
 
 
-def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:
-    """Return the difference of the two runs that differ most, or whether all are known to agree."""
+class _Compared(NamedTuple):
+    """A metric of several runs, at the steps and in the layers that are compared."""
+
+    members: Sequence[MetricSeries]
+    steps: list[int]
+    """The steps that all have; empty where the ends are compared."""
+    values: list[np.ndarray]
+    """Of each run, of shape (n_layers, n_steps)."""
+    means: np.ndarray
+    """Over layers, of shape (n_runs, n_steps)."""
+    margins: np.ndarray
+
+    @property
+    def has_same_layers(self) -> bool:
+        return len({series.layers for series in self.members}) == 1
+
+    def since(self, high: int, low: int) -> int:
+        """Return the first step from which on the higher run lies beyond both margins."""
+        distance = self.means[high] - self.means[low]
+        beyond = distance > np.nan_to_num(np.hypot(self.margins[high], self.margins[low]))
+        return self.steps[np.flatnonzero(~beyond[:-1]).max(initial=-1) + 1]
+
+    def widest_layer(self, high: int, low: int) -> tuple[int, str]:
+        """Return the layer in which two runs differ most at the end, and both values as text."""
+        ends = self.values[high][:, -1], self.values[low][:, -1]
+        place = int(np.nanargmax(np.abs(ends[0] - ends[1])))
+        return self.members[0].layers[place], " and ".join(
+            number_text(values[place]) for values in ends
+        )
+
+
+def _cells_to_compare(
+    runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]
+) -> _Compared | None:
+    """Return what is compared of a metric; None where a run has no layer with a value."""
     shared = sorted(set.intersection(*(set(series.steps_with_values) for series in members)))
     steps = [] if any(run.finished for run in runs) else shared
     columns = [[series.steps.index(step) for step in steps] or [-1] for series in members]
-    cells = [
-        (series.values[:, at], series.margins[:, at])
-        for series, at in zip(members, columns, strict=True)
+    values = [series.values[:, at] for series, at in zip(members, columns, strict=True)]
+    margins = [series.margins[:, at] for series, at in zip(members, columns, strict=True)]
+    layers = [
+        ~np.isnan(of_run[:, -1]) & series.in_means
+        for series, of_run in zip(members, values, strict=True)
     ]
-    compared_layers = [
-        ~np.isnan(values[:, -1]) & series.in_means
-        for series, (values, _) in zip(members, cells, strict=True)
-    ]
-    has_same_layers = len({series.layers for series in members}) == 1
-    if has_same_layers:
-        in_all = np.logical_and.reduce(compared_layers)
-        compared_layers = [in_all for _ in members]
-    if not all(layers.any() for layers in compared_layers):
+    if len({series.layers for series in members}) == 1:
+        in_all = np.logical_and.reduce(layers)
+        layers = [in_all for _ in members]
+    if not all(of_run.any() for of_run in layers):
+        return None
+    return _Compared(
+        members=members,
+        steps=steps,
+        values=values,
+        means=np.array([cells[at].mean(axis=0) for cells, at in zip(values, layers, strict=True)]),
+        margins=np.array(
+            [cells[at].mean(axis=0) for cells, at in zip(margins, layers, strict=True)]
+        ),
+    )
+
+
+def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:
+    """Return the difference of the two runs that differ most, or whether all are known to agree."""
+    compared = _cells_to_compare(runs, members)
+    if compared is None:
         return False
-    means = np.array(
-        [
-            values[layers].mean(axis=0)
-            for (values, _), layers in zip(cells, compared_layers, strict=True)
-        ]
-    )
-    margins = np.array(
-        [
-            of_cells[layers].mean(axis=0)
-            for (_, of_cells), layers in zip(cells, compared_layers, strict=True)
-        ]
-    )
-    high = int(means[:, -1].argmax())
-    low = int(means[:, -1].argmin())
-    highest = float(means[high, -1])
-    lowest = float(means[low, -1])
+    high = int(compared.means[:, -1].argmax())
+    low = int(compared.means[:, -1].argmin())
+    highest = float(compared.means[high, -1])
+    lowest = float(compared.means[low, -1])
     if lowest <= 0:
         return False
-    effect = Effect(
-        math.log(highest / lowest),
-        math.hypot(margins[high, -1] / highest, margins[low, -1] / lowest),
-    )
+    relative = compared.margins[high, -1] / highest, compared.margins[low, -1] / lowest
+    effect = Effect(math.log(highest / lowest), math.hypot(*relative))
     if effect.log_ratio <= math.log1p(MIN_CHANGE) or effect.low <= 0:
         return True
-    at, layers = "at the end", ()
-    if steps:
-        beyond = means[high] - means[low] > np.nan_to_num(np.hypot(margins[high], margins[low]))
-        first = steps[np.flatnonzero(~beyond[:-1]).max(initial=-1) + 1]
-        at = f"at step {steps[-1]:,}"
-        if first < steps[-1]:
+    return _difference(runs, compared, high, low, effect)
+
+
+def _difference(
+    runs: Sequence[MeasuredRun], compared: _Compared, high: int, low: int, effect: Effect
+) -> Insight:
+    """Return the statement that one run is higher than another by an effect."""
+    highest = float(compared.means[high, -1])
+    lowest = float(compared.means[low, -1])
+    at = "at the end"
+    steps: list[int] = []
+    layers: tuple[int, ...] = ()
+    if compared.steps:
+        last = compared.steps[-1]
+        first = compared.since(high, low)
+        at = f"at step {last:,}"
+        if first < last:
             at += f", and since step {first:,}"
-        steps = list(dict.fromkeys([first, steps[-1]]))
-    if has_same_layers:
-        ends = cells[high][0][:, -1], cells[low][0][:, -1]
-        place = int(np.nanargmax(np.abs(ends[0] - ends[1])))
-        layers = (members[0].layers[place],)
-        at += (
-            f", most in layer {layers[0]} "
-            f"({' and '.join(number_text(values[place]) for values in ends)})"
-        )
-    metric, subset = members[0].key
+        steps = list(dict.fromkeys([first, last]))
+    if compared.has_same_layers:
+        layer, ends = compared.widest_layer(high, low)
+        layers = (layer,)
+        at += f", most in layer {layer} ({ends})"
+    metric, subset = compared.members[0].key
     about = f"mean over layers{'' if subset == 'all' else f', {short_subset_title(subset)}'},"
     size = (
         str(effect)
@@ -252,20 +292,8 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         f"than in {runs[low].label} "
         f"({number_text(lowest)}){of_how_many} by {size} {at}."
     )
-    shown = (
-        with_highest.members[0]
-        if isinstance(with_highest := runs[high], SeedGroup)
-        else with_highest
-    )
-    link = report_link(shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None)
-    evidence = {
-        "highest": highest,
-        "lowest": lowest,
-        "log_ratio": effect.log_ratio,
-        "half_width": effect.half_width,
-        "higher": runs[high].label,
-        "lower": runs[low].label,
-    }
+    higher = runs[high]
+    shown = higher.members[0] if isinstance(higher, SeedGroup) else higher
     return Insight(
         severity="note",
         kind="difference",
@@ -274,7 +302,16 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
         subset=subset,
         layers=layers,
         steps=tuple(steps),
-        evidence=evidence,
+        evidence={
+            "highest": highest,
+            "lowest": lowest,
+            "log_ratio": effect.log_ratio,
+            "half_width": effect.half_width,
+            "higher": higher.label,
+            "lower": runs[low].label,
+        },
         weight=1 - math.exp(-effect.log_ratio),
-        link=link,
+        link=report_link(
+            shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None
+        ),
     )

@@ -3,7 +3,8 @@ fit; and its profile over depth at the last step, layers unlike their neighbours
 whole sequences."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -53,76 +54,117 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     mean = best_covered_mean(series)
     if len(mean.mean) < MIN_STEPS:
         return
-    noise = _noise(mean)
     smooth = mean.mean.rolling(3, center=True).median().fillna(mean.mean)
-    steps = smooth.index.tolist()
-    values = smooth.to_numpy(float)
-    start = steps[0]
-    end = steps[-1]
-    first = float(values[0])
-    last = float(values[-1])
-    course = f"{_subject(series, mean)} {{}} from {number_text(first)} at step {start:,} to"
-    for kind, verbs, place in (
-        ("peak", MOVES, values.argmax()),
-        ("trough", MOVES[::-1], values.argmin()),
-    ):
-        at = steps[place]
-        extreme = float(values[place])
-        if _differs(extreme, first, noise) and _differs(extreme, last, noise):
-            drift = against_drift(mean.mean.to_numpy(float), TURNS[kind])
-            sentence = (
-                f"{course.format(verbs[0])} {number_text(extreme)} near step {at:,}, then "
-                f"{verbs[1]} to "
-                f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
-            )
-            evidence = {"first": first, kind: extreme, "last": last, "noise": noise}
-            evidence |= {"sharpness": drift.sharpness, "of_drift": drift.threshold}
-            size = max(abs(_share(last, extreme)), abs(_share(first, extreme))) * (
-                1.0 if drift.is_exceeded else 0.5
-            )
-            yield Insight(
-                severity="note",
-                kind=kind,
-                sentence=sentence,
-                metric=series.metric,
-                subset=series.subset,
-                steps=(start, at, end),
-                evidence=evidence,
-                weight=min(1.0, size),
-            )
+    course = _Course(
+        series=series,
+        mean=mean,
+        steps=smooth.index.tolist(),
+        values=smooth.to_numpy(float),
+        noise=_noise(mean),
+    )
+    turns = (
+        ("peak", MOVES, int(course.values.argmax())),
+        ("trough", MOVES[::-1], int(course.values.argmin())),
+    )
+    for kind, verbs, place in turns:
+        extreme = float(course.values[place])
+        if course.differs(extreme, course.first) and course.differs(extreme, course.last):
+            yield _turn(course, kind, verbs, place)
             return
-    if _differs(last, first, noise):
-        half = float(values[np.abs(np.array(steps) - end / 2).argmin()])
-        late = max(1, len(values) // 4)
-        moves = (
-            (half, last),
-            (values[-2 * late : -late].mean(), values[-late:].mean()),
-            mean.mean.iloc[-2:],
-        )
-        goes_on = _differs(last, half, noise) and all(
-            (now > before) == (last > first) for before, now in moves
-        )
-        grew, fell = MOVES
-        growing, falling = MOVING
-        sentence = (
-            f"{course.format(fell if last < first else grew)} {number_text(last)} at step "
-            f"{end:,}{_by(first, last)}"
-        )
-        if goes_on:
-            sentence += f", and was still {falling if last < first else growing} at the end"
-        sentence += "."
-        evidence = {"first": first, "last": last, "noise": noise}
-        size = min(1.0, abs(_share(last, first)))
-        yield Insight(
-            severity="note",
-            kind="change",
-            sentence=sentence,
-            metric=series.metric,
-            subset=series.subset,
-            steps=(start, end),
-            evidence=evidence,
-            weight=size,
-        )
+    if course.differs(course.last, course.first):
+        yield _change(course)
+
+
+class _Course(NamedTuple):
+    """The mean of a metric over layers against step, smoothed."""
+
+    series: MetricSeries
+    mean: LayerMean
+    steps: list[int]
+    values: np.ndarray
+    noise: float
+
+    @property
+    def first(self) -> float:
+        return float(self.values[0])
+
+    @property
+    def last(self) -> float:
+        return float(self.values[-1])
+
+    def differs(self, value: float, other: float) -> bool:
+        return _differs(value, other, self.noise)
+
+    def sentence(self, verb: str) -> str:
+        """Return the sentence up to the value at its end."""
+        subject = _subject(self.series, self.mean)
+        return f"{subject} {verb} from {number_text(self.first)} at step {self.steps[0]:,} to"
+
+
+def _turn(course: _Course, kind: str, verbs: Sequence[str], place: int) -> Insight:
+    """Return that a course has an extremum of this kind at a place inside of it."""
+    at = course.steps[place]
+    extreme = float(course.values[place])
+    first = course.first
+    last = course.last
+    drift = against_drift(course.mean.mean.to_numpy(float), TURNS[kind])
+    sentence = (
+        f"{course.sentence(verbs[0])} {number_text(extreme)} near step {at:,}, then {verbs[1]} to "
+        f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
+    )
+    size = max(abs(_share(last, extreme)), abs(_share(first, extreme)))
+    return Insight(
+        severity="note",
+        kind=kind,
+        sentence=sentence,
+        metric=course.series.metric,
+        subset=course.series.subset,
+        steps=(course.steps[0], at, course.steps[-1]),
+        evidence={
+            "first": first,
+            kind: extreme,
+            "last": last,
+            "noise": course.noise,
+            "sharpness": drift.sharpness,
+            "of_drift": drift.threshold,
+        },
+        weight=min(1.0, size if drift.is_exceeded else 0.5 * size),
+    )
+
+
+def _change(course: _Course) -> Insight:
+    """Return that the last value of a course differs from the first, and whether it still moves."""
+    first = course.first
+    last = course.last
+    end = course.steps[-1]
+    half = float(course.values[np.abs(np.array(course.steps) - end / 2).argmin()])
+    late = max(1, len(course.values) // 4)
+    moves = (
+        (half, last),
+        (course.values[-2 * late : -late].mean(), course.values[-late:].mean()),
+        course.mean.mean.iloc[-2:],
+    )
+    goes_on = course.differs(last, half) and all(
+        (now > before) == (last > first) for before, now in moves
+    )
+    grew, fell = MOVES
+    growing, falling = MOVING
+    sentence = (
+        f"{course.sentence(fell if last < first else grew)} {number_text(last)} at step "
+        f"{end:,}{_by(first, last)}"
+    )
+    if goes_on:
+        sentence += f", and was still {falling if last < first else growing} at the end"
+    return Insight(
+        severity="note",
+        kind="change",
+        sentence=f"{sentence}.",
+        metric=course.series.metric,
+        subset=course.series.subset,
+        steps=(course.steps[0], end),
+        evidence={"first": first, "last": last, "noise": course.noise},
+        weight=min(1.0, abs(_share(last, first))),
+    )
 
 
 COUPLING = "coupling"
