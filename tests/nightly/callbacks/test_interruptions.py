@@ -155,8 +155,8 @@ def test_lightning_does_not_begin_a_measurement_after_sigterm(tmp_path, probe):
 
 
 def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
-    """As its checkpoint on SIGTERM does: a handler sets a flag, and a callback saves at the end of
-    the step.
+    """A handler sets a flag, and a callback saves at the end of the next step: that of this step it
+    has seen, since a step is measured after other callbacks.
     """
     arrived = []
     handled(lambda *_: arrived.append(1))
@@ -187,7 +187,7 @@ def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
     )
     data = [{"input_ids": row, "labels": row} for row in tokens]
     Trainer(model, arguments, train_dataset=data, callbacks=[attached, SavesOnSigterm()]).train()
-    assert (tmp_path / "checkpoint-2").is_dir()
+    assert (tmp_path / "checkpoint-3").is_dir()
     assert arrived == [1]
 
 

@@ -54,9 +54,9 @@ BAR = re.compile(r"\d+%\|.*\d+/\d+|[━╸╺]+.*\d+/\d+")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    sources = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+    sources = (TESTS.parent / "src", TESTS, TESTS / "support")
     return os.environ | {
-        "PYTHONPATH": sources,
+        "PYTHONPATH": os.pathsep.join(map(str, sources)),
         "TERM": "xterm",
         "PYTHONWARNINGS": "ignore",
         "HOME": str(folder),

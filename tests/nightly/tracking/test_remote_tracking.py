@@ -19,7 +19,7 @@ URL = "faulty://host/runs/mine"
 @pytest.fixture(autouse=True)
 def _short_waits(faulty, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(writer, "UPLOAD_SECONDS", 1.0)
+    monkeypatch.setattr("repdyn.tracking.run.UPLOAD_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_what_ends_a_training_does_not_wait_long_for_a_dead_network(
     """A scheduler may leave 10 s between a signal and the end of the process, in which a user
     saves.
     """
-    monkeypatch.setattr(writer, "UPLOAD_SECONDS", 60.0)
+    monkeypatch.setattr("repdyn.tracking.run.UPLOAD_SECONDS", 60.0)
     loop = Loop()
     tracker = Tracker(loop.model, small_probe, schedule=1, store=URL)
     interrupted = 0.0

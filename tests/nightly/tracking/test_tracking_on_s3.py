@@ -15,7 +15,6 @@ from jobs import Loop, run
 from s3_server import S3Server
 
 from repdyn import Probe, Tracker, open_store
-from repdyn.tracking import writer
 
 FAULTS = [
     ("status", {"status": 400, "code": "ExpiredToken"}),
@@ -135,7 +134,7 @@ def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(
     tmp_path: Path,
     monkeypatch,
 ):
-    monkeypatch.setattr(writer, "UPLOAD_SECONDS", 20.0)
+    monkeypatch.setattr("repdyn.tracking.run.UPLOAD_SECONDS", 20.0)
     loop = Loop()
     run(
         loop,
