@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import ComparedRows, Folders, Json, Port, Rows, Run, Runs, print_json
+from repdyn.cli.options import ComparedRows, Folders, Json, Place, Port, Rows, Run, Runs, print_json
 from repdyn.cli.tables import print_csv, print_runs, say, warn_of_others
 from repdyn.utils.arguments import (
     Output,
@@ -212,6 +212,8 @@ def insights(
     /,
     *,
     rows: Rows = Rows(),
+    against: Annotated[list[Place] | None, Parameter(consume_multiple=True)] = None,
+    against_run: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     findings: bool = False,
     alerts: bool = False,
     rules: Path | None = None,
@@ -222,6 +224,9 @@ def insights(
     """Say what happened in the runs of stores and in what they differ, or list their alerts.
 
     Args:
+        against: Stores with earlier sound runs of the same recipe, three or more: say too whether
+            the run is unlike them, and how often a sound one would be.
+        against_run: Names of these runs, with * for any characters (default: all).
         findings: Explain the verdicts on published findings instead.
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
         rules: YAML file of rules for the alerts (default: those of each run).
@@ -232,6 +237,7 @@ def insights(
       repdyn insights runs/quickstart/TIME
       repdyn insights runs/a runs/b
       repdyn insights sweeps --run EleutherAI/pythia-70m
+      repdyn insights RUN --against runs/good
       repdyn insights RUN --json | jq '.[].status'
       repdyn insights RUN --findings
       repdyn insights RUN --alerts
@@ -251,6 +257,13 @@ def insights(
             "expected the folder of a run or a store, got none; or --print-rules for the default "
             "rules"
         )
+    if against or against_run:
+        if alerts or fail or rules or findings:
+            raise ValueError(
+                "expected --against alone, got --alerts, --fail, --rules or --findings with it; "
+                "they say nothing of baselines"
+            )
+        return _insights_against(stores, rows, against or stores, against_run, json)
     data = described_runs(stores, rows.run, rows.probe)
     if alerts or fail or rules:
         used = read_rules(rules) if rules else None
@@ -269,6 +282,25 @@ def insights(
         print_insights(
             [run.insights for run in data.runs], comparison_statements(data.runs, data.seeds)
         )
+    return 0
+
+
+def _insights_against(
+    stores: Sequence[Place],
+    rows: Rows,
+    against: Sequence[Place],
+    against_run: Sequence[str] | None,
+    json: bool,
+) -> int:
+    """Say what happened in each run, and whether it is unlike its baselines."""
+    from repdyn.views.console.runs import print_insights
+    from repdyn.views.judging import insights as insights_of
+
+    described = insights_of(stores, rows.run, rows.probe, against=against, against_runs=against_run)
+    if json:
+        print_json([run.as_dict() for run in described])
+    else:
+        print_insights(described, [])
     return 0
 
 

@@ -45,7 +45,7 @@ def comparison_statements(
         described: the runs.
         seeds: those that are seeds of one model, which count as one run.
     """
-    settings = [] if len(described) < 2 else [*_settings_statements(described)]
+    settings = [] if len(described) < 2 else [*settings_statements(described)]
     if len({run.key for run in described}) < max(2, len(described)) or differences(described):
         return settings
     runs = with_seeds(described, seeds)
@@ -143,7 +143,7 @@ _MAX_VALUES = 4
 """How many settings, and values of one, are named."""
 
 
-def _settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+def settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
     """Yield in which settings runs differ: those of the trainings, where all are stored, then those
     of the measurement.
 

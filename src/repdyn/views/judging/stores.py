@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import pandas as pd
@@ -11,6 +12,7 @@ from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import COLUMNS
 from repdyn.utils.printing import shorten_list
 from repdyn.views.alerts import stored_rules
+from repdyn.views.judging.against import insights_against, named_like, same_part
 from repdyn.views.judging.insight import RunInsights
 from repdyn.views.judging.run import DescribedRun, of_continuity, ranked, stacks_of_run
 from repdyn.views.tables.frames import design_names
@@ -127,6 +129,9 @@ def insights(
     stores: StoreLike | Iterable[StoreLike],
     runs: Sequence[str] | None = None,
     probe: str | None = None,
+    *,
+    against: StoreLike | Iterable[StoreLike] | None = None,
+    against_runs: Sequence[str] | None = None,
 ) -> list[RunInsights]:
     """Return the status of each run of stores and ranked statements on what happened in it.
 
@@ -137,15 +142,54 @@ def insights(
         stores: one or several with measurements, or the folders they are in.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to describe.
+        against: stores with baselines, at least three sound runs of the same recipe: a statement of
+            the kind "baselines" says whether the run is unlike them, with the rate of false alarms.
+        against_runs: names of the baselines, with * for any characters; all runs of ``against``
+            unless given. The described run is never its own baseline.
 
     Returns:
         For each run, probe and stack of the model: decoders, encoders, then others; each by size,
         then by name.
 
     Raises:
-        ValueError: nothing is measured; no such run or probe.
+        ValueError: nothing is measured; no such run or probe; too few baselines, or one that failed
+            or has another model, size, probe or design.
     """
-    return [run.insights for run in described_runs(stores, runs, probe).runs]
+    if against is None:
+        return [run.insights for run in described_runs(stores, runs, probe).runs]
+    of_baselines = _by_origin(selected_rows(stores_of(against), None))
+    names = {name for _, name in of_baselines}
+    baselines = {
+        origin: parts
+        for origin, parts in of_baselines.items()
+        if origin[1] in named_like(sorted(names), against_runs)
+    }
+    described = _by_origin(selected_rows(stores_of(stores), runs, probe))
+    return [
+        insights_against(run, _baselines_of(run, origin, baselines))
+        for origin, parts in described.items()
+        for run in parts
+    ]
+
+
+Origin: TypeAlias = tuple[Path, str]
+"""The folder of a store, and the name of a run in it."""
+
+
+def _by_origin(rows: Mapping[RunKey, pd.DataFrame]) -> dict[Origin, list[DescribedRun]]:
+    """Return the described runs, each probe and stack for itself, by where they come from."""
+    origins = {name: (store.path.resolve(), run) for (store, run, _), name in _names(rows).items()}
+    by_origin: dict[Origin, list[DescribedRun]] = {}
+    for run in described_rows(rows, seeds=()).runs:
+        by_origin.setdefault(origins[run.name], []).append(run)
+    return by_origin
+
+
+def _baselines_of(
+    run: DescribedRun, origin: Origin, baselines: Mapping[Origin, Sequence[DescribedRun]]
+) -> list[DescribedRun]:
+    """Return the part of each baseline that compares with a run best, without the run itself."""
+    return [same_part(run, parts) for where, parts in baselines.items() if where != origin]
 
 
 def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:

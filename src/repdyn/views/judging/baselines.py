@@ -1,0 +1,389 @@
+"""How far a run lies from its baselines, earlier runs of the same recipe, and how often a run like
+them would lie as far.
+
+Each of the n + 1 runs, the judged one among them, is measured against the n others in the same way.
+If the judged run is like its baselines, any order of the n + 1 scores is as probable as any other,
+so that its place among them has a false-alarm rate that is known without a model of the scores:
+
+    p = number of the n + 1 runs with a score at least as high as the judged one's / (n + 1)
+
+It cannot be below 1 / (n + 1): 0.25 with three baselines, 0.05 with :data:`ENOUGH_FOR_LEVEL`. More
+checkpoints do not help: those of a run share its seed and move together, so that runs x
+checkpoints are still n + 1 independent things. Nor is a tail fitted to the n scores: it would give
+smaller numbers by assuming a shape of the tail, which a handful of maxima cannot show to be wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
+
+from repdyn.views.tables.runs import MeasuredRun
+from repdyn.views.tables.series import MetricSeries
+
+FEWEST = 3
+"""Baselines without which there is no band."""
+LEVEL = 0.05
+"""A run is unlike its baselines if p is at most this."""
+ENOUGH_FOR_LEVEL = round(1 / LEVEL) - 1
+"""The smallest number of baselines with which p can be as low."""
+TOGETHER = 3
+"""Neighbouring layers, and successive positions, over which deviations are averaged."""
+SMALLEST_SCALE = 1e-3
+"""Spread below which baselines are not told apart, as a share of the metric's usual size: those
+that begin with the same weights have none."""
+_MEAN_TO_STANDARD_DEVIATION = float(np.sqrt(np.pi / 2))
+"""Ratio of the standard deviation to the mean absolute one, of a normal distribution."""
+_LEAST_SHARE_OF_WINDOW = 0.5
+
+SeriesKey: TypeAlias = tuple[str, str]
+"""A metric and a subset."""
+
+
+def interpolated(
+    at: np.ndarray, positions: np.ndarray, values: np.ndarray, unit: float
+) -> np.ndarray:
+    """Return values of layers at other positions: on lines over log(1 + position / unit) inside of
+    the measured range, NaN outside of it and beside a missing value.
+
+    Args:
+        at: shape (n_positions,).
+        positions: shape (n_measured,), ascending.
+        values: shape (n_layers, n_measured).
+        unit: the smallest position above zero.
+    """
+    target = np.log1p(at / unit)
+    measured = np.log1p(positions / unit)
+    courses = [np.interp(target, measured, course, left=np.nan, right=np.nan) for course in values]
+    return np.array(courses).reshape(len(values), len(at))
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """One metric on one subset of all runs, at the same layers and positions."""
+
+    layers: tuple[int, ...]
+    positions: np.ndarray
+    """Shape (n_positions,): all at which any run was measured, in the range that all have."""
+    values: np.ndarray
+    """Shape (n_runs, n_layers, n_positions), the judged run first; NaN where any run has no value.
+    """
+
+    @cached_property
+    def deviations(self) -> np.ndarray:
+        """Shape of the values: each run's distance from the others' median, in their spread."""
+        return np.array([self._deviations_of(run) for run in range(len(self.values))])
+
+    def _deviations_of(self, run: int) -> np.ndarray:
+        others = np.delete(self.values, run, axis=0)
+        centre = np.median(others, axis=0)
+        spread = np.abs(others - centre).mean(axis=0) * _MEAN_TO_STANDARD_DEVIATION
+        usual_size = float(np.nanmedian(np.abs(self.values)))
+        smallest = SMALLEST_SCALE * usual_size or np.finfo(float).tiny
+        return (self.values[run] - centre) / np.maximum(_around(spread), smallest)
+
+    @cached_property
+    def smoothed(self) -> np.ndarray:
+        """Shape (n_runs, n_layer_windows, n_windows): deviations averaged over windows of
+        :data:`TOGETHER` layers and positions.
+        """
+        return np.array([_windows(deviations, self.window) for deviations in self.deviations])
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The number of layers and that of positions in a window."""
+        return min(TOGETHER, len(self.layers)), min(TOGETHER, len(self.positions))
+
+    @cached_property
+    def extremes(self) -> np.ndarray:
+        """Shape (n_runs,): the largest of the smoothed deviations of each run, without its sign."""
+        return np.nanmax(np.abs(self.smoothed), axis=(1, 2))
+
+    @cached_property
+    def usual(self) -> float:
+        """The median over runs of these, in which metrics are comparable."""
+        return float(np.median(self.extremes))
+
+
+def _windows(values: np.ndarray, window: tuple[int, int]) -> np.ndarray:
+    """Return means over windows, NaN where fewer than half of the values are there."""
+    cells = sliding_window_view(values, window)
+    is_there = np.isfinite(cells)
+    sums = np.where(is_there, cells, 0.0).sum(axis=(-2, -1))
+    numbers = is_there.sum(axis=(-2, -1))
+    is_enough = numbers >= _LEAST_SHARE_OF_WINDOW * window[0] * window[1]
+    return np.where(is_enough, sums / np.maximum(numbers, 1), np.nan)
+
+
+def _around(spread: np.ndarray) -> np.ndarray:
+    """Return the mean of a spread over each cell and its neighbours: that of three runs in one cell
+    is small by chance in some."""
+    reach = TOGETHER // 2
+    padded = np.pad(spread, reach, constant_values=np.nan)
+    cells = sliding_window_view(padded, (TOGETHER, TOGETHER))
+    is_there = np.isfinite(cells)
+    sums = np.where(is_there, cells, 0.0).sum(axis=(-2, -1))
+    return np.where(np.isfinite(spread), sums / np.maximum(is_there.sum(axis=(-2, -1)), 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where and since when a run has left its baselines."""
+
+    key: SeriesKey
+    layers: tuple[int, ...]
+    since: float
+    """First position, in tokens or steps."""
+    furthest_at: float
+    """Position at which it is furthest."""
+    layer: int
+    """The layer in which it is furthest then."""
+    value: float
+    """Value of the run there."""
+    low: float
+    """Smallest value of the baselines there."""
+    high: float
+    """Their largest one."""
+    ratio: float
+    """The run's score as a multiple of the next lower one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """A run among its baselines."""
+
+    courses: Mapping[SeriesKey, Course]
+
+    @cached_property
+    def scores(self) -> np.ndarray:
+        """Shape (n_runs,), the judged run first: the largest, over metrics, of a run's extreme as a
+        multiple of the usual one.
+        """
+        of_metrics = [course.extremes / course.usual for course in self.courses.values()]
+        return np.max(of_metrics, axis=0)
+
+    @property
+    def p(self) -> float:
+        """The probability that a run like its baselines has a score as high in its place among
+        them.
+        """
+        return float(np.mean(self.scores >= self.scores[0]))
+
+    @property
+    def is_unlike(self) -> bool:
+        return self.p <= LEVEL + 1e-12
+
+    @cached_property
+    def key(self) -> SeriesKey:
+        """The metric and subset of the run's score."""
+        return max(
+            self.courses,
+            key=lambda key: float(self.courses[key].extremes[0] / self.courses[key].usual),
+        )
+
+    @property
+    def is_furthest(self) -> bool:
+        """Return whether no baseline has a score as high."""
+        return bool(self.scores[0] > self.scores[1:].max())
+
+    @cached_property
+    def deviation(self) -> Deviation | None:
+        """Where the run has left its baselines; None if it is neither unlike them nor furthest."""
+        return _deviation(self) if self.is_furthest or self.is_unlike else None
+
+
+def _deviation(standing: Standing) -> Deviation:
+    """Locate what exceeds the next lower score of a run, in the metric of the run's score.
+
+    A window whose mean exceeds it has a position, and a layer, whose mean over the window does so
+    as well: these are named.
+    """
+    course = standing.courses[standing.key]
+    is_lower = standing.scores < standing.scores[0]
+    next_score = float(standing.scores[is_lower].max())
+    limit = next_score * course.usual
+    is_outside = np.abs(course.smoothed[0]) > limit
+    row, column = np.unravel_index(np.nanargmax(np.abs(course.smoothed[0])), is_outside.shape)
+    n_layers, n_positions = course.window
+    window = course.deviations[0][row : row + n_layers, column : column + n_positions]
+    outwards = np.nan_to_num(window * np.sign(course.smoothed[0][row, column]))
+    layer, position = np.add(
+        (row, column), np.unravel_index(np.argmax(outwards), outwards.shape)
+    ).tolist()
+    values = course.values[:, layer, position]
+    return Deviation(
+        key=standing.key,
+        layers=_layers_outside(course, is_outside, limit) or (course.layers[layer],),
+        since=float(course.positions[_begin(course, is_outside, limit)]),
+        furthest_at=float(course.positions[position]),
+        layer=course.layers[layer],
+        value=float(values[0]),
+        low=float(values[1:].min()),
+        high=float(values[1:].max()),
+        ratio=float(standing.scores[0] / next_score),
+    )
+
+
+def _begin(course: Course, is_outside: np.ndarray, limit: float) -> int:
+    """Return the first position, in the first window outside, at which its layers are outside."""
+    n_layers, n_positions = course.window
+    first = int(np.flatnonzero(is_outside.any(axis=0))[0])
+    over_layers = np.abs(_windows(course.deviations[0], (n_layers, 1)))
+    rows_outside = np.flatnonzero(is_outside[:, first])
+    of_window = over_layers[rows_outside, first : first + n_positions]
+    return first + int(np.argmax((of_window > limit).any(axis=0)))
+
+
+def _layers_outside(course: Course, is_outside: np.ndarray, limit: float) -> tuple[int, ...]:
+    """Return the layers of windows outside that are outside themselves."""
+    n_layers, n_positions = course.window
+    over_positions = np.abs(_windows(course.deviations[0], (1, n_positions))) > limit
+    layers = {
+        course.layers[row + int(layer)]
+        for row, column in np.argwhere(is_outside)
+        for layer in np.flatnonzero(over_positions[row : row + n_layers, column])
+    }
+    return tuple(sorted(layers))
+
+
+def positions_by_step(runs: Sequence[MeasuredRun]) -> list[dict[int, float]]:
+    """Return where each run was measured, by its own steps: at training tokens, if all runs know
+    them, else at steps.
+    """
+    tokens = [run.tokens.reindex(run.steps) for run in runs]
+    is_by_tokens = all(bool(of_run.notna().all()) for of_run in tokens)
+    if is_by_tokens:
+        return [of_run.to_dict() for of_run in tokens]
+    return [{step: float(step) for step in run.steps} for run in runs]
+
+
+def standing_of(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Standing:
+    """Return where a run stands among baselines that are comparable.
+
+    Raises:
+        ValueError: no metric has a value in all runs at a position that all have.
+    """
+    runs = [run, *baselines]
+    by_step = positions_by_step(runs)
+    common = [key for key in run.series if all(key in other.series for other in baselines)]
+    courses = {key: _course([of_run.series[key] for of_run in runs], by_step) for key in common}
+    judged = {
+        key: course for key, course in courses.items() if course is not None and _has_score(course)
+    }
+    if not judged:
+        raise ValueError(
+            "expected baselines with values of the same metrics, layers and range of steps, got "
+            "none in common; measure them by the same schedule"
+        )
+    return Standing(judged)
+
+
+def _has_score(course: Course) -> bool:
+    if not np.isfinite(course.values).any() or not np.isfinite(course.smoothed).any():
+        return False
+    return course.usual > 0
+
+
+def _course(
+    members: Sequence[MetricSeries], by_step: Sequence[Mapping[int, float]]
+) -> Course | None:
+    """Return the values of a metric in all runs where all have one; None if they share no layer or
+    position.
+    """
+    measured = [
+        np.array([at[step] for step in series.steps])
+        for series, at in zip(members, by_step, strict=True)
+    ]
+    shared_layers = set.intersection(*(set(series.layers) for series in members))
+    if not shared_layers or not all(map(len, measured)):
+        return None
+    layers = tuple(sorted(shared_layers))
+    every = np.unique(np.concatenate(measured))
+    begin = max(of_run[0] for of_run in measured)
+    end = min(of_run[-1] for of_run in measured)
+    is_shared = (every >= begin) & (every <= end)
+    positions = every[is_shared]
+    if not len(positions):
+        return None
+    unit = _unit(every)
+    values = np.array(
+        [
+            interpolated(positions, at, _of_layers(series, layers), unit)
+            for series, at in zip(members, measured, strict=True)
+        ]
+    )
+    values[:, ~np.isfinite(values).all(axis=0)] = np.nan
+    return Course(layers, positions, values)
+
+
+def _unit(positions: np.ndarray) -> float:
+    """Return the smallest position above zero, or 1 where there is none."""
+    is_above_zero = positions > 0
+    above_zero = positions[is_above_zero]
+    return float(above_zero.min()) if len(above_zero) else 1.0
+
+
+def _of_layers(series: MetricSeries, layers: Sequence[int]) -> np.ndarray:
+    """Return values of some layers by step, NaN for a layer that was not measured."""
+    by_layer = dict(zip(series.layers, series.values, strict=True))
+    missing = np.full(len(series.steps), np.nan)
+    return np.array([by_layer.get(layer, missing) for layer in layers])
+
+
+def band(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> pd.DataFrame:
+    """Return the band of baselines behind the curves of a run.
+
+    Returns:
+        By metric, subset, layer and step of the run: ``low``, ``median`` and ``high`` of the
+        baselines that were measured at this position or around it, and how many these are,
+        ``n_baselines``. Positions for which they are fewer than :data:`FEWEST` have no row.
+    """
+    at_run, *at_baselines = positions_by_step([run, *baselines])
+    frames = []
+    for key, series in run.series.items():
+        members = [
+            (other.series[key], at_steps)
+            for other, at_steps in zip(baselines, at_baselines, strict=True)
+            if key in other.series
+        ]
+        if len(members) >= FEWEST:
+            frames.append(
+                _band_of(series, np.array([at_run[step] for step in series.steps]), members)
+            )
+    columns = ["metric", "subset", "layer", "step", "low", "median", "high", "n_baselines"]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+
+def _band_of(
+    series: MetricSeries,
+    positions: np.ndarray,
+    members: Sequence[tuple[MetricSeries, Mapping[int, float]]],
+) -> pd.DataFrame:
+    measured = [np.array([at[step] for step in member.steps]) for member, at in members]
+    unit = _unit(np.concatenate([positions, *measured]))
+    values = np.array(
+        [
+            interpolated(positions, at, _of_layers(member, series.layers), unit)
+            for (member, _), at in zip(members, measured, strict=True)
+        ]
+    )
+    numbers = np.isfinite(values).sum(axis=0)
+    is_band = numbers >= FEWEST
+    layers, steps = np.nonzero(is_band)
+    inside = values[:, is_band]
+    return pd.DataFrame(
+        {
+            "metric": series.metric,
+            "subset": series.subset,
+            "layer": np.array(series.layers, int)[layers],
+            "step": np.array(series.steps, int)[steps],
+            "low": np.nanmin(inside, axis=0),
+            "median": np.nanmedian(inside, axis=0),
+            "high": np.nanmax(inside, axis=0),
+            "n_baselines": numbers[is_band],
+        }
+    )

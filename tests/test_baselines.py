@@ -1,0 +1,335 @@
+"""A run beside its baselines: how often a sound one is called unlike, what is named, and which runs
+are refused."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from synthetic_runs import fill, make_rows, measured_runs, to_frame
+
+from repdyn import insights
+from repdyn.cli.main import main
+from repdyn.views.judging.baselines import (
+    ENOUGH_FOR_LEVEL,
+    Course,
+    Standing,
+    band,
+    interpolated,
+    standing_of,
+)
+
+STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+N_BLOCKS = 6
+
+
+def course_of_seed(seed, scale):
+    """A curve over steps and depth, moved as a whole and bent by amounts of the seed."""
+    rng = np.random.default_rng(seed)
+    level, tilt, bend = rng.normal(scale=scale, size=3)
+
+    def value(step, depth):
+        grown = 1 - math.exp(-step / 60)
+        return 9 + level + tilt * depth + (4 + bend) * grown
+
+    return value
+
+
+def rows_of(seed, name=None, *, shift=0.0, since=64, layers=(3, 4, 5), **fields_of_rows):
+    """Rows of one run of the recipe; from a step on, the dimension of some layers is shifted."""
+    sound = course_of_seed(seed, scale=0.1)
+    depths = [layer / N_BLOCKS for layer in layers]
+
+    def dimension(step, depth):
+        is_shifted = step >= since and depth in depths
+        return sound(step, depth) + (shift if is_shifted else 0.0)
+
+    anisotropy = course_of_seed(seed + 1000, scale=0.05)
+    curves = {
+        "dimension": dimension,
+        "anisotropy": lambda step, depth: anisotropy(step, depth) / 20,
+    }
+    fields = {"run": name or f"seed{seed}", "steps": STEPS, "probe": "0123456789abcdef"}
+    return make_rows(**(curves | fields | fields_of_rows))
+
+
+def runs_of(*rows):
+    return {run.name: run for of_run in rows for run in measured_runs(to_frame(of_run))}
+
+
+def standing(judged, baselines):
+    runs = runs_of(judged, *baselines)
+    first, *others = runs.values()
+    return standing_of(first, others)
+
+
+def store_of(folder, *rows):
+    return fill(folder, *rows)
+
+
+def statement_of(run, kind="baselines"):
+    (statement,) = [each for each in run.statements if each.kind == kind]
+    return statement
+
+
+def naive_scores(values):
+    """The scores of runs, cell by cell; values by metric, each of (n_runs, n_layers, n_steps)."""
+    of_metrics = []
+    for cells in values:
+        n_runs, n_layers, n_steps = cells.shape
+        extremes = []
+        for run in range(n_runs):
+            others = [other for other in range(n_runs) if other != run]
+            spread = np.empty((n_layers, n_steps))
+            centre = np.empty((n_layers, n_steps))
+            for layer in range(n_layers):
+                for step in range(n_steps):
+                    of_others = [cells[other, layer, step] for other in others]
+                    centre[layer, step] = sorted(of_others)[len(others) // 2]
+                    distances = [abs(value - centre[layer, step]) for value in of_others]
+                    spread[layer, step] = sum(distances) / len(others) * math.sqrt(math.pi / 2)
+            deviations = np.empty((n_layers, n_steps))
+            for layer in range(n_layers):
+                for step in range(n_steps):
+                    around = spread[
+                        max(layer - 1, 0) : layer + 2, max(step - 1, 0) : step + 2
+                    ].mean()
+                    scale = max(around, 1e-3 * np.median(abs(cells)))
+                    deviations[layer, step] = (
+                        cells[run, layer, step] - centre[layer, step]
+                    ) / scale
+            windows = [
+                abs(deviations[layer : layer + 3, step : step + 3].mean())
+                for layer in range(n_layers - 2)
+                for step in range(n_steps - 2)
+            ]
+            extremes.append(max(windows))
+        of_metrics.append(np.array(extremes) / np.median(extremes))
+    return np.max(of_metrics, axis=0)
+
+
+def test_scores_are_those_of_loops_over_cells():
+    """A transposed axis, a run among its own others, or a window off by one."""
+    rng = np.random.default_rng(1)
+    values = [rng.normal(5, 1, size=(6, 4, 7)), rng.normal(0.3, 0.1, size=(6, 5, 6))]
+    courses = {
+        (f"metric{number}", "all"): Course(
+            tuple(range(cells.shape[1])), np.arange(cells.shape[2]), cells
+        )
+        for number, cells in enumerate(values)
+    }
+    judged_standing = Standing(courses)
+    assert judged_standing.scores == pytest.approx(naive_scores(values), rel=1e-12)
+    assert judged_standing.p == np.mean(naive_scores(values) >= naive_scores(values)[0])
+
+
+@pytest.mark.parametrize("n_baselines", [3, 5, 19])
+def test_of_exchangeable_runs_as_many_are_furthest_as_computed(n_baselines):
+    """A score that treats the judged run otherwise than its baselines: measured against n of them
+    where they are measured against n - 1, or with a heavier tail."""
+    rng = np.random.default_rng(n_baselines)
+    n_draws = 600 if n_baselines < 10 else 200
+    furthest = []
+    for _ in range(n_draws):
+        level = rng.standard_t(3, size=(n_baselines + 1, 1, 1))
+        walk = rng.normal(size=(n_baselines + 1, 4, 6)).cumsum(axis=2)
+        course = Course(tuple(range(4)), np.arange(6), 5 + 0.1 * (level + walk))
+        furthest.append(Standing({("two_nn", "all"): course}).is_furthest)
+    expected = 1 / (n_baselines + 1)
+    deviation = math.sqrt(expected * (1 - expected) / n_draws)
+    assert abs(np.mean(furthest) - expected) < 3 * deviation
+
+
+def test_how_low_p_can_be():
+    """ "Unlike" claimed at 5 % of three runs."""
+    far = rows_of(0, shift=50.0)
+    for n_baselines in (3, 18, 19):
+        judged_standing = standing(far, [rows_of(seed) for seed in range(1, n_baselines + 1)])
+        assert judged_standing.p == pytest.approx(1 / (n_baselines + 1))
+        assert judged_standing.is_furthest
+        assert judged_standing.is_unlike == (n_baselines >= ENOUGH_FOR_LEVEL)
+
+
+def test_a_shift_in_several_layers_is_named_with_its_first_step():
+    """A neighbour named too, the last step of a window for the first, or another metric."""
+    for since in (16, 64, 256):
+        baselines = [rows_of(seed) for seed in range(1, 6)]
+        deviation = standing(rows_of(0, shift=6.0, since=since), baselines).deviation
+        assert deviation.key == ("two_nn", "all")
+        assert (deviation.layers, deviation.since) == ((3, 4, 5), since)
+        assert deviation.layer in (3, 4, 5)
+        assert deviation.value > deviation.high + 4
+        assert deviation.ratio > 2
+
+
+def test_a_window_averages_a_spike_of_one_cell_away():
+    """One cell that is out by as much would be as unlike as a layer that stays out."""
+    baselines = [rows_of(seed) for seed in range(1, 6)]
+    several = standing(rows_of(0, shift=1.0, since=32), baselines)
+    single = standing(rows_of(0, shift=1.0, since=512, layers=(3,)), baselines)
+    assert several.scores[0] > 2 * single.scores[0]
+
+
+def test_interpolation_is_on_the_logarithm_and_never_beyond():
+    """numpy holds the last value, which is no measurement."""
+    values = np.array([[0.0, 1.0, 2.0]])
+    positions = np.array([1.0, 3.0, 7.0])  # 1 + position doubles
+    at = np.array([0.5, 1.0, np.sqrt(8) - 1, 7.0, 7.01])
+    at_others = interpolated(at, positions, values, unit=1.0)[0]
+    assert np.isnan(at_others[[0, -1]]).all()
+    assert at_others[1:-1] == pytest.approx([0.0, 0.5, 2.0])
+    missing = interpolated(
+        np.array([2.0, 3.0, 5.0]), positions, np.array([[0.0, np.nan, 2.0]]), 1.0
+    )
+    assert np.isnan(missing).all()
+
+
+def test_a_band_ends_where_fewer_than_three_baselines_were_measured():
+    """A band drawn over steps that no baseline has reached."""
+    short = [rows_of(seed, steps=(1, 4, 16, 64)) for seed in (1, 2)]
+    long = [rows_of(seed, steps=(2, 8, 32, 128)) for seed in (3, 4)]
+    judged, *baselines = runs_of(rows_of(0), *short, *long).values()
+    limits = band(judged, baselines)
+    assert sorted(set(limits["step"])) == [2, 4, 8, 16, 32, 64]
+    assert set(limits["n_baselines"]) == {4}
+    assert bool((limits["low"] <= limits["median"]).all())
+    at_16 = limits.query("metric == 'two_nn' and step == 16 and layer == 2")
+    depth = 2 / N_BLOCKS
+    of_short = [course_of_seed(seed, scale=0.1)(16, depth) for seed in (1, 2)]
+    share = math.log(17 / 9) / math.log(33 / 9)
+    of_long = [
+        (1 - share) * course_of_seed(seed, scale=0.1)(8, depth)
+        + share * course_of_seed(seed, scale=0.1)(32, depth)
+        for seed in (3, 4)
+    ]
+    assert at_16["low"].item() == pytest.approx(min(of_short + of_long))
+    assert at_16["high"].item() == pytest.approx(max(of_short + of_long))
+
+
+def test_steps_are_matched_by_tokens_where_all_have_them():
+    """A run with batches twice as large compared step by step."""
+
+    def with_tokens(rows, per_step):
+        return [row.with_columns(tokens_seen=per_step * row.step) for row in rows]
+
+    baselines = [with_tokens(rows_of(seed), 1000) for seed in range(1, 4)]
+    doubled = rows_of(0, steps=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256))
+    by_tokens = standing(with_tokens(doubled, 2000), baselines)
+    assert by_tokens.courses["two_nn", "all"].positions[-1] == 512_000
+    by_step = standing(doubled, baselines)
+    assert by_step.courses["two_nn", "all"].positions[-1] == 256
+
+
+@pytest.fixture
+def baselines(tmp_path):
+    return store_of(tmp_path / "good", *(rows_of(seed) for seed in range(1, 20)))
+
+
+def test_what_is_said_in_one_sentence(tmp_path, baselines):
+    """A sentence without the metric, layers, step, size or what the p is worth."""
+    judged = store_of(tmp_path / "run", rows_of(0, shift=6.0))
+    (run,) = insights(judged, against=baselines)
+    statement = statement_of(run)
+    assert (statement.severity, statement.layers, statement.steps[0]) == ("watch", (3, 4, 5), 64)
+    for said in ("TwoNN", "layers 3-5", "since step 64", "unlike its 19 baselines", "p = 0.05"):
+        assert said in statement.sentence
+    assert statement.evidence["lowest_p"] == 0.05
+    assert statement.evidence["value"] > statement.evidence["high"]
+    few = insights(judged, against=baselines, against_runs=["seed1", "seed2", "seed3"])
+    sentence = statement_of(few[0]).sentence
+    assert statement_of(few[0]).severity == "note"
+    assert "p = 0.25, not lower with 3 baselines" in sentence
+    assert "unlike" not in sentence
+
+
+def test_a_run_like_its_baselines_is_said_to_be(baselines):
+    """A run that is its own baseline, which makes every run like one of them."""
+    runs = insights(baselines, against=baselines)
+    told = [statement_of(run) for run in runs]
+    assert {each.evidence["n_baselines"] for each in told} == {18}
+    assert sum("Like its 18 baselines" in each.sentence for each in told) == 18
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"probe": "fedcba9876543210"}, "probe"),
+        ({"design": "dense"}, "design"),
+        ({"parameters": 7_654_321}, "parameters"),
+        ({"model": "LlamaForCausalLM"}, "model"),
+        ({"n_blocks": 4}, "layers"),
+        ({"n_vectors": 512}, "vectors"),
+        ({"stack": "decoder"}, "stack"),
+    ],
+)
+def test_a_baseline_that_does_not_compare_is_refused(tmp_path, changed, word):
+    """A band over values that mean something else."""
+    judged = store_of(tmp_path / "run", rows_of(0))
+    others = [rows_of(1), rows_of(2), rows_of(3, "strange", **changed)]
+    with pytest.raises(ValueError, match=rf"strange.*{word}|{word}.*strange"):
+        insights(judged, against=store_of(tmp_path / "good", *others))
+
+
+def test_too_few_baselines_failed_ones_and_unknown_names_are_refused(tmp_path, baselines):
+    """A band of two runs, or one that a collapsed training has widened."""
+    judged = store_of(tmp_path / "run", rows_of(0))
+    with pytest.raises(ValueError, match="3 baselines"):
+        insights(judged, against=baselines, against_runs=["seed1", "seed2"])
+    with pytest.raises(ValueError, match="none is named"):
+        insights(judged, against=baselines, against_runs=["sed*"])
+    failed = rows_of(3, "diverged")
+    last = [
+        row.with_columns(value=math.inf) if row.metric == "train/loss" else row for row in failed
+    ]
+    others = store_of(tmp_path / "mixed", rows_of(1), rows_of(2), rows_of(4), last)
+    with pytest.raises(ValueError, match="diverged.*failed"):
+        insights(judged, against=others)
+
+
+def test_a_run_on_several_probes_is_compared_on_each(tmp_path):
+    """A baseline refused for the probe on which the run was not measured."""
+    second = {"probe": "fedcba9876543210"}
+    judged = store_of(tmp_path / "run", rows_of(0), rows_of(0, **second))
+    others = [rows for seed in (1, 2, 3) for rows in (rows_of(seed), rows_of(seed, **second))]
+    described = insights(judged, against=store_of(tmp_path / "good", *others))
+    assert sorted(run.probe for run in described) == ["0123456789abcdef", "fedcba9876543210"]
+    assert {statement_of(run).evidence["n_baselines"] for run in described} == {3}
+
+
+def test_settings_that_differ_are_said(tmp_path):
+    """A learning rate for which a run is unlike the others, unsaid."""
+    rates = [rows_of(seed) for seed in range(4)]
+    with_rates = [
+        [*rows, *(_learning_rate(row, 1e-3 * (1 + seed)) for row in rows if _is_loss(row))]
+        for seed, rows in enumerate(rates)
+    ]
+    judged = store_of(tmp_path / "run", with_rates[0])
+    (run,) = insights(judged, against=store_of(tmp_path / "good", *with_rates[1:]))
+    sentence = statement_of(run, "settings of baselines").sentence
+    assert sentence.startswith("Run and baselines differ in: largest learning rate measured")
+    assert "0.001 (seed0)" in sentence
+
+
+def _is_loss(row):
+    return row.metric == "train/loss"
+
+
+def _learning_rate(row, value):
+    return row.with_columns(metric="train/learning_rate", value=value)
+
+
+def test_the_command_and_its_json(tmp_path, baselines, capsys):
+    """The option forgotten on the way, or a score that JSON cannot hold."""
+    judged = store_of(tmp_path / "run", rows_of(0, shift=6.0))
+    command = ["insights", str(judged.path), "--against", str(baselines.path)]
+    main(command)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"watch Intrinsic dimension.*layers 3-5 since step 64", printed)
+    main([*command, "--against-run", "seed1", "seed2", "seed3", "--json"])
+    (run,) = json.loads(capsys.readouterr().out)
+    (statement,) = [each for each in run["statements"] if each["kind"] == "baselines"]
+    assert statement["evidence"]["p"] == 0.25
+    with pytest.raises(SystemExit):
+        main([*command, "--alerts"])
+    assert "--against alone" in capsys.readouterr().err
