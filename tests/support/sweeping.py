@@ -30,7 +30,7 @@ from repdyn.store import Store
 
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
-MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
+MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels), in float32"
 """A checkpoint's line, as :func:`lines` returns it."""
 Command = Callable[..., tuple[int, str, str]]
 

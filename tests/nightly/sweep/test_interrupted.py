@@ -198,7 +198,6 @@ def assert_equal(one: Store, other: Store) -> None:
     )
     assert next(files) == next(files)
     first, second = (geometry(store.to_pandas())[GEOMETRY] for store in (one, other))
-    assert (
-        len(first) == N_CHECKPOINTS * 3 * 3
-    )  # layers 0 to 2; anisotropy on two subsets, dimension on one
+    # layers 0 to 2; anisotropy on two subsets, the dimension of all and without repeats
+    assert len(first) == N_CHECKPOINTS * 3 * 4
     assert first.equals(second)
