@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import gguf
@@ -37,6 +38,15 @@ def test_readme_is_short():
     assert README.count("\n") <= 120
 
 
+def test_it_names_extras_that_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    of_rows = re.findall(r"^\| [^|]+ \| .+ \| (`[^|]+`) \|$", README, re.MULTILINE)
+    named = {name for cell in of_rows for name in re.findall(r"`(\w+)`", cell)}
+    named |= set(re.findall(r"^repdyn .*# \[(\w+)\]", README, re.MULTILINE))
+    assert named >= {"hf", "lab", "lightning", "query", "report", "sweep", "train", "watch"}
+    assert named <= set(project["optional-dependencies"])
+
+
 def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -61,7 +71,7 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert block("example") in index
 
 
-ROWS = dict(re.findall(r"^\| ([^|]+) \| `(.+)` \|$", README, re.MULTILINE))
+ROWS = dict(re.findall(r"^\| ([^|]+) \| `(.+)` \| [^|]+ \|$", README, re.MULTILINE))
 """What the table of the README has one write, by what one has."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -535,3 +536,47 @@ def test_reasons_of_a_store_written_before_get_their_codes(tmp_path):
 
 def test_every_code_of_a_kernel_is_one_of_a_row():
     assert set(get_args(UndefinedCode)) <= set(ReasonCode)
+
+
+def lines_for(program: str, folder: Path) -> dict[str, object]:
+    """Run the lines of the page on stores that import a program, on the store in a folder."""
+    page = (DOCS / "stores.md").read_text()
+    code = next(c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if program in c)
+    names: dict[str, object] = {}
+    exec(code.replace("runs/mine", str(folder)), names)
+    return names
+
+
+def test_other_programs_read_a_store_as_the_page_says(tmp_path, monkeypatch):
+    """A picture beside the rows ended them all; a resumed training has a step twice, and an
+    undefined value counts as a number, but for who reads the rows of paths.
+    """
+    monkeypatch.chdir(tmp_path)
+    store = open_store(tmp_path / "store")
+    first = store.begin_run("mine", {})
+    again = store.begin_run("mine", {}, parent=first.id, parent_step=8)
+    for run, steps in ((first, (8, 16)), (again, (16,))):
+        for step in steps:
+            key = MeasurementKey(run=run.id, step=step, probe="probehash", metrics="m")
+            undefined = row(run="mine", run_id=run.id, step=step, layer=2, value=math.nan)
+            store.write(key, [row(run="mine", run_id=run.id, step=step), undefined])
+    (tmp_path / "store" / "profile.png").write_bytes(b"a picture")
+    (tmp_path / "store" / "report.html").write_text("a page")
+    assert len(lines_for("from glob", store.path)["frame"]) == 6
+    pytest.importorskip("duckdb")
+    assert len(lines_for("import duckdb", store.path)["table"]) == 6
+    of_paths = lines_for("import repdyn", store.path)
+    frame = of_paths["frame"]
+    assert sorted(frame.loc[frame["run"] == "mine", "step"]) == [8, 8, 16, 16]
+    assert not frame.duplicated(["run", "step", "layer"]).any()
+    values = [value for _, _, value in of_paths["table"].fetchall()]
+    assert len(values) == len(frame) / 2
+    assert set(values) == {7.25}
+
+
+def test_polars_reads_a_store_as_the_page_says(tmp_path):
+    pytest.importorskip("polars")
+    store = open_store(tmp_path / "store")
+    store.write(KEY, [row(), row(layer=2)])
+    (tmp_path / "store" / "profile.png").write_bytes(b"a picture")
+    assert len(lines_for("import polars", store.path)["table"]) == 2
