@@ -62,14 +62,14 @@ class AttentionWeights:
         Raises:
             UndefinedError: the layer has no attention weights.
         """
-        found = self.layers.get(
+        sequences = self.layers.get(
             (stack, layer), "no block ran as this layer" if layer else "it is no block's output"
         )
-        if self.reason or isinstance(found, str):
-            raise UndefinedError(self.reason or str(found))
+        if self.reason or isinstance(sequences, str):
+            raise UndefinedError(self.reason or str(sequences))
         return [
             (weights.to(device), at)
-            for (weights, device), at in zip(found, self.tokens, strict=True)
+            for (weights, device), at in zip(sequences, self.tokens, strict=True)
         ]
 
 
@@ -97,7 +97,11 @@ def attention_weights(
     layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
     running: list[Tensor | None] = []  # what the blocks that have been entered have put out so far
     n_calls: Counter[str | None] = Counter()  # the l-th call of a block in a stack is layer l
-    buffers, reason = Buffers(STATES_BYTES), ""
+    buffers = Buffers(STATES_BYTES)
+    reason = ""
+
+    def enter(_block: Block, _taken: Mapping[Slot, Any]) -> None:
+        running.append(None)
 
     def search(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if not running or running[-1] is not None:
@@ -113,19 +117,19 @@ def attention_weights(
         weights = running.pop()
         n_calls[block.stack] += 1
         layer = block.stack, n_calls[block.stack]
-        kept = layers.setdefault(layer, [])
+        sequences = layers.setdefault(layer, [])
         if weights is None:
             layers[layer] = (
                 f"nothing in {block.name!r} puts out attention weights, from each token to each"
             )
-        elif not isinstance(kept, str):
+        elif not isinstance(sequences, str):
             rows = weights.flatten(0, 1)
             copied = buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
-            kept.append((copied, exact_device(weights.device)))
+            sequences.append((copied, exact_device(weights.device)))
 
     with model.evaluating() as run, eager_attention(run.model.module), ExitStack() as hooks:
         blocks = run.model.blocks
-        hooks.enter_context(watched(blocks, lambda _block, _taken: running.append(None)))
+        hooks.enter_context(watched(blocks, enter))
         for module in dict.fromkeys(inner for block in blocks for inner in block.module.modules()):
             hooks.enter_context(module.register_forward_hook(search, with_kwargs=True))
         hooks.enter_context(watched(blocks, leave=leave))
@@ -147,12 +151,18 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
     The last one is not cut to fit: a few positions show less than many, and would weigh as much.
     """
     for batch in probe.batches(1):
-        ids, mask = batch.input_ids[:, :LENGTH], batch.attention_mask[:, :LENGTH]
+        ids = batch.input_ids[:, :LENGTH]
+        mask = batch.attention_mask[:, :LENGTH]
         n = ids.shape[1]
         if n > n_tokens:
             return
         if n > 1:
-            yield ProbeBatch(ids, mask, np.arange(n), batch.tokens[:n])
+            yield ProbeBatch(
+                input_ids=ids,
+                attention_mask=mask,
+                positions=np.arange(n),
+                tokens=batch.tokens[:n],
+            )
             n_tokens -= n
 
 
@@ -166,11 +176,19 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     that return weights on request alone: the others would attach hooks because of it.
     """
     models = [module for module in model.modules() if is_a(module, "transformers.PreTrainedModel")]
-    recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
-    found = [config for one in models for config in (one.config, *vars(one.config).values())]
+    recording = {
+        id(model_of_library.config)
+        for model_of_library in models
+        if getattr(model_of_library, "_can_record_outputs", None)
+    }
+    values = [
+        config
+        for model_of_library in models
+        for config in (model_of_library.config, *vars(model_of_library.config).values())
+    ]
     configs = {
         id(config): config
-        for config in found
+        for config in values
         if is_a(config, "PreTrainedConfig", "PretrainedConfig")
     }
     before = [(config, dict(vars(config))) for config in configs.values()]
@@ -194,12 +212,20 @@ def find_weights(returned: Mapping[Slot, Any], n: int) -> Tensor | None:
     """Return the attention weights (heads, n, n) among a module's outputs for one sequence: shares
     that sum to 1.
     """
-    for part in returned.values():
-        if not isinstance(part, Tensor) or not part.is_floating_point() or part.ndim not in {3, 4}:
+    for tensor in returned.values():
+        if (
+            not isinstance(tensor, Tensor)
+            or not tensor.is_floating_point()
+            or tensor.ndim not in {3, 4}
+        ):
             continue
-        weights = part[0] if part.ndim == 4 and len(part) == 1 else part
+        weights = tensor[0] if tensor.ndim == 4 and len(tensor) == 1 else tensor
         # (1, n, n) may be the sequence's states
-        if weights.ndim != 3 or weights.shape[1:] != (n, n) or (part.ndim == 3 and len(part) == 1):
+        if (
+            weights.ndim != 3
+            or weights.shape[1:] != (n, n)
+            or (tensor.ndim == 3 and len(tensor) == 1)
+        ):
             continue
         sums = weights.sum(dim=-1, dtype=torch.float32)
         if (weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all():

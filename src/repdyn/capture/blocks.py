@@ -82,18 +82,18 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
 
 def pattern_list(patterns: Patterns) -> list[str]:
     """Return one pattern or several as a list; raise ValueError for anything else."""
-    found = [patterns] if isinstance(patterns, str) else patterns
+    listed = [patterns] if isinstance(patterns, str) else patterns
     if (
-        not isinstance(found, Sequence)
-        or not found
-        or not all(isinstance(pattern, str) for pattern in found)
+        not isinstance(listed, Sequence)
+        or not listed
+        or not all(isinstance(pattern, str) for pattern in listed)
     ):
         raise ValueError(
             'expected layers= to be a name pattern such as "model.layers.*", several of them, or a '
             "mapping from names "
             f"of stacks to patterns, got {patterns!r}"
         )
-    return list(found)
+    return list(listed)
 
 
 def list_candidates(model: nn.Module) -> str:
@@ -167,18 +167,21 @@ def find_network(model: nn.Module) -> nn.Module:
                 f"got neither: {choice}define forward(self, input_ids), or pass a function that "
                 "runs it, forward=lambda model, batch: model.states(batch.input_ids)"
             )
-        path, network = f"{names[0]}.", unwrapped(children[names[0]])
+        path = f"{names[0]}."
+        network = unwrapped(children[names[0]])
     return network
 
 
 def _lacks_forward(model: nn.Module) -> bool:
     """Return whether neither the class of a module nor the module itself defines a ``forward``."""
-    own = getattr(type(model), "forward", None)
-    if own is None:  # of TorchScript, whose instances alone have one
+    forward = getattr(type(model), "forward", None)
+    if forward is None:  # of TorchScript, whose instances alone have one
         return False
-    inherited = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
+    inherited = forward is nn.Module.forward or forward.__module__.endswith(
+        "lightning.pytorch.core.module"
+    )
     return (
-        inherited or own.__module__ == "pytorch_lightning.core.module"
+        inherited or forward.__module__ == "pytorch_lightning.core.module"
     ) and "forward" not in vars(model)
 
 
@@ -201,9 +204,11 @@ def _without_averages(modules: list[Module], model: nn.Module) -> list[Module]:
     if all are.
     """
     averages = [
-        each for each in model.modules() if isinstance(each, AveragedModel) and each is not model
+        average
+        for average in model.modules()
+        if isinstance(average, AveragedModel) and average is not model
     ]
-    inside = {module for each in averages for module in each.modules()}
+    inside = {module for average in averages for module in average.modules()}
     return [module for module in modules if module not in inside] or modules
 
 
@@ -244,15 +249,15 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     size = {
         (names[blocks], blocks): sum(p.numel() for p in blocks.parameters()) for blocks in lists
     }
-    candidates = sorted(size, key=lambda found: size[found], reverse=True)
+    candidates = sorted(size, key=lambda candidate: size[candidate], reverse=True)
     if not candidates:
         lists = [
             f"{name}.*"
-            for name, each in model.named_modules()
-            if name and isinstance(each, nn.ModuleList | nn.ModuleDict)
+            for name, module in model.named_modules()
+            if name and isinstance(module, nn.ModuleList | nn.ModuleDict)
         ]
         parts = (
-            name for name, each in model.named_children() if not isinstance(each, nn.Embedding)
+            name for name, module in model.named_children() if not isinstance(module, nn.Embedding)
         )
         example = [*lists, *parts, "blocks.*"][0]
         raise ValueError(
@@ -261,7 +266,7 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             f'{type(model).__name__}; name the modules to measure, for example layers="{example}", '
             "or, of a network without positions, give its embeddings to repdyn.torchmetrics"
         )
-    rivals = [found for found in candidates if 2 * size[found] > size[candidates[0]]]
+    rivals = [name for name in candidates if 2 * size[name] > size[candidates[0]]]
     if len(rivals) > 1:
         raise ValueError(
             "expected one stack of blocks, found several of similar size in "
@@ -270,10 +275,10 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             f"layers={ {name: f'{name}.*' for name, _ in rivals} }"
         )
     name, blocks = candidates[0]
-    found = list(_blocks_of(name, blocks, stack))
+    listed = list(_blocks_of(name, blocks, stack))
     if hugging_face_model(model) is None:  # the layers of these are what their configuration counts
-        _check_whole(model, name, found)
-    return found
+        _check_whole(model, name, listed)
+    return listed
 
 
 def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:
@@ -286,17 +291,17 @@ def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Bloc
             yield Block(child_name, unwrapped(module), stack)
 
 
-def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _candidates(model: nn.Module, network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the lists of composite modules in a part of the model that are not inside another such
     list.
     """
     outer: list[str] = []
-    inside = set(part.modules())
-    if not is_a(part, "transformers.PreTrainedModel") or _reads_text(part):
+    inside = set(network.modules())
+    if not is_a(network, "transformers.PreTrainedModel") or _reads_text(network):
         # but models inside another one that take images or sounds and no text
         others = [
             m
-            for m in part.modules()
+            for m in network.modules()
             if is_a(m, "transformers.PreTrainedModel") and not _reads_text(m)
         ]
         inside -= {module for other in others for module in other.modules()}
@@ -326,12 +331,12 @@ def _reads_text(model: PreTrainedModel) -> bool:
 def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) -> Blocks:
     modules = {name: module for name, module in _named_modules(model).items() if name}
     prefix = getattr(hugging_face_model(model), "base_model_prefix", "")
-    found: set[str] = set()
+    matched: set[str] = set()
     slot: int | str | None = None
     for given in pattern_list(patterns):
-        pattern, _, part = given.partition(":")
-        if part:
-            slot = int(part) if part.isdecimal() else part
+        pattern, _, slot_text = given.partition(":")
+        if slot_text:
+            slot = int(slot_text) if slot_text.isdecimal() else slot_text
         # a checkpoint is loaded with its head or without, and the names of its modules begin
         # accordingly
         spellings = (pattern, f"{prefix}.{pattern}", pattern.removeprefix(f"{prefix}."))
@@ -343,8 +348,12 @@ def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) ->
                 f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} "
                 f"matches none; lists of blocks in it: {list_candidates(model)}"
             )
-        found |= matches
-    return [Block(name, module, stack, slot) for name, module in modules.items() if name in found]
+        matched |= matches
+    return [
+        Block(name=name, module=module, stack=stack, slot=slot)
+        for name, module in modules.items()
+        if name in matched
+    ]
 
 
 def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
@@ -356,7 +365,7 @@ def _names_matching(pattern: str, names: Iterable[str]) -> set[str]:
     }
 
 
-def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
+def _check_whole(model: nn.Module, name: str, listed: Blocks) -> None:
     """Raise ValueError where the modules of a list are parts of blocks in turn: attention,
     feed-forward, attention, ...
 
@@ -364,14 +373,14 @@ def _check_whole(model: nn.Module, name: str, found: Blocks) -> None:
     have a part in common, as blocks with local and with global attention have their feed-forward
     part.
     """
-    parts = [_parts(block.module) for block in found]
+    parts = [_parts(block.module) for block in listed]
     period = next((n for n in range(1, len(parts) // 2 + 1) if parts[n:] == parts[:-n]), 1)
     if period == 1 or any(
         name for one, other in combinations(parts[:period], 2) for name, _ in one & other
     ):
         return
-    kinds = ", ".join(dict.fromkeys(type(block.module).__name__ for block in found[:period]))
-    ends = ", ".join(f'"{block.name}"' for block in found[period - 1 :: period])
+    kinds = ", ".join(dict.fromkeys(type(block.module).__name__ for block in listed[:period]))
+    ends = ", ".join(f'"{block.name}"' for block in listed[period - 1 :: period])
     raise ValueError(
         f"expected a list of whole blocks, but {period} modules that have no part in common take "
         f"turns in {name!r} of {type(model).__name__} ({kinds}), as parts of blocks do; choose "
@@ -385,16 +394,22 @@ def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
     """
     # modules without weights differ between blocks of one kind: the first may lack the dropout of
     # the others
-    has_weights = {each for each in module.modules() if next(each.parameters(), None) is not None}
+    has_weights = {
+        inner_module
+        for inner_module in module.modules()
+        if next(inner_module.parameters(), None) is not None
+    }
     return {
         (
             name,
             tuple(
-                (inner, type(each)) for inner, each in part.named_modules() if each in has_weights
+                (inner, type(inner_module))
+                for inner, inner_module in submodule.named_modules()
+                if inner_module in has_weights
             ),
         )
-        for name, part in module.named_modules()
-        if not name or (part in has_weights and next(part.children(), None) is not None)
+        for name, submodule in module.named_modules()
+        if not name or (submodule in has_weights and next(submodule.children(), None) is not None)
     }
 
 

@@ -100,24 +100,20 @@ def capture(
         probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed)
     )
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
-        firsts = [
-            batch.tokens[batch.positions % batch.input_ids.shape[1] == 0] for batch in batches
-        ]
         batches = [
-            replace(batch, means=probe.index_of_mean(at))
-            for batch, at in zip(batches, firsts, strict=True)
+            replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches
         ]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)
     places = [rows_of_batches(ranks.shard(batches, rank), rows) for rank in range(ranks.size)]
-    own = np.full_like(rows, -1)
-    own[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
+    own_rows = np.full_like(rows, -1)
+    own_rows[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.sync_errors():
         # A sharded model needs all ranks for every forward pass: a rank without a batch left runs
         # one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
-        parts = record(model, share, own, states_bytes, captures, first, progress=progress)
+        parts = record(model, share, own_rows, states_bytes, captures, first, progress=progress)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
@@ -127,12 +123,19 @@ def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarr
     """
     none = np.array([], dtype=int)
     parts = [
-        part
+        numbers_of_batch
         for batch in batches
-        for part in (batch.tokens, none if batch.means is None else batch.means)
+        for numbers_of_batch in (batch.tokens, none if batch.means is None else batch.means)
     ]
-    found = rows[np.concatenate([none, *parts])]
-    return np.sort(found[found >= 0])
+    numbers = rows[np.concatenate([none, *parts])]
+    is_selected = numbers >= 0
+    return np.sort(numbers[is_selected])
+
+
+def _first_tokens(batch: ProbeBatch) -> np.ndarray:
+    """Return the index in the probe of the first token of each sequence of a batch."""
+    is_first = batch.positions % batch.input_ids.shape[1] == 0
+    return batch.tokens[is_first]
 
 
 def exchange_layers(
@@ -148,40 +151,40 @@ def exchange_layers(
 
     ``rows`` and ``places`` are the rows, in the whole states, of each token and of each rank.
     """
-    whole, failure = States([], rows, embeddings=parts.embeddings), None
+    whole = States([], rows, embeddings=parts.embeddings)
+    failure = None
 
-    def gather(part: Tensor, owner: int) -> Tensor | None:
+    def gather(states_of_rank: Tensor, owner: int) -> Tensor | None:
         nonlocal failure
-        pieces = ranks.gather(part, max(map(len, places)), owner=owner)
+        pieces = ranks.gather(states_of_rank, max(map(len, places)), owner=owner)
         if pieces is None or failure:
             return None
         try:
-            states = buffers.new(sum(map(len, places)), part)
+            states = buffers.new(sum(map(len, places)), states_of_rank)
             for piece, of_rank in zip(pieces, places, strict=True):
                 states[torch.from_numpy(of_rank)] = piece[: len(of_rank)].to(states.device)
             return states
-        except (
-            Exception
-        ) as error:  # too little memory or disk here: the others still wait for what this rank has
+        except Exception as error:
+            # too little memory or disk here: the others still wait for what this rank has
             failure = error
 
     for number in range(len(parts.layers)):
-        part = parts.layers.pop(0)
+        layer = parts.layers.pop(0)
         owner = number % ranks.size
-        states = gather(part.states, owner)
-        after = part.after_attention
+        states = gather(layer.states, owner)
+        after = layer.after_attention
         after = gather(after, owner) if isinstance(after, Tensor) else after
         if states is not None:
-            whole.layers.append(replace(part, states=states, after_attention=after))
+            whole.layers.append(replace(layer, states=states, after_attention=after))
         # the ranks besides its owner that compare layers of their own with it: all, or that of the
         # layer before
-        comparing = set(range(ranks.size)) if "last" in captures and part.is_last else set()
-        if "following" in captures and part.index > 0:
+        comparing = set(range(ranks.size)) if "last" in captures and layer.is_last else set()
+        if "following" in captures and layer.index > 0:
             comparing.add((owner - 1) % ranks.size)
         for other in sorted(comparing - {owner}):
-            states = gather(part.states, other)
+            states = gather(layer.states, other)
             if states is not None:
-                whole.references.append(replace(part, states=states, after_attention=None))
+                whole.references.append(replace(layer, states=states, after_attention=None))
     with ranks.sync_errors():
         if failure:
             raise failure
@@ -201,22 +204,22 @@ def causality(model: RunnableModel, probe: Probe) -> dict[str | None, bool | Non
     if probe.inputs is not None:
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
-    tokens, vocabulary = tokens[: _SHORT if model.any_length else None], probe.tokens.unique()
+    tokens = tokens[: _SHORT if model.any_length else None]
+    vocabulary = probe.tokens.unique()
     if len(vocabulary) == 1 or len(tokens) < 2:
         return dict.fromkeys(model.stacks)
-    split = (
-        len(tokens) // 2 - 1
-    ) | 1  # odd: windows, chunks and blocks of attention do not end there
+    # odd: windows, chunks and blocks of attention do not end there
+    split = (len(tokens) // 2 - 1) | 1
     others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
     changed = [
         torch.cat([tokens[:split], others[split:]]),
         torch.cat([others[:split], tokens[split:]]),
     ]
-    found: dict[str | None, bool | None] = {}
+    is_causal_by_stack: dict[str | None, bool | None] = {}
     for stack in model.stacks:
         states = _try(model, tokens, changed, torch.ones_like(tokens), of_stack=stack)[stack]
-        found[stack] = is_causal(states, split)
-    return found
+        is_causal_by_stack[stack] = is_causal(states, split)
+    return is_causal_by_stack
 
 
 def is_causal(states: Tensor, split: int) -> bool | None:
@@ -230,9 +233,11 @@ def is_causal(states: Tensor, split: int) -> bool | None:
     if not bool(states.isfinite().all()):
         return None
     moved, rounding = _movement(states)
-    by_later, by_earlier = moved[1, :split], moved[2, split:]
+    by_later = moved[1, :split]
+    by_earlier = moved[2, split:]
     if rounding > 0:  # those next to the change see it if any do
-        by_later, by_earlier = by_later[-8:], by_earlier[:8]
+        by_later = by_later[-8:]
+        by_earlier = by_earlier[:8]
     if _has_moved(by_later, states, rounding):
         return False
     # Blocks that are initialised as the identity let no position see any other.
@@ -245,12 +250,15 @@ def check_padding(model: RunnableModel, probe: Probe) -> None:
     """
     tokens = probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmin())]
     padding = torch.full((int(probe.lengths.max()) - len(tokens),), probe.pad_id)
-    padding, others = padding[: _SHORT if model.any_length else None], probe.tokens.unique()
-    others = others[others != probe.pad_id]
+    padding = padding[: _SHORT if model.any_length else None]
+    vocabulary = probe.tokens.unique()
+    is_other = vocabulary != probe.pad_id
+    others = vocabulary[is_other]
     if not len(padding) or not len(others):
         return
     changed = torch.cat([tokens, others[torch.arange(len(padding)) % len(others)]])
-    now, mask = torch.cat([tokens, padding]), (torch.arange(len(changed)) < len(tokens)).long()
+    now = torch.cat([tokens, padding])
+    mask = (torch.arange(len(changed)) < len(tokens)).long()
     for states in _try(model, now, [changed], mask).values():
         moved, rounding = _movement(states)
         if _has_moved(moved[1], states, rounding):
@@ -279,13 +287,14 @@ def _try(
     states for both, if it is not None.
     """
     n = len(changed) + 2
-    controls = [now] * (2 if n == len(now) else 1)  # no batch is square
+    controls = [now, now] if n == len(now) else [now]  # no batch is square
     masks = mask.repeat(n - 1 + len(controls), 1)
     positions = np.flatnonzero(masks.numpy())
     rows = np.arange(2 * len(positions)).reshape(2, -1)
-    sequences = [torch.stack([now, *each, *controls]) for each in ([now] * len(changed), changed)]
+    unchanged = [now for _ in changed]
+    sequences = [torch.stack([now, *middle, *controls]) for middle in (unchanged, changed)]
     trial = [
-        ProbeBatch(ids, masks, positions, numbers)
+        ProbeBatch(input_ids=ids, attention_mask=masks, positions=positions, tokens=numbers)
         for ids, numbers in zip(sequences, rows, strict=True)
     ]
     states = record(model, trial, rows.ravel(), only_changing=of_stack)
@@ -343,7 +352,7 @@ def record(
 
     with model.evaluating() as run, ExitStack() as hooks:
         branches = None if first is None else find_branches(run, first)
-        recorder = Recorder(run.model, rows, Buffers(states_bytes), branches)
+        recorder = Recorder(run.model, rows, Buffers(states_bytes), branches=branches)
         search = (
             EmbeddingSearch(run.model.module, len(model.stacks))
             if "embeddings" in captures

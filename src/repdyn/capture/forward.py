@@ -125,7 +125,10 @@ def _contents_restored(values: Iterable[Any]) -> Iterator[None]:
         for value, copied in before.values():
             if [*map(id, _flat(value))] != [*map(id, _flat(copied))]:
                 value.clear()
-                (value.extend if isinstance(value, list | deque) else value.update)(copied)
+                if isinstance(value, list | deque):
+                    value.extend(copied)
+                else:
+                    value.update(copied)
 
 
 def _flat(container: Any) -> list[Any]:
@@ -189,7 +192,7 @@ def inside_fsdp_root(
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
     wrapped = outer.module if is_a(outer, "torch.FullyShardedDataParallel") else outer
-    own = {
+    attributes = {
         name: value for name, value in vars(wrapped).items() if name == "forward"
     }  # accelerate's, under autocast
     outcome: list[T] = []
@@ -201,7 +204,7 @@ def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
 
     def restore() -> None:
         vars(wrapped).pop("forward", None)
-        vars(wrapped).update(own)
+        vars(wrapped).update(attributes)
 
     wrapped.forward = forward
     try:

@@ -33,16 +33,17 @@ def is_own(error: Exception) -> bool:
     """
     # operations of the model pass through a mode of this package
     frames = [
-        each
-        for each in traceback.extract_tb(error.__traceback__)
-        if each.name != "__torch_function__"
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.name != "__torch_function__"
     ]
     return Path(__file__).parent in Path(frames[-1].filename).resolve().parents if frames else False
 
 
 def explain(model: LocatedModel, batch: ProbeBatch, error: Exception) -> str:
     """Return what to do about an error of a model's forward pass."""
-    name, shape = class_name(model.module), tuple(batch.input_ids.shape)
+    name = class_name(model.module)
+    shape = tuple(batch.input_ids.shape)
     failure = f"{type(error).__name__}: {error}"
     if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
         return (

@@ -97,11 +97,15 @@ def locate(
         ValueError: the blocks cannot be identified (the message lists the candidates),
             ``parameters`` have other shapes, or ranks hold parts of one layer.
     """
-    root_module, model = model if root_module is None else root_module, unwrapped(model)
+    if root_module is None:
+        root_module = model
+    model = unwrapped(model)
     check_no_tensor_parallelism(root_module)
     if forward is None:
         model = find_network(model)
-    whole, unfound, blocks = hugging_face_model(model), "", []
+    whole = hugging_face_model(model)
+    unfound = ""
+    blocks = []
     try:
         blocks = find_blocks(model, layers)
     except ValueError as error:

@@ -117,8 +117,7 @@ def find_output_head(
         return SEVERAL_STACKS
     if is_sharded(model.root_module):
         return SHARDED
-    numbers = np.arange(input_ids.numel())
-    batch = ProbeBatch(input_ids, torch.ones_like(input_ids), numbers, numbers)
+    batch = _as_batch(input_ids)
     last: list[Tensor] = []  # outputs of the last block, as rows
     running: list[list[Tensor]] = []  # what the modules that have been entered took
     calls: list[_Call] = []  # of modules outside the blocks
@@ -130,7 +129,8 @@ def find_output_head(
         running.append(_states(taken))
 
     def leave(module: nn.Module, parts: Mapping[Slot, Any]) -> None:
-        taken, returned = running.pop(), _states(parts)
+        taken = running.pop()
+        returned = _states(parts)
         if len(taken) == len(returned) == 1:
             calls.append(_Call(module, taken[0], returned[0]))
 
@@ -149,29 +149,35 @@ def find_output_head(
                 logits=True,
             )
         if to_last_state:
-            wanted, cap = getattr(output, "last_hidden_state", None), None
-            if not isinstance(wanted, Tensor):
+            logits, cap = getattr(output, "last_hidden_state", None), None
+            if not isinstance(logits, Tensor):
                 return NO_LAST_STATE
-            if any(are_equal(part, wanted.reshape(-1, wanted.shape[-1])) for part in last):
+            if any(are_equal(states, logits.reshape(-1, logits.shape[-1])) for states in last):
                 return NO_NORM
         else:
-            wanted = _logits(output, module, {part.shape[-1] for part in last})
+            logits = _logits(output, module, {states.shape[-1] for states in last})
             cap = (
                 None
                 if whole is None
                 else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
             )
-            if wanted is None:
+            if logits is None:
                 return NO_LOGITS
-        if not bool(wanted.isfinite().all()):
+        if not bool(logits.isfinite().all()):
             return NOT_FINITE
         for start in last:
-            if (found := _chain(start, calls, wanted, cap)) is not None:
+            if (chain := _chain(start, calls, logits, cap)) is not None:
+                modules, scale = chain
                 head = OutputHead(
-                    nn.ModuleList(found[0]), found[1], run.model.device, run.model.way
+                    nn.ModuleList(modules), scale, device=run.model.device, way=run.model.way
                 )
-                return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
+                return head if _reproduces(head, start, logits) else NOT_REPRODUCED
         return NOT_A_CHAIN
+
+
+def _as_batch(input_ids: Tensor) -> ProbeBatch:
+    numbers = np.arange(input_ids.numel())
+    return ProbeBatch(input_ids, torch.ones_like(input_ids), positions=numbers, tokens=numbers)
 
 
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:
@@ -192,11 +198,11 @@ def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | No
 
 def _states(parts: Any) -> list[Tensor]:
     """Return the floating-point tensors among arguments or outputs, as rows."""
-    tensors = [part for part in parts.values() if isinstance(part, Tensor)]
+    tensors = [tensor for tensor in parts.values() if isinstance(tensor, Tensor)]
     return [
-        part.reshape(-1, part.shape[-1])
-        for part in tensors
-        if part.is_floating_point() and part.ndim > 1
+        tensor.reshape(-1, tensor.shape[-1])
+        for tensor in tensors
+        if tensor.is_floating_point() and tensor.ndim > 1
     ]
 
 
@@ -206,12 +212,12 @@ def _chain(
     """Return the shortest chain of modules from the states to the logits, and the scale of the last
     one's output.
     """
-    wanted = logits.reshape(-1, logits.shape[-1])
+    target = logits.reshape(-1, logits.shape[-1])
     reached: deque[tuple[Tensor, list[nn.Module]]] = deque([(start, [])])
     left = list(calls)
     while reached:
         states, modules = reached.popleft()
-        if modules and (scale := _scale_between(states, wanted, cap)) is not None:
+        if modules and (scale := _scale_between(states, target, cap)) is not None:
             return modules, scale
         following = [call for call in left if are_equal(call.taken, states)]
         left = [call for call in left if not any(call is other for other in following)]
@@ -223,8 +229,11 @@ def _scale_between(output: Tensor, logits: Tensor, cap: float | None) -> OutputS
     """Return the scale that maps a module's output to the logits; None if there is none."""
     if output.shape != logits.shape:
         return None
-    a, b = widened(output), widened(logits)
-    factor = float((a * b).sum() / a.square().sum()) if bool(a.any()) else 1.0
+    wide = widened(output)
+    if bool(wide.any()):
+        factor = float((wide * widened(logits)).sum() / wide.square().sum())
+    else:
+        factor = 1.0
     # the cap first: it changes small logits by less than their rounding
     scales = [*([OutputScale(cap=cap)] if cap else []), OutputScale(), OutputScale(factor)]
     return next((scale for scale in scales if _close(scale(output), logits, output.dtype)), None)
@@ -233,14 +242,14 @@ def _scale_between(output: Tensor, logits: Tensor, cap: float | None) -> OutputS
 def _reproduces(head: OutputHead, start: Tensor, logits: Tensor) -> bool:
     """Return whether the head gives the logits when it gets the positions in the reverse order."""
     try:
-        found = head(start.flip(0))
+        output = head(start.flip(0))
     except Exception:  # modules of any model may need more than the states of single positions
         return False
     wanted = logits.reshape(-1, logits.shape[-1]).flip(0)
-    return found.shape == wanted.shape and _close(found, wanted, start.dtype)
+    return output.shape == wanted.shape and _close(output, wanted, start.dtype)
 
 
-def _close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
-    coarser = max(torch.finfo(dtype).eps, torch.finfo(wanted.dtype).eps)
-    allowed = _TOLERANCE * coarser * widened(wanted).abs().amax()
-    return bool((widened(found) - widened(wanted)).abs().amax() <= allowed)
+def _close(output: Tensor, logits: Tensor, dtype: torch.dtype) -> bool:
+    coarser = max(torch.finfo(dtype).eps, torch.finfo(logits.dtype).eps)
+    allowed = _TOLERANCE * coarser * widened(logits).abs().amax()
+    return bool((widened(output) - widened(logits)).abs().amax() <= allowed)

@@ -160,7 +160,7 @@ def structure_of(model: nn.Module) -> list[tuple]:
     """Return the modules of a model by name, with the class, the hooks and any forward of its own
     of each.
     """
-    own = [(name, module, vars(module)) for name, module in model.named_modules()]
+    named = [(name, module, vars(module)) for name, module in model.named_modules()]
     return [
         (
             name,
@@ -169,7 +169,7 @@ def structure_of(model: nn.Module) -> list[tuple]:
             *(tuple(state.get(kind, ())) for kind in _HOOKS),
             id(state.get("forward")),
         )
-        for name, module, state in own
+        for name, module, state in named
     ]
 
 

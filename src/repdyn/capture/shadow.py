@@ -110,10 +110,10 @@ class Shadow:
         return self._second(function)
 
     def _stand_in(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-        own = dict(model.named_parameters(remove_duplicate=False))
-        own |= model.named_buffers(remove_duplicate=False)
+        tensors = dict(model.named_parameters(remove_duplicate=False))
+        tensors |= model.named_buffers(remove_duplicate=False)
         for name, tensor in parameters.items():
-            self._memo[id(own[name])] = self._second_tensor(own[name], tensor)
+            self._memo[id(tensors[name])] = self._second_tensor(tensors[name], tensor)
 
     def _look_through(self, values: Iterable[Any]) -> None:
         """Fill the memo for all that is in the given values."""
@@ -212,7 +212,11 @@ class Shadow:
                 for cell in value.__closure__
             ]
             second = types.FunctionType(
-                value.__code__, value.__globals__, value.__name__, None, tuple(c for _, c in cells)
+                code=value.__code__,
+                globals=value.__globals__,
+                name=value.__name__,
+                argdefs=None,
+                closure=tuple(new for _, new in cells),
             )
             self._memo[id(value)] = second
             second.__defaults__ = self._second(value.__defaults__)
@@ -313,13 +317,13 @@ def own_names(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, T
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     ]
-    own = {_plain_name(name): (name, tensor) for name, tensor in named}
+    by_plain_name = {_plain_name(name): (name, tensor) for name, tensor in named}
     stand_ins = {}
-    for given, tensor in parameters.items():
-        name, original = own[_plain_name(given)]
+    for name_given, tensor in parameters.items():
+        name, original = by_plain_name[_plain_name(name_given)]
         if original.shape != tensor.shape:
             raise ValueError(
-                f"expected {given!r} in parameters= of shape {tuple(original.shape)}, got "
+                f"expected {name_given!r} in parameters= of shape {tuple(original.shape)}, got "
                 f"{tuple(tensor.shape)}"
             )
         stand_ins[name] = tensor.detach().to(original.device, original.dtype)

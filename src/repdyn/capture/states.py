@@ -115,11 +115,11 @@ class States:
         """
         return self._of(layer.stack, lambda other: other.is_last)
 
-    def _of(self, stack: str | None, wanted: Callable[[LayerStates], bool]) -> Tensor:
+    def _of(self, stack: str | None, matches: Callable[[LayerStates], bool]) -> Tensor:
         return next(
             other.states
             for other in (*self.layers, *self.references)
-            if other.stack == stack and wanted(other)
+            if other.stack == stack and matches(other)
         )
 
     def rows_of(self, tokens: np.ndarray) -> slice | Tensor:
@@ -228,12 +228,10 @@ class Recorder:
         buffers: Buffers,
         branches: Branches | None = None,
     ) -> None:
-        self._model, self._rows, self._n_rows, self._buffers = (
-            model,
-            rows,
-            int(rows.max()) + 1,
-            buffers,
-        )
+        self._model = model
+        self._rows = rows
+        self._n_rows = int(rows.max()) + 1
+        self._buffers = buffers
         self.token_states = model.token_states()
         self._stacks = {block.stack: _Stack() for block in model.blocks}
         self._branches = {
@@ -255,15 +253,15 @@ class Recorder:
         mean_rows = (
             np.empty(0, dtype=rows.dtype) if batch.means is None else self._rows[batch.means]
         )
+        is_selected = rows >= 0
+        has_mean = mean_rows >= 0
         # the rows that the batch fills
-        self._target = torch.from_numpy(
-            np.concatenate([rows[rows >= 0], mean_rows[mean_rows >= 0]])
-        )
+        self._target = torch.from_numpy(np.concatenate([rows[is_selected], mean_rows[has_mean]]))
         # all tokens of a batch without samples are compared, and none is kept
         self._source = torch.from_numpy(
-            batch.positions[rows >= 0] if len(self._target) else batch.positions
+            batch.positions[is_selected] if len(self._target) else batch.positions
         )
-        self._averaged = torch.from_numpy(np.flatnonzero(mean_rows >= 0))
+        self._averaged = torch.from_numpy(np.flatnonzero(has_mean))
         self.token_states.batch = batch
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
@@ -342,15 +340,16 @@ class Recorder:
         # an extra call is an error when the batch has passed
         if not is_known and stack.order is not None:
             return
-        wanted = {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
-        found = self.token_states.rows_by_slot(wanted)
-        if not found:
+        candidates = {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
+        rows_by_slot = self.token_states.rows_by_slot(candidates)
+        if not rows_by_slot:
             raise RuntimeError(self.token_states.explain_mismatch(block.name, parts))
         if not is_known:
-            linked = self._model.slots.get(block.stack, (None, None))[layer > 0]
-            linked = SUM if SUM in found else linked
-            stack.slots[layer] = linked if linked in found else next(iter(found))
-        states = self._select(found[stack.slots[layer]])
+            taken, returned = self._model.slots.get(block.stack, (None, None))
+            linked = returned if layer > 0 else taken
+            linked = SUM if SUM in rows_by_slot else linked
+            stack.slots[layer] = linked if linked in rows_by_slot else next(iter(rows_by_slot))
+        states = self._select(rows_by_slot[stack.slots[layer]])
         if not is_known:
             stack.kept[layer] = (
                 block.name,
@@ -360,10 +359,10 @@ class Recorder:
         buffer = stack.kept[layer][1]
         buffer[self._target] = states[: len(self._target)].to(buffer)
 
-    def _keep_branch(self, part: Block, returned: Mapping[Slot, Any]) -> None:
+    def _keep_branch(self, branch_part: Block, returned: Mapping[Slot, Any]) -> None:
         """Keep the sampled rows of the attention's output that a block is about to add."""
-        module = part.module
-        stack = part.stack
+        module = branch_part.module
+        stack = branch_part.stack
         key = stack, self._stacks[stack].n_entered
         branch = self._branches.get(key)
         self._calls[key, module] += 1

@@ -65,28 +65,28 @@ class TokenStates:
         """Return the parts of a call that are states of the batch, as rows; if ``flat`` also those
         that already are.
         """
-        found = {}
-        for slot, part in parts.items():
-            if not isinstance(part, Tensor) or not part.is_floating_point():
+        rows_of_slots = {}
+        for slot, value in parts.items():
+            if not isinstance(value, Tensor) or not value.is_floating_point():
                 continue
-            if flat and part.ndim == 2:
+            if flat and value.ndim == 2:
                 n_sequences, length = self.batch.input_ids.shape
-                whole = part if len(part) == n_sequences * length else None
-                rows = self.rows_of(part[None]) if whole is None and n_sequences == 1 else whole
+                whole = value if len(value) == n_sequences * length else None
+                rows = self.rows_of(value[None]) if whole is None and n_sequences == 1 else whole
             else:
-                rows = self.rows_of(part)
+                rows = self.rows_of(value)
             if rows is not None:
-                found[slot] = rows
-        return found
+                rows_of_slots[slot] = rows
+        return rows_of_slots
 
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
         """Return an error text: that no part of a block's input or output is states, what came, and
         what to do.
         """
-        tensors = [part for part in parts.values() if isinstance(part, Tensor)]
+        tensors = [value for value in parts.values() if isinstance(value, Tensor)]
         shapes = [f"{tuple(tensor.shape)} of {tensor.dtype}" for tensor in tensors]
         received = (
-            ", ".join(shapes or (type(part).__name__ for part in parts.values())) or "nothing"
+            ", ".join(shapes or (type(value).__name__ for value in parts.values())) or "nothing"
         )
         n_sequences, length = self.batch.input_ids.shape
         text = (
@@ -133,21 +133,23 @@ class InputStates(TokenStates):
         return by_input.gather(1, index).flatten(0, 1)
 
     def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
-        tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-        found = [
-            (each, by_input) for each in tensors if (by_input := self._by_input(each)) is not None
+        tensors = [value for value in parts.values() if isinstance(value, Tensor)]
+        of_inputs = [
+            (tensor, by_input)
+            for tensor in tensors
+            if (by_input := self._by_input(tensor)) is not None
         ]
-        n_inputs, wanted = self.batch.input_ids.shape
-        if not found:
-            got = ", ".join(str(tuple(each.shape)) for each in tensors) or "no tensor"
+        n_inputs, n_required = self.batch.input_ids.shape
+        if not of_inputs:
+            got = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor"
             return (
                 f"expected states of shape ({n_inputs}, n_positions, dim) at {name!r}, got {got}; "
                 "name blocks that pass such states with layers="
             )
-        states, by_input = found[0]
+        states, by_input = of_inputs[0]
         fewest = int(self._counting(by_input).sum(1).min())
         return (
-            f"expected at least {wanted} positions that count of each input at {name!r}, got "
+            f"expected at least {n_required} positions that count of each input at {name!r}, got "
             f"{fewest} in states of shape {tuple(states.shape)}; make the probe with "
             f"vectors_per_input={max(fewest, 1)} or of more inputs, or leave this layer out with "
             "layers="
@@ -169,14 +171,16 @@ class InputStates(TokenStates):
         """Return the positions that are taken, (n_inputs, vectors_per_input); None where too few
         count.
         """
-        counting, draws = self._counting(states), self.batch.draws
-        n_parts, n_counting = self.batch.input_ids.shape[1], counting.sum(1, keepdim=True)
+        counting = self._counting(states)
+        draws = self.batch.draws
+        n_parts = self.batch.input_ids.shape[1]
+        n_counting = counting.sum(1, keepdim=True)
         if int(n_counting.min()) < n_parts:
             return None
         bounds = torch.arange(n_parts + 1) * n_counting // n_parts
-        place = bounds[:, :-1] + (draws * bounds.diff()).long()
+        ranks_of_taken = bounds[:, :-1] + (draws * bounds.diff()).long()
         # those that count come first, in their order
-        return (~counting).int().argsort(dim=1, stable=True).gather(1, place)
+        return (~counting).int().argsort(dim=1, stable=True).gather(1, ranks_of_taken)
 
     def _counting(self, states: Tensor) -> Tensor:
         """Return which positions count by the stack's rule, (n_inputs, n_positions) on the CPU.
@@ -185,7 +189,9 @@ class InputStates(TokenStates):
         these are of frames, is scaled to them: where it covers the first part of an input, as many
         frames count as are covered in full.
         """
-        inputs, rule, shape = self.batch.inputs, self.batch.rule_of(self.stack), states.shape[:2]
+        inputs = self.batch.inputs
+        rule = self.batch.rule_of(self.stack)
+        shape = states.shape[:2]
         if rule is None or isinstance(rule, slice):
             counting = torch.zeros(shape, dtype=torch.bool)
             counting[:, rule or slice(None)] = True
@@ -218,7 +224,9 @@ class InputStates(TokenStates):
                 f"got {names}; give the mask with the inputs, or a slice or a function as "
                 "positions="
             )
-        mask, length, n_positions = mask.cpu() != 0, mask.shape[1], shape[1]
+        mask = mask.cpu() != 0
+        length = mask.shape[1]
+        n_positions = shape[1]
         if length == n_positions:
             return mask
         covered = mask.sum(1, keepdim=True)
@@ -239,12 +247,12 @@ def by_slot(value: Any, *, open_parts: bool = True) -> Mapping[Any, Any]:
         value = vars(value)
     elif not isinstance(value, Mapping):
         value = dict(enumerate(value if isinstance(value, tuple | list) else [value]))
-    if not open_parts or any(isinstance(part, Tensor) for part in value.values()):
+    if not open_parts or any(isinstance(nested, Tensor) for nested in value.values()):
         return value
     return {
         (slot, name): x
-        for slot, part in value.items()
-        for name, x in by_slot(part, open_parts=False).items()
+        for slot, nested in value.items()
+        for name, x in by_slot(nested, open_parts=False).items()
     }
 
 
@@ -258,17 +266,38 @@ def watched(
     modules or of blocks.
     """
     with ExitStack() as hooks:
-        for each in modules:
-            module = each.module if isinstance(each, Block) else each
+        for watched_module in modules:
+            is_block = isinstance(watched_module, Block)
+            module = watched_module.module if is_block else watched_module
             if enter:
-                taking = lambda _, args, kwargs, each=each: enter(  # noqa: E731
-                    each, by_slot(dict(enumerate(args)) | kwargs)
-                )
-                hooks.enter_context(module.register_forward_pre_hook(taking, with_kwargs=True))
+                before = _before(enter, watched_module)
+                hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             if leave:
-                returning = lambda _module, _args, output, each=each: leave(each, by_slot(output))  # noqa: E731
-                hooks.enter_context(module.register_forward_hook(returning))
+                after = _after(leave, watched_module)
+                hooks.enter_context(module.register_forward_hook(after))
         yield
+
+
+def _before(
+    enter: Callable[[Watched, Mapping[Slot, Any]], None], module: Watched
+) -> Callable[..., None]:
+    """Return a hook that calls ``enter`` with what a module takes."""
+
+    def hook(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+        enter(module, by_slot(dict(enumerate(args)) | kwargs))
+
+    return hook
+
+
+def _after(
+    leave: Callable[[Watched, Mapping[Slot, Any]], None], module: Watched
+) -> Callable[..., None]:
+    """Return a hook that calls ``leave`` with what a module returned."""
+
+    def hook(_module: nn.Module, _args: tuple, output: Any) -> None:
+        leave(module, by_slot(output))
+
+    return hook
 
 
 class EmbeddingSearch:
@@ -280,7 +309,9 @@ class EmbeddingSearch:
     """
 
     def __init__(self, model: nn.Module, n_stacks: int = 1, *, largest: int = -1) -> None:
-        self._name, self._several_stacks, self._largest = class_name(model), n_stacks > 1, largest
+        self._name = class_name(model)
+        self._several_stacks = n_stacks > 1
+        self._largest = largest
         self._candidates = [
             module for module in model.modules() if isinstance(module, nn.Embedding)
         ]
@@ -316,13 +347,13 @@ class EmbeddingSearch:
     def _enter(self, module: Any, taken: Mapping[Slot, Any]) -> None:
         if self._found is not None and not self._several_stacks:
             return
-        given = [x for x in taken.values() if isinstance(x, Tensor) and x.ndim == 2]
+        matrices = [x for x in taken.values() if isinstance(x, Tensor) and x.ndim == 2]
         # BART's position embedding gets the ids too, for their shape
         is_of_positions = "position" in type(module).__name__.lower()
         if any(
-            each.shape == self._ids.shape and torch.equal(each.to(self._ids), self._ids)
-            for x in given
-            for each in (x, x.mT)
+            ids.shape == self._ids.shape and torch.equal(ids.to(self._ids), self._ids)
+            for x in matrices
+            for ids in (x, x.mT)
         ):
             if self._largest >= module.num_embeddings and not is_of_positions:
                 raise ValueError(
@@ -359,8 +390,9 @@ def are_same_states(states: Tensor, others: Tensor) -> bool:
     if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
         return True
     finite = states.isfinite() & others.isfinite()
-    a, b = widened(states[finite]), widened(others[finite])
+    wide = widened(states[finite])
+    wide_others = widened(others[finite])
     # RWKV halves its states every few blocks against overflow
-    scale = (a * b).sum() / a.square().sum()
+    scale = (wide * wide_others).sum() / wide.square().sum()
     rounding = 2 * torch.finfo(others.dtype).eps
-    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
+    return bool(scale != 0) and torch.allclose(scale * wide, wide_others, rtol=rounding, atol=0)

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,9 @@ def prepare(
         parameters=parameters,
         keep_hooks=keep_hooks,
     )
-    known = {field.name: getattr(located, field.name) for field in fields(located)}
+    fields_of_located = {field.name: getattr(located, field.name) for field in fields(located)}
     untried = RunnableModel(
-        **known,
+        **fields_of_located,
         way="shadow",
         call=call_with_tokens,
         acting=acting_hooks(located.module, keep_hooks),
@@ -311,7 +312,9 @@ def one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:
 
 def as_batch(ids: Tensor) -> ProbeBatch:
     numbers = np.arange(ids.shape[1])
-    return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
+    return ProbeBatch(
+        input_ids=ids, attention_mask=torch.ones_like(ids), positions=numbers, tokens=numbers
+    )
 
 
 def _links(
@@ -334,21 +337,21 @@ def _links(
 
     def rows(block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         states.stack = block.stack
-        found = states.rows_by_slot(parts)
-        if not found:
+        rows_of_slots = states.rows_by_slot(parts)
+        if not rows_of_slots:
             failures.append(states.explain_mismatch(block.name, parts))
-        return found
+        return rows_of_slots
 
     def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
-        before, entered[block.stack] = entered.get(block.stack, {}).values(), rows(block, taken)
+        before = entered.get(block.stack, {}).values()
+        entered[block.stack] = rows(block, taken)
         name, returned = left.get(block.stack, ("", {}))
         if not returned or failures:
             return
         into = entered[block.stack]
         pairs = [
             (take, give)
-            for give in returned
-            for take in into
+            for give, take in product(returned, into)
             if are_same_states(returned[give], into[take])
         ]
         # what a block only passes on, such as positions, is not its states

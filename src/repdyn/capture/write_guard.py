@@ -71,10 +71,10 @@ class WriteGuard(TorchFunctionMode):
             written += [*args, *kwargs.values()]
         for value in written:
             for part in value if isinstance(value, list | tuple) else [value]:
-                place = address(part) if isinstance(part, Tensor) else None
-                if place in self._by_address and place not in self._saved:
-                    tensors = self._by_address[place]
-                    self._saved[place] = [tensor.detach().clone() for tensor in tensors]
+                start = address(part) if isinstance(part, Tensor) else None
+                if start in self._by_address and start not in self._saved:
+                    tensors = self._by_address[start]
+                    self._saved[start] = [tensor.detach().clone() for tensor in tensors]
         return func(*args, **kwargs)
 
     def rest_after_first_pass(self, body: nn.Module) -> None:
