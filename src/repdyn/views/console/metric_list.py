@@ -62,5 +62,6 @@ def print_metrics(console: Console | None = None) -> None:
 def range_text(metric: Metric) -> str:
     """Return the range of a metric as an interval, closed where it has an end."""
     low, high = metric.range
-    opening, closing = "(" if math.isinf(low) else "[", ")" if math.isinf(high) else "]"
+    opening = "(" if math.isinf(low) else "["
+    closing = ")" if math.isinf(high) else "]"
     return f"{opening}{low:.3g}, {high:.3g}{closing}"

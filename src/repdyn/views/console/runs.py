@@ -105,12 +105,12 @@ def _cell(series: MetricSeries, layer: int, steps: Sequence[int]) -> str:
     if layer not in series.layers:
         return ""
     curve = series.values[series.layers.index(layer)].tolist()
-    known = [value for value in curve if not math.isnan(value)]
-    if not known:
+    valued = [value for value in curve if not math.isnan(value)]
+    if not valued:
         return NO_VALUE
     if len(curve) == 1:
         return short_value(curve[0])
-    numbers = " ".join(short_value(value) for value in (curve[0], max(known), curve[-1]))
+    numbers = " ".join(short_value(value) for value in (curve[0], max(valued), curve[-1]))
     by_step = dict(zip(series.steps, curve, strict=True))
     bars = sparkline(
         [by_step.get(step, math.nan) for step in steps],
@@ -133,9 +133,11 @@ def print_alerts(runs: Iterable[DescribedRun], console: Console | None = None) -
     """Print a line for each run, and one for each rule and metric at each step with an alert."""
     console = console or PrintableConsole()
     for run in runs:
-        n_steps, lines = len(run.steps), alert_lines(run.alerts, finished=run.finished)
-        n_alerts = f"{len(lines)} alert{'s' * (len(lines) > 1)}" if lines else "no alert"
-        count = f"{n_alerts}; {n_steps} checkpoint{'s' * (n_steps > 1)}, {len(run.rules)} rules"
+        lines = alert_lines(run.alerts, finished=run.finished)
+        alerts = "alerts" if len(lines) > 1 else "alert"
+        n_alerts = f"{len(lines)} {alerts}" if lines else "no alert"
+        checkpoints = "checkpoints" if len(run.steps) > 1 else "checkpoint"
+        count = f"{n_alerts}; {len(run.steps)} {checkpoints}, {len(run.rules)} rules"
         print_line(console, f"{of_stack(run.name, run.stack)} (probe {run.probe[:8]}): {count}")
         for line in lines:
             print_line(console, f"  {line}")
@@ -156,17 +158,17 @@ _SEVERITY_STYLES: Mapping[Severity, str] = {"failed": "bold red", "watch": "yell
 _MAX_WIDTH = 80
 
 
-def print_insights(found: Sequence[RunInsights], compared: Sequence[Insight] = ()) -> None:
+def print_insights(runs: Sequence[RunInsights], compared: Sequence[Insight] = ()) -> None:
     """Print the status and the statements of each run, and those on several, at most 80 columns
     wide.
     """
     console = PrintableConsole()
     width = min(_MAX_WIDTH, console.width)
-    for each in found:
-        heading = Text(f"{of_stack(each.run, each.stack)} (probe {each.probe[:8]}): ")
-        console.print(heading.append(each.status, STATUS_STYLES[each.status]), width=width)
-        is_told = bool(each.statements) and each.reason == each.statements[0].sentence
-        console.print(_statements(each.statements, None if is_told else each.reason), width=width)
+    for run in runs:
+        heading = Text(f"{of_stack(run.run, run.stack)} (probe {run.probe[:8]}): ")
+        console.print(heading.append(run.status, STATUS_STYLES[run.status]), width=width)
+        is_told = bool(run.statements) and run.reason == run.statements[0].sentence
+        console.print(_statements(run.statements, None if is_told else run.reason), width=width)
     if compared:
         console.print(Text("these runs compared"), width=width)
         console.print(_statements(compared), width=width)
@@ -176,10 +178,9 @@ def _statements(statements: Sequence[Insight], reason: str | None = None) -> Tab
     lines = Table.grid(padding=(0, 1, 0, 0))
     if reason is not None:
         lines.add_row("  reason", Text(reason))
-    for each in statements:
-        lines.add_row(
-            Text(f"  {each.severity}", _SEVERITY_STYLES[each.severity]), Text(each.sentence)
-        )
+    for statement in statements:
+        severity = Text(f"  {statement.severity}", _SEVERITY_STYLES[statement.severity])
+        lines.add_row(severity, Text(statement.sentence))
     return lines
 
 
@@ -225,13 +226,13 @@ def print_closing(
         console.print(line, soft_wrap=True)
 
 
-def findings_line(found: Sequence[Finding], command: str) -> str | None:
+def findings_line(judged: Sequence[Finding], command: str) -> str | None:
     """Return how many published findings have each verdict, and what explains them; None without
     any.
     """
-    if not found:
+    if not judged:
         return None
-    counts = Counter(finding.verdict for finding in found)
+    counts = Counter(finding.verdict for finding in judged)
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
     return f"published findings: {verdicts}; {command}"
 
@@ -330,18 +331,18 @@ def _lines(texts: Sequence[str | None], before: str = "", style: str = "") -> It
     yield from (Text(f"{before}{text}", style) for text in texts if text)
 
 
-def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
+def _findings(judged: Sequence[Finding]) -> Iterator[Text | Padding]:
     """Yield each verdict with its evidence; subsets of one verdict are joined, with the evidence of
     the first.
     """
-    if not found:
+    if not judged:
         return
     yield Text(f"published findings, criteria version {VERSION}")
-    all_alike = len({(finding.verdict, finding.summary) for finding in found}) == 1
-    for _, group in groupby(found, key=lambda finding: all_alike or _told_together(finding)):
+    all_alike = len({(finding.verdict, finding.summary) for finding in judged}) == 1
+    for _, group in groupby(judged, key=lambda finding: all_alike or _told_together(finding)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
-        of = f"all {len(found)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
+        of = f"all {len(judged)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
         yield Text.assemble((first.verdict, f"bold {COLOURS[first.verdict]}"), f": {of}")
         differ = any(finding.summary != first.summary for finding in others)
         subset = f"{first.subset}: " if differ else ""
@@ -403,7 +404,6 @@ def print_comparison(
     has_failed = any(run.n_failed for run in runs)
     beside = [beside_all("two_nn", run.series) for run in runs]
     distinct = dict.fromkeys(series.subset for series in beside if series is not None)
-    about = " or ".join(f"{subset_title(subset)} ({subset})" for subset in distinct)
     lines = [_line_of(run, has_failed, bool(distinct)) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for number, heading in enumerate(lines[0]):
@@ -419,35 +419,39 @@ def print_comparison(
     for line in lines:
         table.add_row(*line.values())
     console.print(table, highlight=False, width=width)
-    difference, rows = differences(runs), concatenated([run.rows for run in runs])
+    for line in _legend(runs, distinct):
+        console.print(Text(line, style="dim"), highlight=False, width=width)
+    if difference := differences(runs):
+        warning = f"warning: these values do not compare, {difference}"
+        console.print(Text(warning, style="yellow"), highlight=False, width=width)
+
+
+def _legend(runs: Sequence[MeasuredRun], distinct: Iterable[str]) -> list[str]:
+    """Return the lines below a table of runs, with the subsets ``distinct`` that dimensions are
+    shown of beside all tokens."""
+    about = " or ".join(f"{subset_title(subset)} ({subset})" for subset in distinct)
+    rows = concatenated([run.rows for run in runs])
     rows = rows.loc[rows["metric"].isin(JUDGED)]
     heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
-    legend = [
+    return [
         "",
         ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
         + f" (criteria version {VERSION})",
         *(f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)),
         f"ns     {subset_title('no_sink')} (no_sink)",
-        *([f"di     {about}"] if distinct else []),
+        *([f"di     {about}"] if about else []),
         f"anisotropy, two_nn: means over layers at the last checkpoint; {_FEWER} over fewer than "
         "were measured",
         *([f"sampling: {sampling(rows)}"] if len(rows) else []),
     ]
-    for line in legend:
-        console.print(Text(line, style="dim"), highlight=False, width=width)
-    if difference:
-        warning = f"warning: these values do not compare, {difference}"
-        console.print(Text(warning, style="yellow"), highlight=False, width=width)
 
 
 def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[str, str | Text]:
     """Return the cells of a run, or of seeds, by the headings of their columns."""
-    is_group = isinstance(run, SeedGroup)
-    found = (
-        findings_over_seeds([member.frame for member in run.members])
-        if is_group
-        else findings(run.frame)
-    )
+    if isinstance(run, SeedGroup):
+        judged = findings_over_seeds([member.frame for member in run.members])
+    else:
+        judged = findings(run.frame)
     anisotropy, without_sink, dimension = (
         _mean_at_end(run.series.get(key))
         for key in (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
@@ -461,19 +465,21 @@ def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[s
     marks = {
         heading: Text.assemble(
             *(
-                (f" {MARKS[each.verdict]} ", COLOURS[each.verdict])
-                for each in on_kind(found, run.causal)
-                if each.name == name
+                (f" {MARKS[finding.verdict]} ", COLOURS[finding.verdict])
+                for finding in on_kind(judged, run.causal)
+                if finding.name == name
             )
         )
         for name, heading in headings.items()
     }
+    done = {"\ndone": f"{len(run.steps)}"}
+    if with_failed:
+        done = {"done/\nfailed": f"{len(run.steps)}/{run.n_failed}"}
     return {
         "\nmodel": Text(run.label),
         "\nkind": _KINDS[run.causal],
         "\nsize": "?" if run.parameters is None else short_count(run.parameters),
-        "done/\nfailed" if with_failed else "\ndone": f"{len(run.steps)}"
-        + f"/{run.n_failed}" * with_failed,
+        **done,
         "last\nstep": FINISHED if run.finished else f"{run.steps[-1]:,}",
         "anisotropy\n all    ns": f"{anisotropy:<5} {without_sink}",
         **dimensions,
@@ -487,4 +493,5 @@ def _mean_at_end(series: MetricSeries | None) -> str:
     """
     if series is None or not series.layer_mean.n_used:
         return short_value(math.nan)
-    return short_value(series.layer_mean.mean.iloc[-1]) + _FEWER * series.layer_mean.is_partial
+    value = short_value(series.layer_mean.mean.iloc[-1])
+    return value + _FEWER if series.layer_mean.is_partial else value

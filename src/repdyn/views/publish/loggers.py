@@ -142,7 +142,8 @@ class WandbTarget(Target):
         self._logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
 
     def log_images(self, figures: Mapping[str, Figure], step: int) -> None:
-        import matplotlib.pyplot  # noqa: F401  (W&B compares figures with this module, and does not import it)
+        # W&B compares figures with pyplot, and does not import it
+        import matplotlib.pyplot  # noqa: F401
         import wandb  # an optional dependency, present wherever a run of it is
 
         images = {}

@@ -97,8 +97,8 @@ def show_run(
     # what is said of the run is found once, for the report too, unless it has another name for each
     # probe there
     data = described_runs(store) if report else None
-    own = {each.stack: each for each in data.runs if each.name == run} if data else {}
-    stacks = [own.get(each.stack, each) for each in of_run]
+    in_report = {} if data is None else {of.stack: of for of in data.runs if of.name == run}
+    stacks = [in_report.get(described.stack, described) for described in of_run]
     last = max(stack.steps[-1] for stack in stacks)
     with attempts() as attempt:
         if report is not None:
@@ -122,16 +122,19 @@ def show_run(
                 own_rows = described_rows({(store, run, probe or ""): frame})
                 written += _draw_comparison(own_rows, folder / "comparison", console, attempt)
         with attempt():
-            for averaged in (
-                insights(store, [name], probe)
-                if (name := f"{run} (averaged)") in store.runs()
-                else ()
-            ):
-                print_line(console, f"{averaged.run}, {averaged.headline}")
+            _print_averaged(store, run, probe, console)
             page = report if report and report.exists() else None
             print_closing(stacks, store=store.location, report=page, console=console)
             log_status([stack.insights for stack in stacks], used_loggers, prefix)
     return written
+
+
+def _print_averaged(store: Store, run: str, probe: str | None, console: Console) -> None:
+    """Print the headline on the averaged weights of a run, if they were measured."""
+    name = f"{run} (averaged)"
+    if name in store.runs():
+        for averaged in insights(store, [name], probe):
+            print_line(console, f"{averaged.run}, {averaged.headline}")
 
 
 def show_store(
@@ -382,13 +385,15 @@ def show_scores(runs: Sequence[MeasuredRun], scores: Path, lags: int, folder: Pa
     return why there are none, or ""."""
     scored = read_scores(scores)
     is_only = len({run.name for run in runs}) == 1
-    own = [scores_of(run, scored, is_only=is_only) for run in runs]
-    if not sum(map(len, own)):
+    of_runs = [scores_of(run, scored, is_only=is_only) for run in runs]
+    if not sum(map(len, of_runs)):
         return (
             f"the scores in {scores} are of {shorten_list(sorted({*scored['model']}))}, and no run "
             f"is: {shorten_list([run.label for run in runs])}; name the run in their column model"
         )
-    tables = [score_correlations(run, of_run, lags) for run, of_run in zip(runs, own, strict=True)]
+    tables = [
+        score_correlations(run, of_run, lags) for run, of_run in zip(runs, of_runs, strict=True)
+    ]
     if not sum(map(len, tables)):
         return f"no run has a metric at {FEWEST} steps of the scores in {scores}"
     for table in tables:

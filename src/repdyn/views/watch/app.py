@@ -234,10 +234,8 @@ def _answer(index: Index, keys: Sequence[str], *, as_page: bool, root: str) -> R
             "data": f"{root}data?{query}{below}",
             "versions": versions,
         }
-        data, sources = (
-            described_rows(rows),
-            page_sources(list(dict.fromkeys(store for store, *_ in rows))),
-        )
+        data = described_rows(rows)
+        sources = page_sources(list(dict.fromkeys(store for store, *_ in rows)))
         if not as_page:
             return JSONResponse(page_data(data, live))
         text = page(
@@ -276,7 +274,8 @@ def serve(
     """
     token = (token or secrets.token_urlsafe(24)) if needs_token else None
     index = Index(paths, interval)
-    feed, n_stores = Feed(index, interval), index.find_stores()
+    feed = Feed(index, interval)
+    n_stores = index.find_stores()
     app = build_app(feed, host=host, token=token, root_path=root_path)
     chosen = free_port(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/" + (

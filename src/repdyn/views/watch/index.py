@@ -87,13 +87,14 @@ class WatchedRun:
 
     def look(self) -> None:
         """Look for new, changed and deleted files."""
-        found = {}
+        files = {}
         for file in (file for part in self.path.parts for file in part.files()):
             with suppress(FileNotFoundError):  # deleted since it was listed
                 status = file.stat()
-                found[file] = status.st_mtime_ns, status.st_size, status.st_ino
-        self.version += found != self.files
-        self.files = found
+                files[file] = status.st_mtime_ns, status.st_size, status.st_ino
+        if files != self.files:
+            self.version += 1
+        self.files = files
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, and some time has passed."""
@@ -105,9 +106,9 @@ class WatchedRun:
         """
         started, self._described = time.monotonic(), self.version
         try:
-            found = select(self.store, [self.path.name], columns=_COLUMNS)
+            frames = select(self.store, [self.path.name], columns=_COLUMNS)
             self._shown = _summary(
-                described_rows({(self.store, *key): rows for key, rows in found.items()}).runs
+                described_rows({(self.store, *key): rows for key, rows in frames.items()}).runs
             )
         except (
             ValueError
@@ -177,7 +178,8 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     means[WITHOUT_REPEATS] = _dimension_without_repeats(rows)
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
-    steps, values = loss.index.tolist(), loss.tolist()
+    steps = loss.index.tolist()
+    values = loss.tolist()
     return _unknown(worst.status[1]) | {
         "status": worst.status[0],
         "model": str(worst.rows["model"].iloc[0]),
@@ -245,7 +247,7 @@ class Index:
         if not self._stores or now - self._searched >= _LOOKS_PER_SEARCH * self._interval:
             self._searched = now
             try:
-                found = {
+                stores = {
                     store.path.resolve(): store
                     for path in self.paths
                     for store in find_stores(path)
@@ -256,7 +258,7 @@ class Index:
                 log.warning("%s; what was downloaded before is shown", error)
                 return len(self._stores)
             # a known one keeps its identity
-            self._stores = {path: self._stores.get(path, store) for path, store in found.items()}
+            self._stores = {path: self._stores.get(path, store) for path, store in stores.items()}
         return len(self._stores)
 
     def rows(self, keys: Iterable[str]) -> tuple[dict[RunKey, pd.DataFrame], dict[str, int]]:
@@ -265,18 +267,19 @@ class Index:
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
             runs = [by_key[key] for key in dict.fromkeys(keys)]
-            found: dict[RunKey, pd.DataFrame] = {}
+            frames: dict[RunKey, pd.DataFrame] = {}
             for run in (run for run in runs if run.files):
-                found |= selected_rows([run.store], [run.path.name])
-            if not found:
+                frames |= selected_rows([run.store], [run.path.name])
+            if not frames:
                 raise ValueError(
                     "expected runs with measurements, got none; wait for the first one"
                 )
-            return found, {run.key: run.version for run in runs}
+            return frames, {run.key: run.version for run in runs}
 
     def _look(self) -> None:
         """Find new histories and changed files."""
-        known, self._runs = self._runs, {}
+        before = self._runs
+        self._runs = {}
         for store in self._stores.values():
             try:
                 paths = store.paths()
@@ -285,7 +288,7 @@ class Index:
                 continue
             for path in paths:
                 folder = path.parts[-1].folder
-                run = known.get(folder)
+                run = before.get(folder)
                 # what a history consists of changes with the runs that go on from it
                 if run is None or run.path != path:
                     run = WatchedRun(store, path, self._interval)
