@@ -122,7 +122,7 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     last = series.steps[-1]
     other = charts.cloud_beside(series, run.series)
     look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
-    own = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
+    shown = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
     beside = []
     if other is not None:
         look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
@@ -133,7 +133,7 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         lines=[
             *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
             *beside,
-            *own,
+            *shown,
         ],
         legend="right" if trail or beside else "",
     )
@@ -207,7 +207,8 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
     validation = charts.loss_line(
         run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
     )
-    rows, losses = scalar_rows(run.scalars, PROBE_LOSS), run.loss(PROBE_LOSS)
+    rows = scalar_rows(run.scalars, PROBE_LOSS)
+    losses = run.loss(PROBE_LOSS)
     low, high = (
         rows[end].astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()
         for end in ("low", "high")
@@ -218,12 +219,10 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
     drawn = {name: line for name, line in lines.items() if line is not None}
-    marks = [
-        mark
-        for name, line in drawn.items()
-        for mark in charts.marks_on(charts.alerts_on(run.alerts, name), line)
-        if mark.y is not None
-    ]
+    marks = []
+    for name, line in drawn.items():
+        on_line = charts.marks_on(charts.alerts_on(run.alerts, name), line)
+        marks += [mark for mark in on_line if mark.y is not None]
     title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
     return (
         [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)]
@@ -240,7 +239,8 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
     alerts = [
         alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
     ]
-    unit, title = metric_unit(series.metric), metric_title(series.metric)
+    unit = metric_unit(series.metric)
+    title = metric_title(series.metric)
     mean = f"mean over {series.layer_mean.coverage}"
     of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, {mean}"
     if other is not None:
@@ -299,7 +299,8 @@ def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> Plo
     """Return the losses of several runs during training, a row for each that two have; None if
     there is none.
     """
-    colours, rows = compared_colours(runs, seeds), []
+    colours = compared_colours(runs, seeds)
+    rows = []
     for name, title in LOSS_TITLES.items():
         drawn = (
             charts.loss_line(
@@ -319,22 +320,20 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    colours, columns = (
-        charts.colour_scale([member.series for member in trained]),
-        min(_COLUMNS, len(trained)),
-    )
+    colours = charts.colour_scale([member.series for member in trained])
+    columns = min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
-    width, height = (1 + _GAP) / columns, (1 + _ROW_SPACE / n_rows) / n_rows
+    width = (1 + _GAP) / columns
+    height = (1 + _ROW_SPACE / n_rows) / n_rows
     traces: list[PlotlyDict] = []
     layout: PlotlyDict = {"annotations": []}
-    for number, (place, run, series, _) in enumerate(trained):
+    for number, (number_of_run, run, series, _) in enumerate(trained):
         name = str(number + 1) if number else ""
         row, column = divmod(number, columns)
-        left, top = column * width, 1 - row * height
-        across, up = (
-            [left, min(1.0, left + width - _GAP)],
-            [max(0.0, top - height + _ROW_SPACE / n_rows), top],
-        )
+        left = column * width
+        top = 1 - row * height
+        across = [left, min(1.0, left + width - _GAP)]
+        up = [max(0.0, top - height + _ROW_SPACE / n_rows), top]
         steps = [f"{step:,}" for step in series.steps]
         trace = cells_trace(
             charts.Cells(values=series.values, rows=(), columns=steps, colours=colours)
@@ -345,7 +344,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
             "y": series.depths,
             "customdata": series.values,
             "hovertemplate": where,
-            "meta": {"member": place},
+            "meta": {"member": number_of_run},
         }
         traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
         x = {
@@ -386,15 +385,15 @@ def _lines_of(
         "marker_size": 4.0,
     }
     run = member.run
-    *seeds, own = lines_of(
+    *of_seeds, of_member = lines_of(
         member.series, label=run.label, run=member.number, seeds=member.seeds, **look
     )
     members = run.members if isinstance(run, SeedGroup) else ()
-    found = [
+    described = [
         replace(line, description=f"{seed.label}{where}", run=number, seeds=(), group=run.label)
-        for line, number, seed in zip(seeds, member.seeds, members, strict=True)
+        for line, number, seed in zip(of_seeds, member.seeds, members, strict=True)
     ]
-    return [*found, replace(own, description=f"{run.label}{where}")]
+    return [*described, replace(of_member, description=f"{run.label}{where}")]
 
 
 def _lines_plot(panel: charts.Panel, members: Sequence[ComparedMember]) -> PlotlyDict:

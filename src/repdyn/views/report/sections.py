@@ -62,7 +62,7 @@ def glance(data: DescribedRuns) -> Markup:
     runs = sorted(data.runs, key=lambda run: STATUSES.index(run.status[0]))
     abouts = [_about(run) for run in runs]
     is_shared = len(runs) > 1 and len(set(abouts)) == 1  # as of seeds of one model
-    told = [""] * len(runs) if is_shared else abouts
+    told = ["" for _ in runs] if is_shared else abouts
     has_cards = len(runs) <= MAX_WITH_CARDS
     lines = [_run_at_a_glance(run, about, has_cards) for run, about in zip(runs, told, strict=True)]
     more = lines[MAX_LINES:]
@@ -215,7 +215,7 @@ def measured(data: DescribedRuns) -> Markup:
     rows = [
         (
             run.label,
-            run.extent + f" ({run.n_failed} failed)" * bool(run.n_failed),
+            f"{run.extent} ({run.n_failed} failed)" if run.n_failed else run.extent,
             _or_dash(max(run.tokens, default=None)),
             f"{len(metrics_of(run.rows))}",
             _listed(run.rows, "dim"),
@@ -281,13 +281,13 @@ def failed_checkpoints(data: DescribedRuns) -> Markup:
     ]
     more = len(missing) - len(rows)
     note = tag("p", f"And {more} more; the store has them all.") if more else Markup()
-    found = table(
+    failed = table(
         "Failed checkpoints",
         ("run", "step", "revision", "first metric", "reason"),
         rows,
         quiet=True,
     )
-    return joined([found, note, *copied])
+    return joined([failed, note, *copied])
 
 
 def without_value(data: DescribedRuns) -> Markup:
@@ -295,7 +295,8 @@ def without_value(data: DescribedRuns) -> Markup:
     rows = []
     for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
         subsets = [
-            f" ({subset_title(of, run.vectors_of)})" * (of != "all") for _, of in missing.metrics
+            "" if of == "all" else f" ({subset_title(of, run.vectors_of)})"
+            for _, of in missing.metrics
         ]
         names = [
             metric_title(name) + of for (name, _), of in zip(missing.metrics, subsets, strict=True)
@@ -331,8 +332,8 @@ def _findings(judged: Sequence[tuple[str, Sequence[Finding]]]) -> Markup:
     """Return the findings of runs, and of seeds of one model, each with a label."""
     criteria = {
         finding.title.rpartition(",")[0]: finding.criterion
-        for _, found in judged
-        for finding in found
+        for _, of_run in judged
+        for finding in of_run
     }
     terms = (
         part for title, text in criteria.items() for part in (tag("dt", title), tag("dd", text))
@@ -364,9 +365,9 @@ def _table_of_runs(caption: str, judged: Sequence[tuple[str, Sequence[Finding]]]
     return table(caption, ("run", *titles), rows)
 
 
-def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
+def _finding_table(label: str, judged: Sequence[Finding]) -> Markup:
     rows = []
-    for finding in found:
+    for finding in judged:
         numbers = (
             [details("numbers", finding.evidence)] if finding.evidence != finding.sentence else []
         )
@@ -380,24 +381,23 @@ def _finding_table(label: str, found: Sequence[Finding]) -> Markup:
 
 def _verdict(finding: Finding) -> Markup:
     sign = tag("span", MARKS[finding.verdict].replace("-", "\u2212"), aria_hidden="true")
-    return tag(
-        "span",
-        sign,
-        f" {finding.verdict}",
-        class_="verdict" + " unknown" * (finding.verdict == "cannot be judged"),
-    )
+    is_open = finding.verdict == "cannot be judged"
+    look = "verdict unknown" if is_open else "verdict"
+    return tag("span", sign, f" {finding.verdict}", class_=look)
 
 
 def _alerts(runs: Sequence[DescribedRun]) -> Markup:
     """List the statements on alerts; the first few are visible, the others can be opened."""
-    told = [(run, each) for run in runs for each in run.insights.statements if each.kind == "alert"]
+    statements = ((run, statement) for run in runs for statement in run.insights.statements)
+    told = [(run, statement) for run, statement in statements if statement.kind == "alert"]
     if not told:
         return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
     lines = [
         tag("li", *([tag("b", run.label), ": "] if len(runs) > 1 else []), statement.sentence)
         for run, statement in told
     ]
-    shown, hidden = lines[:MAX_ALERTS], lines[MAX_ALERTS:]
+    shown = lines[:MAX_ALERTS]
+    hidden = lines[MAX_ALERTS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
     # as many as are marked in the charts and listed in the terminal: one at each step
     number = sum(len(statement.steps) for _, statement in told)
@@ -464,7 +464,7 @@ _CORRELATION_METHOD = (
 def course_of_training(data: DescribedRuns) -> Markup:
     """Return a table for each run with the correlation of each metric with the loss, or why there
     is none; and the fits of the largest activation."""
-    found = [run for run in data.runs if run.insights.loss_correlations.of_metrics]
+    correlated = [run for run in data.runs if run.insights.loss_correlations.of_metrics]
     missing = [run for run in data.runs if not run.insights.loss_correlations.of_metrics]
     why = [
         tag("li", tag("b", run.label), f": {run.insights.loss_correlations.reason}.")
@@ -472,24 +472,32 @@ def course_of_training(data: DescribedRuns) -> Markup:
     ]
     correlations = details(
         "Correlation with the loss",
-        *([tag("p", _CORRELATION_METHOD, " ", CAVEAT)] if found else []),
-        *map(_correlation_table, found),
+        *([tag("p", _CORRELATION_METHOD, " ", CAVEAT)] if correlated else []),
+        *map(_correlation_table, correlated),
         *([tag("p", "No correlation:"), tag("ul", *why)] if why else []),
     )
     return joined([correlations, _activation_growth(data)])
 
 
 def _correlation_table(run: DescribedRun) -> Markup:
-    def numbers(found: Correlation) -> tuple[str, str, str]:
-        if math.isnan(found.value):
-            return NO_VALUE, NO_VALUE, f"{found.n}"
-        return f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}", f"{found.n}"
+    def numbers(correlation: Correlation) -> tuple[str, str, str]:
+        if math.isnan(correlation.value):
+            return NO_VALUE, NO_VALUE, f"{correlation.n}"
+        return (
+            f"{correlation.value:.2f}",
+            f"{correlation.low:.2f} to {correlation.high:.2f}",
+            f"{correlation.n}",
+        )
 
     correlations = run.insights.loss_correlations
     rows = [
-        (metric_title(one.metric), subset, *numbers(one.values), *numbers(one.changes))
-        for one in correlations.of_metrics
-        for subset in [subset_title(one.subset, run.vectors_of)]
+        (
+            metric_title(of.metric),
+            subset_title(of.subset, run.vectors_of),
+            *numbers(of.values),
+            *numbers(of.changes),
+        )
+        for of in correlations.of_metrics
     ]
     return table(
         f"Correlation with the {correlations.loss}, {run.label}",

@@ -47,12 +47,8 @@ def page_tree(data: DescribedRuns) -> PlotlyDict:
     runs = data.runs
     metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
     subsets = {subset for run in runs for _, subset in run.series}
-    steps = {
-        int(step)
-        for run in runs
-        if not run.finished
-        for step in (*run.steps, *run.loss(LOSS).index)
-    }
+    trainings = [run for run in runs if not run.finished]
+    steps = {int(step) for run in trainings for step in (*run.steps, *run.loss(LOSS).index)}
     of = runs[0].vectors_of if len({run.vectors_of for run in runs}) == 1 else "tokens"
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
@@ -133,18 +129,19 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 
 def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[str, PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
-    colours, why = plots.compared_colours(runs, seeds), differences(runs)
+    colours = plots.compared_colours(runs, seeds)
+    why = differences(runs)
     warning = f" They do not all compare: {why}." if why else ""
-    found: dict[str, PlotlyDict] = {}
+    comparisons: dict[str, PlotlyDict] = {}
     for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
         members = plots.compared_with(runs, (), (metric, subset))
         if len(members) < 2:
             continue
-        compared, heatmaps = (
-            plots.compared_with(runs, seeds, (metric, subset)),
-            plots.heatmaps_plot(members),
-        )
-        is_cut = heatmaps is not None and len(heatmaps["data"]) == plots.MAX_PANELS
+        compared = plots.compared_with(runs, seeds, (metric, subset))
+        heatmaps = plots.heatmaps_plot(members)
+        heatmaps_note = "; grey: no value"
+        if heatmaps is not None and len(heatmaps["data"]) == plots.MAX_PANELS:
+            heatmaps_note += f"; the first {plots.MAX_PANELS} runs"
         # there are no bands among too many lines
         bands = (
             {member.series.interval for member in compared} - {""}
@@ -158,18 +155,19 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
                 *sorted(bands),
             ]
         )
-        found.setdefault(metric, {})[subset] = {
+        comparisons.setdefault(metric, {})[subset] = {
             "note": f"{about}.{warning}",
             "profiles": plots.profiles_plot(compared, colours),
             "training": plots.training_plot(compared, colours),
             "heatmaps": heatmaps,
-            "heatmaps_note": "; grey: no value" + f"; the first {plots.MAX_PANELS} runs" * is_cut,
+            "heatmaps_note": heatmaps_note,
         }
-    return found
+    return comparisons
 
 
 def _meaning(metric: str) -> str:
-    info, settings = metric_info(metric), settings_in_words(metric)
+    info = metric_info(metric)
+    settings = settings_in_words(metric)
     if info.base not in METRICS:
         return info.meaning or "a metric of your own"
     low, high = info.range
@@ -279,7 +277,8 @@ def page(
     """
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
     every = (live or {}).get("every")
-    content, scripts = page_data(data, live), dict(_scripts())
+    content = page_data(data, live)
+    scripts = dict(_scripts())
     scripts["policy"] += "; connect-src 'self'" if live and "events" in live else ""
     return Template(asset("page.html")).substitute(
         **{name: joined([text]) for name, text in texts.items()},
@@ -336,7 +335,8 @@ def _scripts() -> dict[str, str]:
     )
 
     # as a browser reads it
-    library, early = get_plotlyjs().replace("\r\n", "\n"), asset("early.js")
+    library = get_plotlyjs().replace("\r\n", "\n")
+    early = asset("early.js")
     # one function, since a page opened from disk cannot import modules
     body = "".join(asset(f"{name}.js") for name in SCRIPTS)
     script = Markup(f'"use strict";\n(async () => {{\n{body}}})();\n')
@@ -362,21 +362,21 @@ def packed(tree: Any) -> tuple[Any, str]:
     references: dict[tuple[bytes, tuple[int, ...]], list[int]] = {}
     size = 0
 
-    def replaced(part: Any) -> Any:
+    def replaced(node: Any) -> Any:
         nonlocal size
-        if isinstance(part, np.ndarray):
+        if isinstance(node, np.ndarray):
             # seven digits are enough for charts; the store has all of them
-            key = part.astype("<f4").tobytes(), part.shape
+            key = node.astype("<f4").tobytes(), node.shape
             if key not in references:
-                references[key] = [size, *part.shape]
-                size += part.size
+                references[key] = [size, *node.shape]
+                size += node.size
             return {BLOCK: references[key]}
-        if isinstance(part, dict):
-            return {key: replaced(value) for key, value in part.items()}
-        if isinstance(part, list | tuple):
+        if isinstance(node, dict):
+            return {key: replaced(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
             # most lists contain only names and numbers
-            return part if _PLAIN.issuperset(map(type, part)) else [replaced(one) for one in part]
-        return part
+            return node if _PLAIN.issuperset(map(type, node)) else [replaced(one) for one in node]
+        return node
 
     whole = replaced(tree)
     # sign and exponent change less from value to value than the last bits do
