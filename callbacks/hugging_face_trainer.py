@@ -4,6 +4,7 @@ import atexit
 import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import copy_context
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -145,8 +146,8 @@ class HuggingFaceTracker(TrainerCallback):
         store = store_at(self._requested_store or folder / "repdyn", refresh=False)
         origin = self._origin(state)
         probe = self._probe or self._taken_probe(state, others, origin, store)
-        # W&B's run may open after this callback
-        defaults = cache(partial(_default_loggers, args, folder, self._name))
+        # W&B's run may open after this callback; Trackio's is one of this thread's context
+        defaults = cache(partial(copy_context().run, _default_loggers, args, folder, self._name))
         tracked = TrackedTraining(
             self.options,
             probe,
