@@ -132,7 +132,7 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
         ("watch {store}", "uvicorn", "watch"),
         ("explore gpt2", "gradio", "lab"),
         ("study tokens gpt2 -o out", "matplotlib", "report"),
-        ("sweep gpt2 --dry-run", "huggingface_hub", "sweep"),
+        ("sweep gpt2 --dry-run", "httpx2", "sweep"),
         ("export {store} --to csv", "lightning", "lightning"),
     ],
 )

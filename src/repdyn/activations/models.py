@@ -29,6 +29,7 @@ from repdyn.checkpoints.probes import (
     load_tokenizer,
     tokenizer_files,
 )
+from repdyn.utils.choices import Dtype
 
 _MAX_LISTED = 12
 
@@ -93,7 +94,7 @@ def load_model(
     *,
     tokenizer: str | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     with_head: bool = False,
     timeout: float = 3600,
@@ -144,7 +145,7 @@ def load_models(
     revisions: Sequence[str] = (),
     tokenizer: str | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     layers: LayerPatterns = None,
     timeout: float = 3600,

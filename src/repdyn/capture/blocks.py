@@ -231,7 +231,7 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
     if whole is None and len(of_torch) == 1:
         return {"encoder": of_torch[0].encoder, "decoder": of_torch[0].decoder}
     config = getattr(whole, "config", None)
-    if getattr(config, "is_encoder_decoder", False):
+    if whole is not None and getattr(config, "is_encoder_decoder", False):
         halves: dict[str | None, nn.Module] = {
             "encoder": whole.get_encoder(),
             "decoder": whole.get_decoder(),
@@ -239,7 +239,8 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
         apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
         if apart and all(any(_candidates(half, half)) for half in halves.values()):
             return halves
-    part = whole.get_decoder() if getattr(config, "text_config", None) is not None else model
+    has_text_part = whole is not None and getattr(config, "text_config", None) is not None
+    part = whole.get_decoder() if has_text_part else model
     return {None: part if any(_candidates(part, part)) else model}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -48,7 +48,9 @@ class Hook(NamedTuple):
 
 def forward_hooks(model: nn.Module) -> list[Hook]:
     """Return the forward hooks of a model, and torch's on every module."""
-    homes: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [("", vars(torch_module), _GLOBAL)]
+    homes: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
+        ("", vars(torch_module), _GLOBAL)
+    ]
     homes += [(name, vars(module), tuple(HOOKS)) for name, module in model.named_modules()]
     hooks = []
     for name, attributes, kinds in homes:
@@ -75,7 +77,7 @@ def doubtful_hooks(model: nn.Module, acting: Collection[int]) -> list[Hook]:
 
 
 def _is_of(hook: Hook, homes: tuple[str, ...]) -> bool:
-    function = hook.function
+    function: Any = hook.function
     while isinstance(function, functools.partial):
         function = function.func
     kinds = [kind for kind in type(function).__mro__ if kind is not object]

@@ -110,8 +110,8 @@ class Shadow:
         return self._second(function)
 
     def _stand_in(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-        tensors = dict(model.named_parameters(remove_duplicate=False))
-        tensors |= model.named_buffers(remove_duplicate=False)
+        tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        tensors.update(model.named_buffers(remove_duplicate=False))
         for name, tensor in parameters.items():
             self._memo[id(tensors[name])] = self._second_tensor(tensors[name], tensor)
 

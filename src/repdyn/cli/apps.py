@@ -15,7 +15,8 @@ class DescribedApp(App):
 
     @property
     def help(self) -> str:
-        return App.help.fget(self)
+        inherited: Any = App.help
+        return inherited.fget(self)
 
     @help.setter
     def help(self, value: str | None) -> None:

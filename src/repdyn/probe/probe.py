@@ -524,6 +524,7 @@ class Probe:
         """
         return sink_mask(self.tokens, self.lengths, self.special_ids)
 
+    @plain_state()
     def sample(self, subset: str) -> np.ndarray:
         """Return the token indices of every metric batch of a subset, (n_batches, m).
 

@@ -196,12 +196,14 @@ def _tried(plan: Plan, model: nn.Module, ranks: Ranks) -> RunnableModel | None:
 def averaged_plan(plan: Plan) -> Plan:
     """Return the plan of the run of the averaged weights, beside that of the trained ones."""
     origin = plan.origin
-    has_origin = origin is not None and origin.averaged is not None
+    averaged = None
+    if origin is not None and origin.averaged is not None:
+        averaged = Origin(origin.averaged, origin.store)
     return replace(
         plan,
         name=f"{plan.name} ({AVERAGED})",
         label=f"{plan.label}_{AVERAGED}" if plan.label else AVERAGED,
         weights_kind=AVERAGED,
-        origin=Origin(origin.averaged, origin.store) if has_origin else None,
+        origin=averaged,
         notices=Notices(plan.options.on_error),
     )

@@ -49,4 +49,5 @@ def _validators(parameter: Parameter) -> list[Number]:
 
 
 def _choices(parameters: list[Parameter]) -> tuple[Any, ...]:
-    return tuple(choice for parameter in parameters for choice in parameter.choices or ())
+    choices: list[Any] = [parameter.choices or () for parameter in parameters]
+    return tuple(choice for of_parameter in choices for choice in of_parameter)

@@ -219,11 +219,11 @@ def ends_about_mean(values: pd.DataFrame, k: int) -> pd.DataFrame:
     mean row, :func:`repdyn.lab.studies.embedding_tables.about_mean`, with and without its sign, and
     of the length: columns quantity, end, label, value, and all of these measures in each row.
     """
-    measures = values[["label", "distance", "cosine", "dot", "length"]].copy()
+    measures: pd.DataFrame = values.loc[:, ["label", "distance", "cosine", "dot", "length"]].copy()
     measures.insert(3, "|cosine|", measures["cosine"].abs())
     measures.insert(5, "|dot|", measures["dot"].abs())
     frames = {}
-    for name in measures.columns.drop("label"):
+    for name in (column for column in measures.columns if column != "label"):
         ordered = measures.sort_values(name).dropna(subset=name)
         ordered.insert(1, "value", ordered[name])
         frames[name, "smallest"] = ordered.head(k)

@@ -208,7 +208,7 @@ def _only(run: MeasuredRun, metric: str, subset: str, step: int | None = None) -
     beside = None if series is None else cloud_beside(series, run.series)
     subsets = {subset, subset if beside is None else beside.subset}
     rows = run.frame
-    is_shown = (rows["metric"] == metric) & rows["subset"].isin(subsets)
+    is_shown = (rows["metric"] == metric) & rows["subset"].isin(sorted(subsets))
     if step is not None:
         is_shown &= rows["step"] == step
     changes: dict[str, Any] = {"frame": rows.loc[is_shown | rows["layer"].isna()]}

@@ -281,13 +281,13 @@ def failed_checkpoints(data: DescribedRuns) -> Markup:
     ]
     more = len(missing) - len(rows)
     note = tag("p", f"And {more} more; the store has them all.") if more else Markup()
-    failed = table(
+    failed_table = table(
         "Failed checkpoints",
         ("run", "step", "revision", "first metric", "reason"),
         rows,
         quiet=True,
     )
-    return joined([failed, note, *copied])
+    return joined([failed_table, note, *copied])
 
 
 def without_value(data: DescribedRuns) -> Markup:

@@ -11,9 +11,10 @@ import logging
 import shlex
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from repdyn.measurement.rows import provenance_of_process
+from repdyn.store import Store
 from repdyn.store.schema import Row
 from repdyn.tracking.budget import Spent
 from repdyn.tracking.options import TrackingOptions
@@ -32,6 +33,14 @@ MAX_TIME_SHARE = 0.02  # of the time may go into pages
 FIRST_HEATMAPS = 4
 
 
+class _StoredRun(NamedTuple):
+    """A run with the store that has its rows."""
+
+    info: RunInfo
+    store: Store
+    id: str
+
+
 class ReportSink:
     """Draws a run of the trained weights on one probe, whose page shows that of averaged ones too.
 
@@ -45,7 +54,7 @@ class ReportSink:
 
     def __init__(self, options: TrackingOptions) -> None:
         self._is_live = options.report
-        self._run: RunInfo | None = None
+        self._run: _StoredRun | None = None
         self._last_step: int | None = None
         self._page_after = 0.0
         """When the page may be written again, by ``time.perf_counter``."""
@@ -56,9 +65,9 @@ class ReportSink:
 
     def begin(self, run: RunInfo) -> None:
         """Note the run; MissingPackageError where nothing of it can be drawn."""
-        if run.store is not None and run.weights_kind == "raw":
-            require("report", "a picture of the run", "pandas", "rich")
-            self._run = run
+        if run.store is not None and run.id is not None and run.weights_kind == "raw":
+            require("report", "a picture of the run", "matplotlib", "pandas", "rich")
+            self._run = _StoredRun(info=run, store=run.store, id=run.id)
 
     def rows(self, step: int, rows: Sequence[Row]) -> None:
         """Write the page again and log how far the run has come: once what it is, at growing
@@ -73,7 +82,7 @@ class ReportSink:
             if self._is_live and time.perf_counter() >= self._page_after:
                 with attempt():
                     self._write_page(run)
-            if not list(run.loggers.of_training()):
+            if not list(run.info.loggers.of_training()):
                 return
             if not self._is_described:
                 with attempt():
@@ -98,7 +107,7 @@ class ReportSink:
         elif run.store.steps(run.id):
             self.draw_all(run, spent)
 
-    def draw_all(self, run: RunInfo, spent: Spent) -> None:
+    def draw_all(self, run: _StoredRun, spent: Spent) -> None:
         """Write figures beside the store and to the loggers, the final page, and a summary."""
         path = run.store.path_of(run.id)
         name = run.id if path is None else path.name
@@ -109,14 +118,14 @@ class ReportSink:
         show_run(
             run.store,
             name,
-            probe=run.probe,
-            loggers=list(run.loggers.of_training()),
-            prefix=run.prefix,
+            probe=run.info.probe,
+            loggers=list(run.info.loggers.of_training()),
+            prefix=run.info.prefix,
             report=run.store.output / PAGE if self._is_live else None,
             spent=spent.as_dict,
         )
 
-    def _write_page(self, run: RunInfo) -> None:
+    def _write_page(self, run: _StoredRun) -> None:
         """Write the page of all runs of the store, so that several trackers of it do not overwrite
         each other's.
         """
@@ -129,7 +138,7 @@ class ReportSink:
             end = time.perf_counter()
             self._page_after = end + (end - start) / MAX_TIME_SHARE
 
-    def _describe(self, run: RunInfo, step: int) -> None:
+    def _describe(self, run: _StoredRun, step: int) -> None:
         """Log once what is known of the run."""
         if not run.store.steps(run.id):  # a store that cannot be written may have none
             return
@@ -137,19 +146,21 @@ class ReportSink:
         from repdyn.views.publish.results import provenance
 
         frame = run.store.to_pandas(run.id, categorical=True)
-        is_of_probe = frame["probe"] == run.probe
+        is_of_probe = frame["probe"] == run.info.probe
         facts = provenance(run.store, frame.loc[is_of_probe])
         facts.pop("tokens_seen", None)  # they grow
         facts |= provenance_of_process()
-        metrics = ", ".join(f"{metric}@{subset}" for metric, subset in run.metrics)
-        about = {"schedule": run.schedule, "metrics": metrics, **facts}
-        config = {**run.configuration, **named_config(about, run.prefix)}
-        run.loggers.each(lambda logger: target_of(logger).log_config(config), step)
+        metrics = ", ".join(f"{metric}@{subset}" for metric, subset in run.info.metrics)
+        about = {"schedule": run.info.schedule, "metrics": metrics, **facts}
+        config = {**run.info.configuration, **named_config(about, run.info.prefix)}
+        run.info.loggers.each(lambda logger: target_of(logger).log_config(config), step)
 
-    def _log_heatmaps(self, run: RunInfo, step: int) -> None:
+    def _log_heatmaps(self, run: _StoredRun, step: int) -> None:
         from repdyn.views.publish.results import log_heatmaps
 
         def log_to(logger: Any) -> None:
-            log_heatmaps(run.store, run.id, target_of(logger), probe=run.probe, prefix=run.prefix)
+            log_heatmaps(
+                run.store, run.id, target_of(logger), probe=run.info.probe, prefix=run.info.prefix
+            )
 
-        run.loggers.each(log_to, step)
+        run.info.loggers.each(log_to, step)
