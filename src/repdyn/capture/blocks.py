@@ -239,8 +239,9 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
         apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
         if apart and all(any(_candidates(half, half)) for half in halves.values()):
             return halves
-    has_text_part = whole is not None and getattr(config, "text_config", None) is not None
-    part = whole.get_decoder() if has_text_part else model
+    part = model
+    if whole is not None and getattr(config, "text_config", None) is not None:
+        part = whole.get_decoder()
     return {None: part if any(_candidates(part, part)) else model}
 
 
