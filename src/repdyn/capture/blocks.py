@@ -239,10 +239,10 @@ def _parts_with_blocks(model: nn.Module) -> dict[str | None, nn.Module]:
         apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
         if apart and all(any(_candidates(half, half)) for half in halves.values()):
             return halves
-    part = model
     if whole is not None and getattr(config, "text_config", None) is not None:
-        part = whole.get_decoder()
-    return {None: part if any(_candidates(part, part)) else model}
+        decoder = whole.get_decoder()
+        return {None: decoder if any(_candidates(decoder, decoder)) else model}
+    return {None: model}
 
 
 def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
