@@ -224,3 +224,17 @@ def test_a_sweep_reads_its_text_in_the_encoding_that_is_named(save_model, tmp_pa
     assert values[0].tolist() == values[1].tolist()
     with pytest.raises(ValueError, match="text=FILE"):
         sweep(folder, encoding="cp1251", store=tmp_path / "none", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.json", "texts.CSV", "texts.jsonl.gz"])
+def test_records_are_no_text(tmp_path, monkeypatch, name):
+    """Their field names and braces would be measured as if they were text, without a word."""
+    path = tmp_path / name
+    path.write_text('{"text": "one"}\n{"text": "two"}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="records") as refused:
+        load_corpus(path)
+    monkeypatch.chdir(tmp_path)
+    if name == "texts.jsonl":  # what the message suggests works as printed
+        code = str(refused.value).partition('python -c "')[2].removesuffix('"')
+        exec(code, {})
+        assert load_corpus(tmp_path / "texts.txt").data == b"one\ntwo"

@@ -31,6 +31,8 @@ from repdyn.utils.redaction import redacted
 DEFAULT_TEXT = "enwik8"
 """The default text of probes and studies."""
 ENWIK8_BYTES = 100_000_000
+_RECORDS = frozenset({".arrow", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv"})
+"""Endings of files of records, which are no text as they stand."""
 DATASET = "hf:"
 """How the name of a dataset begins."""
 DATASET_BYTES = 10_000_000
@@ -132,6 +134,8 @@ def load_corpus(
     elif os.fspath(source).startswith(DATASET):
         corpus = dataset_corpus(os.fspath(source), max_bytes or DATASET_BYTES)
     else:
+        if not as_bytes:
+            _require_prose(Path(source))
         corpus = read_corpus(source)
         if encoding is not None or not as_bytes:
             corpus = replace(corpus, data=as_utf8(corpus.data, source, encoding))
@@ -152,6 +156,20 @@ def enwik8_name(n_bytes: int) -> str:
     'enwik8 prefix, 4.15 MB'
     """
     return "enwik8" if n_bytes == ENWIK8_BYTES else f"enwik8 prefix, {n_bytes / 1e6:.2f} MB"
+
+
+def _require_prose(path: Path) -> None:
+    """Raise ValueError for a file of records, whose field names and punctuation would be measured
+    as text.
+    """
+    kinds = [suffix.lower() for suffix in path.suffixes]
+    if not _RECORDS.isdisjoint(kinds):
+        lines = f"json.loads(line)['text'] for line in open('{path}')"
+        raise ValueError(
+            f"expected a file of plain text, got the records of {path}; write their texts to a "
+            f"file of their own: python -c \"import json; open('texts.txt', 'w').write("
+            f"'\\n'.join({lines}))\""
+        )
 
 
 def is_wiki_dump(data: bytes) -> bool:
