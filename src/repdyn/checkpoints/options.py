@@ -218,7 +218,7 @@ class CompleteOptions(SweepOptions):
 
     @property
     def loading(self) -> Loading:
-        """How each model is loaded."""
+        """Return the settings with which each model is loaded."""
         return Loading(
             device=self.device,
             dtype=self.dtype,

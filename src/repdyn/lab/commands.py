@@ -258,7 +258,7 @@ class _Judged:
 
     @property
     def cloud(self) -> Cloud:
-        """What is measured: the recipe's, with the options that are set."""
+        """Return the cloud of the recipe, with the options that are set."""
         of_recipe = self.recipe.cloud
         if "max_vectors" in self.sampling:
             of_recipe = replace(of_recipe, batch_vectors=None)

@@ -209,7 +209,7 @@ class PointCloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """What is measured of a cloud, or a scalar of the run."""
+    """Names the metric that a value is of, or the scalar of a run."""
 
     metric: str
     """Name of the metric or scalar."""

@@ -35,7 +35,7 @@ from repdyn.utils.distributed import Ranks
 
 @dataclass(kw_only=True)
 class Plan:
-    """What a run begins with, but for its model and step."""
+    """Holds the settings that a run begins with, except for its model and step."""
 
     options: TrackingOptions
     probe: Probe

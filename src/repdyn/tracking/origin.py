@@ -76,7 +76,7 @@ class EarlierStep:
 
 
 class EarlierSteps:
-    """What the relatives of a run have measured, and the states that they kept for comparisons.
+    """Finds the steps that earlier runs of a lineage measured, and the states that they kept.
 
     Args:
         store: of the run.

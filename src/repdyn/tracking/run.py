@@ -48,7 +48,7 @@ from repdyn.utils.distributed import Ranks
 
 @dataclass(frozen=True)
 class Moment:
-    """What a trainer knows where a step is measured."""
+    """Holds the state of a training at a step that is measured."""
 
     model: nn.Module
     """What is measured; left as it was found."""
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(kw_only=True)
 class Means:
-    """What a run measures with."""
+    """Holds the probe, the options and the helpers with which a run measures."""
 
     options: TrackingOptions
     probe: Probe

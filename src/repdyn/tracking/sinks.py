@@ -44,7 +44,7 @@ INTERRUPTED_SECONDS = 10.0  # a sink that does not
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """What a sink is told of a run when that begins."""
+    """Describes a run to a sink when the run begins."""
 
     name: str
     """The name, which other runs of the store may have too."""
@@ -76,14 +76,14 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """What a sink returns to have the training stopped."""
+    """Asks for the end of the training; returned by :meth:`Sink.rows`."""
 
     step: int
     reason: str
 
 
 class Sink(Protocol):
-    """What hears of the rows of a run.
+    """Receives the rows of a run, after they are stored.
 
     Its methods are called in order and one at a time, in threads other than the training's. What
     they raise is logged once. A call that takes long goes on behind the training, and the calls

@@ -59,7 +59,7 @@ class TimeoutRunner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call that took too long has not returned yet."""
+        """Return whether a call that took too long is still running."""
         return self._running is not None and not self._running[1].done()
 
     def __call__(

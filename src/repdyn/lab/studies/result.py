@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ByPath(Mapping[str, T], Generic[T]):
-    """What a study made, by the paths of the files that it is saved to, without a suffix.
+    """Maps the paths of the files of a study, without a suffix, to the tables or figures in them.
 
     Looked up is a path, or its last part where a single one ends in it: ``figures["rank"]`` is
     ``figures["gpt2/rank"]`` where the study is of one model.
