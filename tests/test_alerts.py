@@ -26,7 +26,7 @@ from repdyn.views.console.runs import print_alerts, print_summary
 from repdyn.views.figures.run import heatmap
 from repdyn.views.judging import described_runs, stacks_of_run
 from repdyn.views.tables.style import ALERT_COLOUR
-from repdyn.views.tables.texts import alert_lines
+from repdyn.views.tables.texts import alert_lines, alert_message
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
@@ -86,8 +86,8 @@ def test_a_lost_value_is_one_alert_with_the_reason():
     rows = series([8, math.nan, math.nan], reason="the points contain NaN")
     rows += series([8], layer=2)  # which the model has lost after step 0
     (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
-    message = "two_nn (all) of layer 1 has no value any more: the points contain NaN"
-    assert (alert.step, alert.layer, alert.message) == (10, 1, message)
+    message = "two_nn (all vectors) of layer 1 has no value any more: the points contain NaN"
+    assert (alert.step, alert.layer, alert_message(alert)) == (10, 1, message)
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
@@ -198,12 +198,12 @@ def test_alerts_of_a_finished_model_name_no_step():
     frame = to_frame(series([8.0], stage="finished"))
     (run,) = stacks_of_run(frame, [rule("above", 5.0)])
     (statement,) = [each for each in run.insights.statements if each.kind == "alert"]
-    assert statement.sentence == "Alert (above): two_nn (all) of layer 1 is above 5: 8."
+    assert statement.sentence == "Alert (above): two_nn (all vectors) of layer 1 is above 5: 8."
     assert statement.severity == "note"
     console = Console(file=io.StringIO(), width=200)
     print_alerts([run], console)
     told = console.file.getvalue()
-    assert "above: two_nn (all)" in told
+    assert "above: two_nn (all vectors)" in told
     assert "step" not in told
 
 
@@ -217,7 +217,8 @@ def test_scalars_and_heads_and_failures():
     rows += series([8, 1], head=0)
     (alert,) = find_alerts(to_frame(rows))
     assert (
-        alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
+        alert_message(alert)
+        == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
     )
     assert (alert.layer, alert.subset) == (None, None)
 
@@ -231,8 +232,8 @@ def test_a_rule_on_subsets():
 def test_stacks_are_evaluated_separately():
     rows = series([8, 4], stack="encoder") + series([8, 8], stack="decoder")
     (alert,) = find_alerts(to_frame(rows), [rule("falls", 0.5)])
-    assert alert.message.startswith(
-        "two_nn (encoder, all) of layer 1 fell to 0.5 of what it was or less: "
+    assert alert_message(alert).startswith(
+        "two_nn (encoder, all vectors) of layer 1 fell to 0.5 of what it was or less: "
     )
 
 
@@ -386,7 +387,8 @@ def collapsed(run):
 def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
     frame = run(steps=STEPS, dimension=lambda step, depth: 9.0 if step < 20 else 3.0 - depth)
     assert alert_lines(find_alerts(frame)) == [
-        "step 20, dimension halved: two_nn (all) of layers 0-6 fell to 0.5 of what it was or less: in layer 6, 9 at step 10, now 2"
+        "step 20, dimension halved: two_nn (all vectors) of layers 0-6 fell to 0.5 of what it was "
+        "or less: in layer 6, 9 at step 10, now 2"
     ]
 
 

@@ -145,7 +145,7 @@ def test_alerts_are_listed_and_marked(tmp_path):
     )
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     text = Outline(page.text).text
-    assert "Alerts (1) Alert (dimension halved) at step 8: two_nn (all) of layer 3" in text
+    assert "Alerts (1) Alert (dimension halved) at step 8: two_nn (all vectors) of layer 3" in text
     # at the last step, whenever the alert was
     assert page.tree["runs"][0]["start"] == {"metric": "two_nn", "subset": "all"}
     series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]

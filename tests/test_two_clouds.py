@@ -25,6 +25,7 @@ from repdyn.views.publish.loggers import WandbTarget, layout_of
 from repdyn.views.publish.results import log_pictures
 from repdyn.views.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.views.tables.findings import findings
+from repdyn.views.tables.texts import alert_lines
 from repdyn.views.watch.index import Index
 
 
@@ -526,6 +527,14 @@ def test_an_alarm_of_both_clouds_is_raised_on_each(cloud):
         ("dimension halved", 80, subset, 3) for subset in sorted(["all", cloud])
     ]
     assert alerts_of(steady, twice, cloud) == [("dimension halved", 80, cloud, 3)]
+
+
+@of_each_cloud
+def test_a_line_of_an_alarm_calls_its_vectors_as_the_legend_does(cloud):
+    """ "two_nn (types)" says nothing to who reads a warning in a log."""
+    rows = clouds(steady, halved_at_80, cloud=cloud, steps=range(0, 90, 10))
+    (line,) = alert_lines(find_alerts(to_frame(rows)))
+    assert f"two_nn ({TITLES[cloud]}) of layer 3 fell" in line
 
 
 def test_an_alarm_stays_where_the_other_cloud_tells_nothing():

@@ -92,14 +92,6 @@ class Alert:
     """Whether the training should stop."""
 
     @property
-    def message(self) -> str:
-        """A line that describes the event, without the step."""
-        return (
-            f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} "
-            f"{self.event}: {self.detail}"
-        )
-
-    @property
     def log_change(self) -> float:
         """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0
         or infinite.
@@ -110,12 +102,6 @@ class Alert:
             if all(0 < size < math.inf for size in sizes)
             else 0.0
         )
-
-    @property
-    def subject(self) -> str:
-        """The metric, with its stack and subset."""
-        known = ", ".join(filter(None, [self.stack, self.subset]))
-        return f"{self.metric} ({known})" if known else self.metric
 
 
 Key: TypeAlias = tuple[str, str | None, str | None]
