@@ -21,8 +21,8 @@ from sweeping import attempt
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
 from repdyn.checkpoints.options import Loading, SweepOptions
+from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.sweep import prepare
-from repdyn.checkpoints.targets import match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.weights import load_model
 from repdyn.utils.steps import whole_number
 

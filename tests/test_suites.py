@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from repdyn.checkpoints.revisions import parse_revision
 from repdyn.checkpoints.suites import (
     KnownFault,
     PublishedCheckpoint,
@@ -14,7 +15,6 @@ from repdyn.checkpoints.suites import (
     find_models,
     read_suite,
 )
-from repdyn.checkpoints.targets import parse_revision
 
 
 @pytest.fixture

@@ -32,14 +32,17 @@ from transformers import AutoModelForCausalLM
 import repdyn
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.measuring import check_comparable
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.run import Downloads, check_comparable
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.sweep import prepare
-from repdyn.checkpoints.targets import Target, Task, partition_tasks, select_targets
+from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.measurement.measure import MeasurementOptions
 from repdyn.models import build_model
@@ -531,7 +534,7 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     def watched(self, n_bytes):
         nonlocal size
         size, folder = n_bytes, reserve(self, n_bytes)
-        peaks.append(sum(self._held.values()))
+        peaks.append(sum(self._reserved.values()))
         return folder
 
     monkeypatch.setattr(Downloads, "_reserve", watched)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.run import Downloads
 from repdyn.utils.attempts import TimeoutRunner, attempts
 from repdyn.utils.caller_state import isolated_rng
 

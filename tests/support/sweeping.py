@@ -17,11 +17,12 @@ import pytest
 from hub_server import HubServer
 from tqdm import tqdm
 
-from repdyn.checkpoints import run
+from repdyn.checkpoints import measuring
+from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.measuring import Outcome
 from repdyn.checkpoints.options import CompleteOptions, Loading, SweepOptions
-from repdyn.checkpoints.run import Downloads, Outcome
-from repdyn.checkpoints.targets import Task
+from repdyn.checkpoints.tasks import Task
 from repdyn.cli.main import command_line
 from repdyn.cli.main import main as repdyn_main
 from repdyn.metrics import DEFAULT_METRICS, as_tuple
@@ -168,13 +169,13 @@ class Report(NamedTuple):
 
 def report_of(outcomes: Generator[Outcome]) -> Report:
     """Return which checkpoints were measured, and why others failed."""
-    found = run.collect(outcomes, tqdm(disable=True), lambda line: None)
+    found = measuring.collect(outcomes, tqdm(disable=True), lambda line: None)
     failed = [(each.task, each.text) for each in found if each.state == "failed"]
     return Report([each.task for each in found if each.state == "measured"], failed)
 
 
 def measure_tasks(*arguments: Any) -> Report:
-    return report_of(run.measure_tasks(*arguments))
+    return report_of(measuring.measure_tasks(*arguments))
 
 
 def attempt(

@@ -1,5 +1,7 @@
-"""The checkpoints in a local folder: their steps, by their names or what is in them, and what
-distinguishes two that were saved under one name.
+"""The checkpoints in a local folder.
+
+Their steps are in their names, or in what is in the files. A digest of the files' sizes and times
+tells apart two checkpoints that were saved under one name.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ import mmap
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
 from repdyn.checkpoints.hub import ADAPTER, GGUF
+from repdyn.checkpoints.revisions import parse_revision
 from repdyn.checkpoints.suites import require_distinct_steps
-from repdyn.checkpoints.targets import Selection, Target, parse_revision
+from repdyn.checkpoints.targets import Selection, Target
 from repdyn.store.schema import FINISHED
 from repdyn.utils.printing import shorten_list
 from repdyn.utils.steps import DEFAULT_PATTERN, step_of, whole_number
@@ -25,6 +27,7 @@ LIGHTNING = ".ckpt"
 """Suffix of Lightning's checkpoints."""
 _LAST = re.compile(r"last(-v\d+)?\.ckpt")
 _LONGEST_METADATA = 1 << 28
+"""Bytes at the beginning of a GGUF file in which its metadata are searched."""
 _FILES = (LIGHTNING, GGUF)
 _LOADED = {".pt", ".pth", ".bin", ".safetensors"}
 """Suffixes of files that a function of the user's may load, beside Lightning's."""
@@ -60,57 +63,103 @@ def find_checkpoints(
         run: name of the run in the rows; by default the last two parts of the path.
         pattern: of the names of folders and GGUF files, as for :func:`parse_revision`.
     """
-    with_steps = partial(_with_steps, pattern=pattern or DEFAULT_PATTERN)
+    pattern = pattern or DEFAULT_PATTERN
     folder = checkpoints_folder(Path(folder))
-    run = run or "/".join(folder.resolve().parts[1:][-2:])
+    run = run or _default_name(folder)
     if folder.is_file() and is_model(folder.parent) and folder.suffix not in _FILES:
         folder = folder.parent  # of a single file of weights
-    inside = sorted(folder.glob("[!.]*"))  # others are unfinished
-    links_first = sorted(filter(is_model, inside), key=lambda path: not path.is_symlink())
-    # no links to others of them
-    models = sorted({path.resolve(): path for path in links_first}.values())
-    lightning, quantised = ([path for path in inside if path.suffix == suffix] for suffix in _FILES)
-    without_model = [path for path in inside if path.is_dir() and _is_named_by_step(path)]
-    own = [folder] if is_model(folder) or folder.suffix in _FILES else []
-    found = (
-        with_steps(models)
-        or with_steps(own)
-        or _finished(own)
-        or _without_repetition(with_steps(lightning))
-        or with_steps(quantised)
-        or _finished(quantised)
-    )
-    if not found and models:
+    candidates = _candidates(folder)
+    targets = _targets_among(candidates, pattern)
+    if not targets and candidates.models:
         raise ValueError(
             "expected the steps of checkpoints in their names, got "
-            f"{shorten_list([path.name for path in models])} in {folder}; say where the number is, "
-            "as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
+            f"{shorten_list([path.name for path in candidates.models])} in {folder}; say where the "
+            "number is, as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
         )
     # of Lightning's version_0, of accelerate's project
-    if not found and (folder / "checkpoints").is_dir():
+    if not targets and (folder / "checkpoints").is_dir():
         return find_checkpoints(folder / "checkpoints", run, pattern)
-    if not found:
+    if not targets:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf "
             f"files) in {folder}, got none; give the folder that contains them, such as "
             "runs/quickstart/TIME/hf_checkpoints; weights without a configuration are measured by "
             "repdyn.sweep([(step, load), ...], probe=...)"
         )
-    require_distinct_steps([(at.step, str(at.path)) for at in found], "sweep them separately")
-    by_step = {at.step: at for at in [*with_steps(without_model), *found]}
-    used = {at.path for at in by_step.values()}
-    if used & {*lightning}:
-        lightning = []  # last.ckpt may repeat one of them
-    unused = [
-        path.name
-        for path in [*own, *models, *lightning, *quantised, *without_model]
-        if path not in used
+    _require_distinct(targets)
+    # a folder without a model counts where no other checkpoint has its step
+    by_step = {target.step: target for target in _with_steps(candidates.unfinished, pattern)}
+    by_step |= {target.step: target for target in targets}
+    used = {target.path for target in by_step.values()}
+    # where Lightning files are used, one that is not used is a last.ckpt that repeats another
+    lightning = [] if used & {*candidates.lightning} else candidates.lightning
+    listed = [
+        *candidates.itself,
+        *candidates.models,
+        *lightning,
+        *candidates.quantised,
+        *candidates.unfinished,
     ]
-    targets = [
-        replace(at, run=run, commit=_fingerprint(Path(at.origin)))
-        for _, at in sorted(by_step.items())
-    ]
-    return Selection(run, tuple(targets), unmatched=tuple(dict.fromkeys(unused)))
+    unused = dict.fromkeys(path.name for path in listed if path not in used)
+    return Selection(run, _of_run(by_step.values(), run), unmatched=tuple(unused))
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The files and folders at a path that may be checkpoints, by their kind."""
+
+    itself: list[Path]
+    """The path, if it is a model or a file with one."""
+    models: list[Path]
+    """Folders inside with a model, without links to others of them."""
+    lightning: list[Path]
+    quantised: list[Path]
+    """GGUF files."""
+    unfinished: list[Path]
+    """Folders inside that are named by a step and have no model."""
+
+
+def _candidates(folder: Path) -> _Candidates:
+    inside = sorted(folder.glob("[!.]*"))  # hidden ones are not saved to their end
+    # links first, so that a folder replaces the links that lead to it
+    models = sorted(filter(is_model, inside), key=lambda path: not path.is_symlink())
+    return _Candidates(
+        itself=[folder] if is_model(folder) or folder.suffix in _FILES else [],
+        models=sorted({path.resolve(): path for path in models}.values()),
+        lightning=[path for path in inside if path.suffix == LIGHTNING],
+        quantised=[path for path in inside if path.suffix == GGUF],
+        unfinished=[path for path in inside if path.is_dir() and _is_named_by_step(path)],
+    )
+
+
+def _targets_among(candidates: _Candidates, pattern: str) -> list[Target]:
+    """Return the checkpoints of the first kind that has any, see :func:`find_checkpoints`."""
+    return (
+        _with_steps(candidates.models, pattern)
+        or _with_steps(candidates.itself, pattern)
+        or _finished(candidates.itself)
+        or _without_repetition(_with_steps(candidates.lightning, pattern))
+        or _with_steps(candidates.quantised, pattern)
+        or _finished(candidates.quantised)
+    )
+
+
+def _default_name(folder: Path) -> str:
+    """Return the last two parts of a path, without its root."""
+    return "/".join(folder.resolve().parts[1:][-2:])
+
+
+def _require_distinct(targets: Iterable[Target]) -> None:
+    named = [(target.step, str(target.path)) for target in targets]
+    require_distinct_steps(named, "sweep them separately")
+
+
+def _of_run(targets: Iterable[Target], run: str) -> tuple[Target, ...]:
+    """Return checkpoints as those of a run, by ascending step, with the digests of their files."""
+    return tuple(
+        replace(target, run=run, commit=_fingerprint(Path(str(target.path))))
+        for target in sorted(targets, key=lambda target: target.step)
+    )
 
 
 def find_own_files(
@@ -121,19 +170,12 @@ def find_own_files(
 
     The arguments are those of :func:`find_checkpoints`.
     """
+    pattern = pattern or DEFAULT_PATTERN
     folder = Path(folder).absolute()
-    run = run or "/".join(folder.resolve().parts[1:][-2:])
+    run = run or _default_name(folder)
     inside = [folder] if folder.is_file() else sorted(folder.glob("[!.]*"))
-    lightning = [path for path in inside if path.suffix == LIGHTNING]
-    named = (
-        parse_revision(path.stem if path.is_file() else path.name, pattern or DEFAULT_PATTERN)
-        for path in inside
-    )
-    targets = _without_repetition([_lightning(path) for path in lightning]) or [
-        replace(target, path=path, revision=path.name)
-        for path, target in zip(inside, named, strict=True)
-        if target is not None and (path.is_dir() or path.suffix in _LOADED)
-    ]
+    lightning = [_lightning(path) for path in inside if path.suffix == LIGHTNING]
+    targets = _without_repetition(lightning) or _named_by_step(inside, pattern)
     if not targets and (folder / "checkpoints").is_dir():
         return find_own_files(folder / "checkpoints", run, pattern)
     if not targets:
@@ -142,14 +184,21 @@ def find_own_files(
             f"{folder}, got none; give the folder that contains them, or say where the number is, "
             "as in pattern='.*?(?P<step>[0-9]+).*'"
         )
-    require_distinct_steps([(at.step, str(at.path)) for at in targets], "sweep them separately")
-    return Selection(
-        run,
-        tuple(
-            replace(at, run=run, weights_kind=None, commit=_fingerprint(Path(str(at.path))))
-            for at in sorted(targets, key=lambda at: at.step)
-        ),
-    )
+    _require_distinct(targets)
+    # what the function returns is the weights that it chose, of whatever kind
+    targets = [replace(target, weights_kind=None) for target in targets]
+    return Selection(run, _of_run(targets, run))
+
+
+def _named_by_step(paths: Iterable[Path], pattern: str) -> list[Target]:
+    """Return the folders and files of weights that have a step in their names."""
+    targets = []
+    for path in paths:
+        if path.is_dir() or path.suffix in _LOADED:
+            target = parse_revision(path.stem if path.is_file() else path.name, pattern)
+            if target is not None:
+                targets.append(replace(target, path=path, revision=path.name))
+    return targets
 
 
 def _is_named_by_step(folder: Path) -> bool:
@@ -159,62 +208,67 @@ def _is_named_by_step(folder: Path) -> bool:
 
 def _finished(paths: Iterable[Path]) -> list[Target]:
     return [
-        Target("", 0, path.resolve().name, stage=FINISHED, path=path, weights_kind=_kind(path))
+        Target(
+            run="",
+            step=0,
+            revision=path.resolve().name,
+            stage=FINISHED,
+            path=path,
+            weights_kind=_quantisation(path),
+        )
         for path in paths
     ]
 
 
-def _with_steps(paths: Iterable[Path], *, pattern: str) -> list[Target]:
+def _with_steps(paths: Iterable[Path], pattern: str) -> list[Target]:
     """Return the checkpoints that have a step in their names, or in the content of a Lightning
     file.
     """
-    found = []
+    targets = []
     for path in paths:
         if path.suffix == LIGHTNING:
-            found.append(_lightning(path))
-        elif at := parse_revision(path.resolve().name, pattern):
-            found.append(replace(at, path=path, weights_kind=_kind(path)))
-    return found
+            targets.append(_lightning(path))
+            continue
+        target = parse_revision(path.resolve().name, pattern)
+        if target is not None:
+            targets.append(replace(target, path=path, weights_kind=_quantisation(path)))
+    return targets
 
 
-def _without_repetition(found: Sequence[Target]) -> list[Target]:
+def _without_repetition(targets: Sequence[Target]) -> list[Target]:
     """Leave out a ``last.ckpt`` that duplicates the newest of the other Lightning files."""
-    steps = {at.step for at in found if not _LAST.fullmatch(at.revision)}
-    return [at for at in found if not (_LAST.fullmatch(at.revision) and at.step in steps)]
+    last = [target for target in targets if _LAST.fullmatch(target.revision)]
+    steps = {target.step for target in targets if target not in last}
+    return [target for target in targets if target not in last or target.step not in steps]
 
 
 def _lightning(path: Path) -> Target:
     """Return the step in the content of a Lightning file, and whether it has raw weights beside
     averaged ones, as Lightning's WeightAveraging saves it."""
     # with torch, which other folders do without
-    from repdyn.checkpoints.weights import (
-        lightning_content,
-    )
+    from repdyn.checkpoints.weights import lightning_content
 
     try:
         with model_errors(f"{path} does not load"):
             content = lightning_content(path)
             step = whole_number(str(content["global_step"]), "global_step")
     except CheckpointError as error:
-        if (by_name := parse_revision(path.resolve().name)) is None:
+        by_name = parse_revision(path.resolve().name)
+        if by_name is None:
             raise ValueError(
                 "expected Lightning checkpoints, got a damaged one without a step in its name: "
                 f"{error}; move it away"
             ) from error
         # measuring stores the failure for this step
         return replace(by_name, revision=path.name, path=path)
-    return Target(
-        "",
-        step,
-        path.name,
-        path=path,
-        weights_kind="raw" if "current_model_state" in content else None,
-    )
+    kind = "raw" if "current_model_state" in content else None
+    return Target(run="", step=step, revision=path.name, path=path, weights_kind=kind)
 
 
-def _kind(path: Path) -> str | None:
-    """Return the name of a GGUF file's quantisation, such as "Q4_K_M"; "GGUF" where the file does
-    not say.
+def _quantisation(path: Path) -> str | None:
+    """Return the name of a GGUF file's quantisation, such as "Q4_K_M".
+
+    It is "GGUF" where the file does not say, and None for any other file.
     """
     if path.suffix != GGUF:
         return None
@@ -224,36 +278,39 @@ def _kind(path: Path) -> str | None:
         raise ValueError(
             f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'"
         ) from error
-    key = b"general.file_type"
     try:
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            # of all its metadata this alone, since the strings of a vocabulary take seconds to read
-            at = content.find(key, 0, _LONGEST_METADATA)
-            _type_of_value, number = struct.unpack_from("<II", content, at + len(key))
-        return LlamaFileType(number).name.removeprefix("MOSTLY_") if at >= 0 else "GGUF"
+        number = _gguf_file_type(path)
+        return "GGUF" if number is None else LlamaFileType(number).name.removeprefix("MOSTLY_")
     # damaged, or newer than the package: measuring it says more
-    except (
-        OSError,
-        ValueError,
-        struct.error,
-    ):
+    except (OSError, ValueError, struct.error):
         return "GGUF"
+
+
+def _gguf_file_type(path: Path) -> int | None:
+    """Return the number of a GGUF file's type, or None where the file does not say."""
+    key = b"general.file_type"
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        # of all its metadata this alone, since the strings of a vocabulary take seconds to read
+        start = content.find(key, 0, _LONGEST_METADATA)
+        if start < 0:
+            return None
+        # behind the key stand the type of the value, and the value
+        _, number = struct.unpack_from("<II", content, start + len(key))
+        return number
 
 
 def _fingerprint(path: Path) -> str:
     """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same
     name.
     """
-    files = (
-        [path]
-        if not path.is_dir()
-        else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
-    )
-    stats = [
-        (file.name, file.stat() if file.exists() else file.lstat()) for file in files
-    ]  # links may be broken
-    stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    stats = []
+    for file in files:
+        status = file.stat() if file.exists() else file.lstat()  # links may be broken
+        stats.append((file.name, status.st_size, status.st_mtime_ns))
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]

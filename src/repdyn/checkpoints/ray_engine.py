@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.measuring import Outcome, measure_tasks, store_failure
 from repdyn.checkpoints.options import CompleteOptions
-from repdyn.checkpoints.run import Downloads, Outcome, measure_tasks, store_failure
-from repdyn.checkpoints.targets import Target, Task
+from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.tasks import Task
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.utils.files import is_url

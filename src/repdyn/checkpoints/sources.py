@@ -1,5 +1,5 @@
-"""The checkpoints that a sweep's source or suites stand for: of a folder, a repository, published
-models, or functions that load them.
+"""The checkpoints that the source of a sweep stands for: a folder, a hub repository, models of
+suites, or pairs of a step and a function that loads the model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints, find_own_files
 from repdyn.checkpoints.options import CompleteOptions, Loads, is_here
+from repdyn.checkpoints.published import select_models
+from repdyn.checkpoints.revisions import match_revisions, select_revisions
 from repdyn.checkpoints.suites import (
     PublishedCheckpoint,
     PublishedModel,
@@ -28,13 +30,7 @@ from repdyn.checkpoints.suites import (
     models_of,
     require_distinct_steps,
 )
-from repdyn.checkpoints.targets import (
-    Selection,
-    Target,
-    match_revisions,
-    select_models,
-    select_revisions,
-)
+from repdyn.checkpoints.targets import Selection, Target
 from repdyn.store.schema import FINISHED
 from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.steps import DEFAULT_PATTERN
@@ -50,12 +46,13 @@ def find_selections(options: CompleteOptions, hub: Hub) -> tuple[list[Selection]
     """Return what complete options select, and why the rest cannot be listed."""
     source = options.source
     if options.tokenizer:
-        is_local_source(options.tokenizer)  # refuses what is neither
+        require_source(options.tokenizer)
     if options.suite:
         return _of_models(find_models(options.suite), options, hub)
     if not isinstance(source, str | Path):
         return [_of_loads(cast(Loads, source), options)], []
-    if is_local_source(source):
+    require_source(source)
+    if is_here(source):
         return [_of_folder(Path(source), options)], []
     try:
         return _of_models([_model_of_repository(str(source), options, hub)], options, hub)
@@ -68,23 +65,18 @@ def find_selections(options: CompleteOptions, hub: Hub) -> tuple[list[Selection]
         ) from error
 
 
-def is_local_source(source: object) -> bool:
-    """Return whether a source is here rather than on the hub; raise ValueError if it can be
-    neither.
-    """
-    if not isinstance(source, str | Path) or is_here(source):
-        return True
-    first, _, rest = str(source).partition("/")
-    if (
-        isinstance(source, Path)
-        or not _REPOSITORY.fullmatch(source)
-        or (rest and Path(first).is_dir() and not Path(source).is_dir())
-    ):
+def require_source(source: str | Path) -> None:
+    """Raise ValueError unless a source is a local file or folder, or may be a hub repository."""
+    if is_here(source):
+        return
+    owner, _, name = str(source).partition("/")
+    # runs/mistyped is meant as a folder where there is a folder runs
+    is_in_folder = bool(name) and Path(owner).is_dir() and not Path(source).is_dir()
+    if isinstance(source, Path) or not _REPOSITORY.fullmatch(source) or is_in_folder:
         raise ValueError(
             f"expected an existing folder or a hub repository, got {str(source)!r}: there is no "
             "such folder"
         )
-    return False
 
 
 def _of_models(
@@ -92,37 +84,38 @@ def _of_models(
 ) -> tuple[list[Selection], list[str]]:
     if options.name and len(models) > 1:
         raise ValueError(f"expected one model with name=, got {len(models)}; omit it")
-    named = [
+    renamed = [
         replace(
             model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer
         )
         for model in models
     ]
-    runs = [model.run for model in named]
-    if twice := next((run for run in runs if runs.count(run) > 1), None):
+    runs = [model.run for model in renamed]
+    repeated = next((run for run in runs if runs.count(run) > 1), None)
+    if repeated is not None:
         raise ValueError(
-            f"expected a different run for each model, got {twice!r} twice; sweep them into two "
+            f"expected a different run for each model, got {repeated!r} twice; sweep them into two "
             "stores"
         )
-    return select_models(named, hub, options.revisions)
+    return select_models(renamed, hub, options.revisions)
 
 
 def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> PublishedModel:
     """Return the model of a repository: from a suite, by the steps in its revisions, or as a
     finished model.
     """
-    known = models_of(name)
-    if len(known) == 1 and not options.pattern:
+    described = [] if options.pattern else models_of(name)
+    if len(described) == 1:
         # as with --suite, so that a run is always read in the same way
-        return known[0]
-    if known and not options.pattern:
+        return described[0]
+    if described:
         raise ValueError(
-            f"expected one training run in {name}, got several; choose among them with "
-            f"suite=: {', '.join(model.name for model in known)}; or select revisions with pattern="
+            f"expected one training run in {name}, got several; choose among them with suite=: "
+            f"{', '.join(model.name for model in described)}; or select revisions with pattern="
         )
     pattern = options.pattern or DEFAULT_PATTERN
     try:
-        found, _ = match_revisions(list(hub.refs(name)), pattern)
+        with_steps, _ = match_revisions(list(hub.refs(name)), pattern)
     except CheckpointError as error:
         if not isinstance(error.__cause__, RepositoryNotFoundError):
             raise
@@ -131,16 +124,16 @@ def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> Publi
             f"expected an existing folder or a hub repository, got {name!r}: {error}"
         ) from error
     model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
-    if found or options.pattern:
+    if with_steps or options.pattern:
         return model
-    return replace(
-        model, revisions=None, checkpoints=(PublishedCheckpoint(name, 0, stage=FINISHED),)
-    )
+    finished = PublishedCheckpoint(name, 0, stage=FINISHED)
+    return replace(model, revisions=None, checkpoints=(finished,))
 
 
 def _of_folder(folder: Path, options: CompleteOptions) -> Selection:
-    """Return the checkpoints of a folder, and those of averaged weights, beside the raw ones in a
-    file, as a run.
+    """Return the checkpoints of a folder.
+
+    The averaged weights that a file holds beside the raw ones are a run of their own.
     """
     if options.load is not None:
         load = function_of(options.load)
@@ -148,14 +141,14 @@ def _of_folder(folder: Path, options: CompleteOptions) -> Selection:
         chosen = select_revisions(selection.targets, options.revisions)
         loaded = (replace(target, load=partial(load, target.path)) for target in chosen)
         return replace(selection, targets=tuple(loaded))
-    found = find_checkpoints(folder, options.name, options.pattern)
-    chosen, run = select_revisions(found.targets, options.revisions), f"{found.run} (averaged)"
+    selection = find_checkpoints(folder, options.name, options.pattern)
+    chosen = select_revisions(selection.targets, options.revisions)
     averaged = [
-        replace(each, run=run, weights_kind="averaged")
-        for each in chosen
-        if each.weights_kind == "raw"
+        replace(target, run=f"{selection.run} (averaged)", weights_kind="averaged")
+        for target in chosen
+        if target.weights_kind == "raw"
     ]
-    return replace(found, targets=(*chosen, *averaged))
+    return replace(selection, targets=(*chosen, *averaged))
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -197,28 +190,29 @@ def _of_loads(source: Loads, options: CompleteOptions) -> Selection:
         loads = [(index(step), load) for step, load in source]
     except (TypeError, ValueError) as error:
         raise ValueError(f"expected {_LOADS}, got {source!r:.200}: {error}") from error
-    if wrong := next(
-        (load for _, load in loads if not callable(load) or hasattr(load, "parameters")), None
-    ):
+    # a model is callable too
+    wrong = [load for _, load in loads if not callable(load) or hasattr(load, "parameters")]
+    if wrong:
         raise ValueError(
-            f"expected {_LOADS}, got {type(wrong).__name__} in place of a function; pass lambda: "
-            "model"
+            f"expected {_LOADS}, got {type(wrong[0]).__name__} in place of a function; pass "
+            "lambda: model"
         )
     require_distinct_steps([(step, f"step{step}") for step, _ in loads], "leave one out")
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in loads]
     return Selection(run, tuple(select_revisions(targets, options.revisions)))
 
 
-def select_shard(selections: Sequence[Selection], part: int, n_parts: int) -> list[Selection]:
-    """Return the checkpoints of a shard, which does not depend on those already measured."""
-    numbers = count()
-    of_shard = [
-        replace(
-            selection,
-            targets=tuple(
-                each for each in selection.targets if next(numbers) % n_parts == part - 1
-            ),
+def select_shard(selections: Sequence[Selection], number: int, n_shards: int) -> list[Selection]:
+    """Return the checkpoints of a shard, counted from 1, which does not depend on those already
+    measured.
+    """
+    # dealt in turn over all models, so that shards of many small models are equal too
+    position = count()
+    shard = []
+    for selection in selections:
+        targets = tuple(
+            target for target in selection.targets if next(position) % n_shards == number - 1
         )
-        for selection in selections
-    ]
-    return [selection for selection in of_shard if selection.targets]
+        if targets:
+            shard.append(replace(selection, targets=targets))
+    return shard

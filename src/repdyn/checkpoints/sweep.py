@@ -1,5 +1,10 @@
-"""A sweep from its options to its outcome: what is asked for, what of it remains, and how it is
-measured.
+"""A sweep of checkpoints, from its options to its outcome.
+
+- :func:`sweep` is the public function: its arguments become a record of options.
+- :func:`prepare` finds out, without loading a model, which checkpoints they select, in which store,
+  and what is wrong with them.
+- :func:`measure_prepared` measures what the store lacks; :mod:`repdyn.checkpoints.plans` says
+  instead what it would cost.
 """
 
 from __future__ import annotations
@@ -7,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from tqdm import tqdm
 
 from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
 from repdyn.checkpoints.completion import check_contradictions, completed
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
-from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
+from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import (
     CompleteOptions,
     DeviceMap,
@@ -25,23 +30,28 @@ from repdyn.checkpoints.options import (
 )
 from repdyn.checkpoints.sources import find_selections, select_shard
 from repdyn.checkpoints.suites import ModelLike, models_of
-from repdyn.checkpoints.targets import FOREIGN, Selection, Target, Task, TaskList, partition_tasks
+from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.tasks import FOREIGN, Task, partition_tasks
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store import Store, store_at
 from repdyn.store.schema import FINISHED
 from repdyn.utils.choices import Dtype
 from repdyn.utils.printing import print_above_bars, without_reports
-from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from repdyn.capture.blocks import LayerPatterns
+    from repdyn.checkpoints.measuring import Outcome
     from repdyn.probe import Probe
 
-UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
+UPLOAD_SECONDS = 120.0
 """How long the end of a sweep waits for the uploads to a remote store."""
+
+INTERRUPTED_UPLOAD_SECONDS = 10.0
+"""How long one that an error or Ctrl-C ends waits for them."""
+
 OF_FINISHED = (*DEFAULT_METRICS, f"anisotropy@{NO_MASSIVE}")
 """What is measured by default where all models are finished ones: a few vectors of massive norm
 make most of the anisotropy of many.
@@ -50,7 +60,7 @@ make most of the anisotropy of many.
 
 @dataclass(frozen=True)
 class Prepared:
-    """Holds what a sweep needs before its first checkpoint."""
+    """What a sweep knows before it loads a model."""
 
     options: CompleteOptions
     hub: Hub
@@ -241,7 +251,8 @@ def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
     if not to_plan and (requested.engine == "serial" or requested.device == "auto"):
         requested = replace(requested, device=available_device(requested.device))
     options = completed(requested)
-    hub, notes, foreign = Hub(timeout_seconds=options.timeout), [], {}
+    hub = Hub(timeout_seconds=options.timeout)
+    notes: list[str] = []
     try:
         selections, problems = find_selections(options, hub)
     except NoConnectionError as error:
@@ -255,15 +266,27 @@ def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
         notes.append(f"{error}; this plan is of what the hub's cache has")
     if not requested.metrics:
         options = _with_default_metrics(options, selections)
-    notes += [note for selection in selections for note in selection.notes()]
+    for selection in selections:
+        notes += selection.notes()
     notes += _notes_on_names(options)
+    foreign: dict[Target, dict[str, str]] = {}
     # the files of local checkpoints are not compared
-    for history in [] if options.is_local else list_histories(selections, hub):
+    histories = [] if options.is_local else list_histories(selections, hub)
+    for history in histories:
         findings = audit(history)
         foreign |= foreign_targets(history, findings)
         notes += fault_lines(history, findings)
+    # after the audit, which compares all checkpoints, also those of other shards
     chosen = select_shard(selections, *options.shard) if options.shard else selections
-    return Prepared(options, hub, store_at(options.place()), chosen, foreign, problems, notes)
+    return Prepared(
+        options=options,
+        hub=hub,
+        store=store_at(options.place()),
+        selections=chosen,
+        foreign=foreign,
+        problems=problems,
+        notes=notes,
+    )
 
 
 def _with_default_metrics(
@@ -308,157 +331,104 @@ def tasks_of(
     selections: Sequence[Selection], options: CompleteOptions, hub: Hub
 ) -> tuple[list[Task], list[str]]:
     """Return the selected checkpoints with their probes, and why some have no probe."""
-    tasks, problems = [], []
+    tasks: list[Task] = []
+    problems: list[str] = []
     for selection in selections:
         try:
             probe = make_probe(options, hub, selection)
-            tasks += [Task(target, probe) for target in selection.targets]
         except CheckpointError as error:
             problems.append(f"{selection.run}: {error}")
+        else:
+            tasks += [Task(target, probe) for target in selection.targets]
     return tasks, problems
 
 
 def measure_prepared(
     prepared: Prepared, *, quiet: bool = False, show: Callable[[str], None] = print_above_bars
 ) -> Sweep:
-    """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads; unless
-    ``quiet``, ``show`` prints what happens line by line.
-    """
-    from repdyn.checkpoints import run  # with torch and transformers, which plans do without
+    """Measure what the store lacks of what :func:`prepare` found, and wait for its uploads.
 
-    options, hub, store = prepared.options, prepared.hub, prepared.store
+    Unless ``quiet``, ``show`` prints line by line what happens.
+    """
+    # with torch and transformers, which plans do without
+    from repdyn.checkpoints.measuring import check_comparable
+
+    options = prepared.options
+    store = prepared.store
     if quiet:
         show = _show_nothing
-    downloads = run.Downloads(hub, options)
-    every_task, without_probe = tasks_of(prepared.selections, options, hub)
+    every_task, without_probe = tasks_of(prepared.selections, options, prepared.hub)
     tasks = [task for task in every_task if task.target not in prepared.foreign]
-    run.check_comparable(tasks, store, options)
-    listed = partition_tasks(tasks, store, options)
-    seconds = INTERRUPTED_UPLOAD_SECONDS
+    check_comparable(tasks, store, options)
+    by_state = partition_tasks(tasks, store, options)
+    upload_seconds = INTERRUPTED_UPLOAD_SECONDS
     try:
-        for task in every_task:
-            marks = prepared.foreign.get(task.target, {})
-            if marks and marks != task.stored_marks(store, options):
-                (name, owner), *_ = marks.items()
-                run.store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
-        if listed.done:
-            show(f"{len(listed.done)} of {len(tasks)} checkpoints are in {store.location} already")
-        # hidden where standard error is no terminal
-        bar = tqdm(
-            total=len(listed.waiting),
-            desc="checkpoints",
-            disable=True if quiet else None,
-            leave=False,
-        )
-
-        if options.engine == "ray":
-            from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
-
-            outcomes = sweep_with_ray(listed.waiting, store, options, hub)
-        else:
-            outcomes = run.measure_tasks(
-                listed.waiting, store, options, downloads, bar.set_postfix_str
-            )
-        # remarks of transformers on a model that works, such as kernels that are not installed,
-        # look like errors
-        with without_reports():
-            found = run.collect(outcomes, bar, show)
-        seconds = UPLOAD_SECONDS
+        _store_foreign(every_task, prepared)
+        if by_state.done:
+            n_done = len(by_state.done)
+            show(f"{n_done} of {len(tasks)} checkpoints are in {store.location} already")
+        outcomes = _measure(by_state.waiting, prepared, quiet=quiet, show=show)
+        upload_seconds = UPLOAD_SECONDS
     finally:
-        not_uploaded = store.drain(seconds)
+        # what was measured before an error is uploaded too
+        not_uploaded = store.drain(upload_seconds)
         if not_uploaded is not None:
             show(not_uploaded)
-    failed = [f"{each.task.target}: {each.text}" for each in found if each.state == "failed"]
-    problems = [*prepared.problems, *without_probe, *failed]
-    problems += [
-        f"{task.target}: failed before; retry_failed=True retries it"
-        for task in listed.failed_before
+    failures = [
+        *prepared.problems,
+        *without_probe,
+        *(f"{end.task.target}: {end.text}" for end in outcomes if end.state == "failed"),
+        *(
+            f"{task.target}: failed before; retry_failed=True retries it"
+            for task in by_state.failed_before
+        ),
     ]
-    runs = tuple(
-        dict.fromkeys(target.run for each in prepared.selections for target in each.targets)
+    runs = [target.run for selection in prepared.selections for target in selection.targets]
+    return Sweep(
+        store=store,
+        runs=tuple(dict.fromkeys(runs)),
+        measured=tuple(str(end.task.target) for end in outcomes if end.state == "measured"),
+        failures=tuple(failures),
+        not_uploaded=not_uploaded,
     )
-    measured = tuple(str(each.task.target) for each in found if each.state == "measured")
-    return Sweep(store, runs, measured, tuple(problems), not_uploaded)
+
+
+def _store_foreign(tasks: Sequence[Task], prepared: Prepared) -> None:
+    """Store of the checkpoints with weights of another one why they are not measured."""
+    from repdyn.checkpoints.measuring import store_failure
+
+    options = prepared.options
+    store = prepared.store
+    for task in tasks:
+        marks = prepared.foreign.get(task.target, {})
+        if marks and marks != task.stored_marks(store, options):
+            (name, owner), *_ = marks.items()
+            store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)
+
+
+def _measure(
+    tasks: Sequence[Task], prepared: Prepared, *, quiet: bool, show: Callable[[str], None]
+) -> list[Outcome]:
+    """Measure checkpoints one after another, or with Ray, under a bar."""
+    from repdyn.checkpoints.downloads import Downloads
+    from repdyn.checkpoints.measuring import collect, measure_tasks
+
+    options = prepared.options
+    # hidden where standard error is no terminal
+    disable = True if quiet else None
+    bar = tqdm(total=len(tasks), desc="checkpoints", disable=disable, leave=False)
+    if options.engine == "ray":
+        from repdyn.checkpoints.ray_engine import sweep_with_ray  # an optional dependency
+
+        outcomes = sweep_with_ray(tasks, prepared.store, options, prepared.hub)
+    else:
+        downloads = Downloads(prepared.hub, options)
+        outcomes = measure_tasks(tasks, prepared.store, options, downloads, bar.set_postfix_str)
+    # remarks of transformers on a model that works, such as kernels that are not installed, look
+    # like errors
+    with without_reports():
+        return collect(outcomes, bar, show)
 
 
 def _show_nothing(text: str) -> None:
     """Show no line: what happened is in the store, and in what the sweep returns."""
-
-
-def make_plans(prepared: Prepared) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what a sweep would do for each model, as docs/cli.md describes it, and why some cannot
-    be measured.
-    """
-    options, store, foreign = prepared.options, prepared.store, prepared.foreign
-    plans, problems = [], [*prepared.problems]
-    for selection in prepared.selections:
-        targets = selection.targets
-        listed, waiting = (
-            TaskList([], [], []),
-            [target for target in targets if target not in foreign],
-        )
-        # where nothing is done, the probe is not needed, which may require a download
-        if store.folder_of(selection.run).exists():
-            try:
-                tasks, without_probe = tasks_of([selection], options, prepared.hub)
-            except SweepStoppedError as error:  # no text to make the probe of, say
-                tasks, without_probe = [], [f"{selection.run}: {error}; it is not planned"]
-            problems += without_probe
-            listed = partition_tasks(
-                [task for task in tasks if task.target not in foreign], store, options
-            )
-            waiting = [task.target for task in listed.waiting]
-        found = map_concurrently(lambda target: _download_bytes(target, prepared.hub), waiting)
-        sizes = [size for size in found if isinstance(size, int)]
-        owners = {
-            mark: {
-                target.revision: foreign[target][mark]
-                for target in targets
-                if mark in foreign.get(target, {})
-            }
-            for mark in FOREIGN
-        }
-        plans.append(
-            {
-                "model": selection.run,
-                "design": options.design,
-                "checkpoints": [target.revision for target in targets],
-                "waiting": [target.revision for target in waiting],
-                "done": len(listed.done),
-                "failed_before": len(listed.failed_before),
-                "download_bytes": sum(sizes),
-                "largest_bytes": max(sizes, default=0),
-                "minutes": _minutes(store, listed, options),
-                **owners,
-                "would_fail": [redacted(reason) for reason in found if isinstance(reason, str)],
-            }
-        )
-    return plans, problems
-
-
-def _minutes(store: Store, listed: TaskList, options: CompleteOptions) -> float | None:
-    """Return how long the waiting ones take at the pace of the one measured last, without their
-    downloads.
-    """
-    for key in (task.key(options) for task in reversed(listed.done)):
-        rows = store.rows_of(key)
-        parts = [
-            row.value
-            for row in rows
-            if row.metric in {"seconds/load", "seconds/forward", "seconds/kernels"}
-        ]
-        if parts:
-            return sum(parts) * len(listed.waiting) / 60
-    return None
-
-
-def _download_bytes(target: Target, hub: Hub) -> int | str:
-    """Return how much is downloaded for a checkpoint, or why it cannot be measured."""
-    try:
-        files = target.remote_files(hub)
-    except CheckpointError as error:
-        return f"{target}: {error}"
-    is_here = (
-        target.path is not None or hub.cached(target.repository, target.commit, files) is not None
-    )
-    return 0 if is_here else total_bytes(files)

@@ -88,7 +88,7 @@ def show_line(text: str) -> None:
 
 def print_plan(prepared: Prepared, json: bool) -> int:
     """Print what would be done for each model, as a table or JSON, and return the exit status."""
-    from repdyn.checkpoints.sweep import make_plans
+    from repdyn.checkpoints.plans import make_plans
 
     plans, problems = make_plans(prepared)
     print_json(plans) if json else print_plans(plans)
@@ -231,7 +231,7 @@ def audit(
     """
     from repdyn.checkpoints.audit import audit_record, list_histories, models_to_audit
     from repdyn.checkpoints.hub import Hub
-    from repdyn.checkpoints.targets import select_models
+    from repdyn.checkpoints.published import select_models
 
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))

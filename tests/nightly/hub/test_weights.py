@@ -21,7 +21,7 @@ from repdyn import Probe, measure, open_store
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.targets import Task
+from repdyn.checkpoints.tasks import Task
 from repdyn.checkpoints.weights import load_model
 
 

@@ -20,7 +20,7 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.probes import text_probe
-from repdyn.checkpoints.targets import Task
+from repdyn.checkpoints.tasks import Task
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.cli.train import TrainCLI
 from repdyn.data.tokens import byte_tokenizer, encode, load_tokenizer

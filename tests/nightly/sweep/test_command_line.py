@@ -14,7 +14,7 @@ from sweeping import MEASURED, lines, weights_fetched
 from transformers import MambaConfig, MambaForCausalLM
 
 from repdyn import open_store
-from repdyn.checkpoints.run import measure_checkpoint
+from repdyn.checkpoints.measuring import measure_checkpoint
 from repdyn.data.tokens import byte_tokenizer
 
 # exit statuses
@@ -39,7 +39,7 @@ def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
         huggingface_hub.close_session()
         return timing
 
-    monkeypatch.setattr("repdyn.checkpoints.run.measure_checkpoint", measured)
+    monkeypatch.setattr("repdyn.checkpoints.measuring.measure_checkpoint", measured)
     status, _, err = command("lab/model")
     assert status == 1
     assert err.splitlines()[-1].startswith("stopped: no connection to")

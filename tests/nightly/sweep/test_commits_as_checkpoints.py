@@ -11,8 +11,9 @@ from sweeping import main as sweep
 
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, select_targets
+from repdyn.checkpoints.targets import Selection
 
 BRANCH = "tiny-1"
 SAVED = "Saving HF Model -- Step {}"

@@ -18,11 +18,12 @@ from hub_server import HubServer
 from sweeping import Report, downloads_in, measure_tasks, settings
 
 from repdyn import Probe, open_store
+from repdyn.checkpoints.downloads import Downloads
 from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.checkpoints.hub import Hub
-from repdyn.checkpoints.run import Downloads
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Task, partition_tasks, select_targets
+from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.store import Store
 
 SETTINGS = settings()
@@ -124,17 +125,17 @@ def _a_silent_hub_is_given_up_on_soon(monkeypatch):
     ],
 )
 def test_out_of_memory(published, store, downloads, monkeypatch, error):
-    from repdyn.checkpoints import run as checkpoint
+    from repdyn.checkpoints import measuring
 
     tasks = published()
-    measure = checkpoint.measure_with
+    measure = measuring.measure_with
 
     def starved(model, probe, *arguments, **named):
         if named["checkpoint"].step == 8:
             raise error
         return measure(model, probe, *arguments, **named)
 
-    monkeypatch.setattr(checkpoint, "measure_with", starved)
+    monkeypatch.setattr(measuring, "measure_with", starved)
     reason = "out of memory"
     assert_only_the_middle_one_failed(
         measure_tasks(tasks, store, SETTINGS, downloads), tasks, store, reason

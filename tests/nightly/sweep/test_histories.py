@@ -16,8 +16,8 @@ from repdyn.checkpoints.audit import (
     models_to_audit,
 )
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import select_targets
 
 PYTHIA = PublishedModel(
     name="model",

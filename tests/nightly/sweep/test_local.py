@@ -22,7 +22,7 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import CompleteOptions, Loading
-from repdyn.checkpoints.targets import Task, partition_tasks
+from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning
 from repdyn.models import build_model
 from repdyn.store import Store

@@ -20,8 +20,9 @@ from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.probes import hub_probe, local_probe, text_probe
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Selection, select_targets
+from repdyn.checkpoints.targets import Selection
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.suites import PublishedModel, Suite, find_models, shipped_suites
-from repdyn.checkpoints.targets import match_revisions, parse_revision, select_revisions
 from repdyn.views.tables.seeds import model_of
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel
-from repdyn.checkpoints.targets import Selection, select_targets
+from repdyn.checkpoints.targets import Selection
 
 STEP = r"step(?P<step>\d+)"
 

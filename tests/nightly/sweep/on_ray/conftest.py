@@ -23,7 +23,7 @@ from sweeping import options_of
 from repdyn import Probe, open_store
 from repdyn.checkpoints.completion import completed
 from repdyn.checkpoints.options import CompleteOptions
-from repdyn.checkpoints.targets import Task
+from repdyn.checkpoints.tasks import Task
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.store import Store
 

@@ -19,8 +19,9 @@ from sweeping import Report, downloads_in, measure_tasks, settings
 from repdyn import Probe, open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import CompleteOptions, Loading
+from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.checkpoints.targets import Task, select_targets
+from repdyn.checkpoints.tasks import Task
 from repdyn.store import Store
 
 # read when Ray is imported; without them it writes a token to the user's home

@@ -30,9 +30,9 @@ from repdyn import Probe, open_store
 from repdyn.checkpoints import ray_engine
 from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.measuring import store_failure
 from repdyn.checkpoints.ray_engine import sweep_with_ray
-from repdyn.checkpoints.run import store_failure
-from repdyn.checkpoints.targets import partition_tasks
+from repdyn.checkpoints.tasks import partition_tasks
 from repdyn.cli import main as cli
 from repdyn.cli.flags import in_flags
 from repdyn.store import Store

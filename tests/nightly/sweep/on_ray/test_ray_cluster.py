@@ -27,7 +27,7 @@ from sweeping import report_of
 from repdyn import open_store
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.ray_engine import sweep_with_ray
-from repdyn.checkpoints.targets import Task, partition_tasks
+from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.store import Store
 
 pytestmark = pytest.mark.process
