@@ -26,7 +26,7 @@ from repdyn.views.console.runs import print_alerts, print_summary
 from repdyn.views.figures.run import heatmap
 from repdyn.views.judging import described_runs, stacks_of_run
 from repdyn.views.tables.style import ALERT_COLOUR
-from repdyn.views.tables.texts import alert_lines, alert_message
+from repdyn.views.tables.texts import alert_lines
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
@@ -87,7 +87,7 @@ def test_a_lost_value_is_one_alert_with_the_reason():
     rows += series([8], layer=2)  # which the model has lost after step 0
     (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
     message = "two_nn (all vectors) of layer 1 has no value any more: the points contain NaN"
-    assert (alert.step, alert.layer, alert_message(alert)) == (10, 1, message)
+    assert (alert.step, alert.layer, alert.message) == (10, 1, message)
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
@@ -217,8 +217,7 @@ def test_scalars_and_heads_and_failures():
     rows += series([8, 1], head=0)
     (alert,) = find_alerts(to_frame(rows))
     assert (
-        alert_message(alert)
-        == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
+        alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
     )
     assert (alert.layer, alert.subset) == (None, None)
 
@@ -232,7 +231,7 @@ def test_a_rule_on_subsets():
 def test_stacks_are_evaluated_separately():
     rows = series([8, 4], stack="encoder") + series([8, 8], stack="decoder")
     (alert,) = find_alerts(to_frame(rows), [rule("falls", 0.5)])
-    assert alert_message(alert).startswith(
+    assert alert.message.startswith(
         "two_nn (encoder, all vectors) of layer 1 fell to 0.5 of what it was or less: "
     )
 

@@ -54,6 +54,18 @@ row has it: see :attr:`repdyn.probe.Probe.without_repeats`."""
 VIEWS = (DISTINCT_INPUTS, TYPES, LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
 """The views that select or combine tokens by what they are or by their position in a window."""
 NORMED = ".normed"
+_TITLES = {
+    "all": "all tokens",
+    "no_sink": "without first positions and special tokens",
+    NO_MASSIVE: "without vectors of massive norm",
+    GAUSSIAN: "Gaussian vectors of the same covariance",
+    DISTINCT_INPUTS: "one vector of each distinct input",
+    TYPES: "one vector of each distinct token",
+    LAST_TOKEN: "last tokens of windows",
+    WINDOW_MEAN: "means over windows",
+    DIFFERENCES: "differences of neighbouring tokens",
+}
+"""What subsets and views are called where a reader does not know their names."""
 CLASSES = ("function", "content", "frequent", "rare")
 CLASS_OPTIONS = ("words", "none", *CLASSES)
 """Values of the option ``classes``: all classes, none, or some by name."""
@@ -238,6 +250,12 @@ class View(NamedTuple):
     vectors: str
     """A subset, or one of :data:`VIEWS`."""
     normed: bool
+
+    @property
+    def title(self) -> str:
+        """What the vectors are called in titles, legends and alerts."""
+        title = _TITLES.get(self.vectors, self.vectors)
+        return f"{title} after the final norm" if self.normed else title
 
     @property
     def sampled(self) -> str:

@@ -21,7 +21,7 @@ import yaml
 
 from repdyn.metrics.metric import base_name
 from repdyn.metrics.registry import is_of_neighbours, metric_info
-from repdyn.probe.design import DISTINCT
+from repdyn.probe.design import DISTINCT, view_of
 from repdyn.store.schema import ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
@@ -92,6 +92,14 @@ class Alert:
     """Whether the training should stop."""
 
     @property
+    def message(self) -> str:
+        """A line that describes the event, without the step."""
+        return (
+            f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} "
+            f"{self.event}: {self.detail}"
+        )
+
+    @property
     def log_change(self) -> float:
         """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0
         or infinite.
@@ -102,6 +110,16 @@ class Alert:
             if all(0 < size < math.inf for size in sizes)
             else 0.0
         )
+
+    @property
+    def subject(self) -> str:
+        """The metric, with its stack and its vectors as legends call them."""
+        vectors = None
+        if self.subset is not None:
+            # a rule holds on all vectors or on those without repeats, of tokens or of images
+            vectors = "all vectors" if self.subset == "all" else view_of(self.subset).title
+        known = ", ".join(filter(None, [self.stack, vectors]))
+        return f"{self.metric} ({known})" if known else self.metric
 
 
 Key: TypeAlias = tuple[str, str | None, str | None]

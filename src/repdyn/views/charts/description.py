@@ -26,7 +26,7 @@ from repdyn.views.tables.style import (
     shades,
     short_count,
 )
-from repdyn.views.tables.texts import alert_message, brief_sampling
+from repdyn.views.tables.texts import brief_sampling
 
 ZERO_SHARE = 10**-0.4
 """Where a logarithmic axis shows 0, as a share of the value from which on it is logarithmic."""
@@ -432,7 +432,7 @@ def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
     )
     messages: dict[int, list[str]] = {}
     for alert in alerts:
-        messages.setdefault(alert.step, []).append(alert_message(alert))
+        messages.setdefault(alert.step, []).append(alert.message)
     marks = []
     for step, texts in messages.items():
         y = values.get(step, math.nan)
@@ -522,7 +522,7 @@ def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
         Mark(
             x=columns[alert.step],
             y=None if alert.layer is None else rows[alert.layer],
-            text=alert_message(alert),
+            text=alert.message,
         )
         for alert in alerts_on(run.alerts, *series.key)
         if alert.step in columns and (alert.layer is None or alert.layer in rows)

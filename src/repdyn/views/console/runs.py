@@ -45,7 +45,6 @@ from repdyn.views.tables.style import (
 )
 from repdyn.views.tables.texts import (
     alert_lines,
-    alert_message,
     copies_line,
     cost_line,
     failure_line,
@@ -126,7 +125,7 @@ def alerts_of(run: DescribedRun) -> dict[str, Any]:
     them.
     """
     about = {"run": run.name, "probe": run.probe, "stack": run.stack, "steps": run.steps}
-    alerts = [{**asdict(alert), "message": alert_message(alert)} for alert in run.alerts]
+    alerts = [{**asdict(alert), "message": alert.message} for alert in run.alerts]
     return {**about, "rules": [rule.name for rule in run.rules], "alerts": alerts}
 
 

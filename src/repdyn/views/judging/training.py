@@ -26,7 +26,7 @@ from repdyn.views.tables.frames import failures, is_finished, scalar, scalar_row
 from repdyn.views.tables.runs import layer_names
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, number_text
-from repdyn.views.tables.texts import alert_subject, alert_text, failure_line, steps_in_words
+from repdyn.views.tables.texts import alert_text, failure_line, steps_in_words
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the
@@ -166,10 +166,8 @@ def alert_statements(
     Alerts before the ``recent`` step call for no attention any more: they are notes. So are those
     of a ``finished`` model, which has no steps.
     """
-    by_subject = sorted(alerts, key=lambda alert: (alert.rule, alert_subject(alert), alert.step))
-    for (rule, _), group in groupby(
-        by_subject, key=lambda alert: (alert.rule, alert_subject(alert))
-    ):
+    by_subject = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
+    for (rule, _), group in groupby(by_subject, key=lambda alert: (alert.rule, alert.subject)):
         raised = list(group)
         first = raised[0]
         steps: list[int] = sorted({alert.step for alert in raised})

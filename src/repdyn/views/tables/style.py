@@ -13,18 +13,18 @@ from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.metric import base_name, settings_in_words
 from repdyn.probe.design import DISTINCT, view_of
 
-_SUBSETS = {
-    "all": ("all tokens", "all tokens"),
-    "no_sink": ("without first positions and special tokens", "no sinks"),
-    "no_massive": ("without vectors of massive norm", "no massive norms"),
-    "gaussian": ("Gaussian vectors of the same covariance", "Gaussian control"),
-    "distinct_inputs": ("one vector of each distinct input", "distinct inputs"),
-    "types": ("one vector of each distinct token", "distinct tokens"),
-    "last_token": ("last tokens of windows", "last tokens"),
-    "window_mean": ("means over windows", "window means"),
-    "differences": ("differences of neighbouring tokens", "differences"),
+_SHORT_TITLES = {
+    "all": "all tokens",
+    "no_sink": "no sinks",
+    "no_massive": "no massive norms",
+    "gaussian": "Gaussian control",
+    "distinct_inputs": "distinct inputs",
+    "types": "distinct tokens",
+    "last_token": "last tokens",
+    "window_mean": "window means",
+    "differences": "differences",
 }
-"""Name of each subset in titles, and in narrow columns."""
+"""Name of each subset in narrow columns."""
 
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -126,11 +126,7 @@ def subset_title(subset: str, of: str = "tokens") -> str:
     >>> subset_title("all", "positions")
     'all positions'
     """
-    view = view_of(subset)
-    title, _ = _SUBSETS.get(view.vectors, (view.vectors, ""))
-    if view.normed:
-        title += " after the final norm"
-    return title.replace("tokens", of)
+    return view_of(subset).title.replace("tokens", of)
 
 
 def short_subset_title(subset: str, of: str = "tokens") -> str:
@@ -140,7 +136,7 @@ def short_subset_title(subset: str, of: str = "tokens") -> str:
     ('no sinks', 'nouns')
     """
     view = view_of(subset)
-    _, title = _SUBSETS.get(view.vectors, ("", view.vectors))
+    title = _SHORT_TITLES.get(view.vectors, view.vectors)
     if view.normed:
         title += ", normed"
     return title.replace("tokens", of)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from repdyn.probe.design import DISTINCT, INPUT_DESIGNS
+from repdyn.probe.design import INPUT_DESIGNS
 from repdyn.store.schema import (
     PROBE_ACCURACY,
     PROBE_BITS_PER_BYTE,
@@ -27,7 +27,7 @@ from repdyn.views.tables.frames import (
     scalar_rows,
 )
 from repdyn.views.tables.runs import layer_names
-from repdyn.views.tables.style import number_text, subset_title, title_among
+from repdyn.views.tables.style import number_text
 
 _WINDOW_COLUMNS = (
     "n_vectors",
@@ -204,7 +204,7 @@ def alert_lines(alerts: Iterable[Alert], *, finished: bool = False) -> list[str]
     """Return a line for each step, rule and metric, with the numbers of the layer that changed
     most; of alerts in the order of :func:`repdyn.views.alerts.find_alerts`. Those of a ``finished``
     model name no step."""
-    groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert_subject(alert)))
+    groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
     return [
         f"{'' if finished else f'step {step:,}, '}{rule}: {alert_text(list(group))}"
         for (step, rule, _), group in groups
@@ -215,26 +215,9 @@ def alert_text(alerts: Sequence[Alert]) -> str:
     """Describe the alerts of one rule and metric at one step."""
     worst = max(alerts, key=lambda alert: alert.log_change)
     if len(alerts) == 1:
-        return alert_message(worst)
+        return worst.message
     layers = layer_names([alert.layer for alert in alerts if alert.layer is not None])
-    what = f"{alert_subject(worst)} of {layers}"
-    return f"{what} {worst.event}: in layer {worst.layer}, {worst.detail}"
-
-
-def alert_message(alert: Alert) -> str:
-    """Describe an alert in a line, without its step."""
-    layer = "" if alert.layer is None else f" of layer {alert.layer}"
-    return f"{alert_subject(alert)}{layer} {alert.event}: {alert.detail}"
-
-
-def alert_subject(alert: Alert) -> str:
-    """Return the metric of an alert, with its stack and its vectors as legends call them."""
-    vectors = None
-    if alert.subset is not None:
-        # an alert of all vectors is told apart from one of the cloud without repeats
-        vectors = title_among(alert.subset, DISTINCT, subset_title(alert.subset))
-    known = ", ".join(filter(None, [alert.stack, vectors]))
-    return f"{alert.metric} ({known})" if known else alert.metric
+    return f"{worst.subject} of {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
 
 
 _BESIDE = {
