@@ -1,5 +1,9 @@
-"""Find what is wrong with a published training history, from the names, checksums, sizes and dates
-of its files.
+"""Find what is wrong with a published training history, from the names, checksums and sizes of its
+files, without downloading any.
+
+A publisher may have uploaded the final weights under the names of earlier steps, one shard of
+another step, or no weights at all. :func:`list_histories` asks the hub for the files,
+:func:`audit` judges them, :func:`foreign_targets` says which checkpoints a sweep must leave out.
 """
 
 import re
@@ -19,7 +23,7 @@ from repdyn.checkpoints.hub import (
 )
 from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Selection, Target
-from repdyn.utils.printing import gigabytes, shorten_list
+from repdyn.utils.printing import gigabytes, plural, shorten_list
 from repdyn.utils.steps import DEFAULT_PATTERN
 
 Severity: TypeAlias = Literal["fault", "remark"]
@@ -28,7 +32,10 @@ anything.
 """
 
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.\w+)")
-_UNUSUAL, _NO_UPDATE = 0.01, [0, 1]
+_UNUSUAL = 0.01
+"""Relative difference in bytes from which a checkpoint's size is remarked."""
+_NO_UPDATE = [0, 1]
+"""Steps that have the same weights where the learning rate starts at zero."""
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -54,10 +61,8 @@ class CheckpointFiles:
 
     def contains(self, content: frozenset[str]) -> bool:
         """Return whether all of these weights are among those of this checkpoint, in any format."""
-        return (
-            bool(content)
-            and content <= replace(self, weights={**self.weights, **self.other_weights}).content
-        )
+        everything = replace(self, weights={**self.weights, **self.other_weights})
+        return bool(content) and content <= everything.content
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class History:
     @property
     def readable(self) -> list[CheckpointFiles]:
         """The checkpoints with weights that a sweep loads."""
-        return [each for each in self.checkpoints if each.weights]
+        return [checkpoint for checkpoint in self.checkpoints if checkpoint.weights]
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,12 @@ def audit(history: History) -> list[Finding]:
         *_missing(history),
         *_unusual(history, copied),
     ]
-    for fault in history.selection.model.known_faults if history.selection.model else ():
-        if concerned := [each for each in history.checkpoints if each.step in fault.steps]:
+    model = history.selection.model
+    for fault in model.known_faults if model is not None else ():
+        concerned = [
+            checkpoint for checkpoint in history.checkpoints if checkpoint.step in fault.steps
+        ]
+        if concerned:
             sentence = f"users reported {fault.what} ({fault.report}): {{names}}"
             findings.append(_finding("remark", "reported", concerned, sentence))
     return sorted(findings, key=lambda finding: finding.severity != "fault")
@@ -137,13 +146,12 @@ def audit_record(history: History) -> dict[str, Any]:
 
 def copies_among(findings: Iterable[Finding]) -> dict[str, str]:
     """Return the checkpoints with the weights of another one, by name, and which one that is."""
-    groups = [finding for finding in findings if finding.kind in {"final weights", "identical"}]
-    return {
-        name: str(each.same_as)
-        for each in groups
-        for name in each.revisions
-        if name != each.same_as
-    }
+    owners: dict[str, str] = {}
+    for finding in findings:
+        if finding.kind in {"final weights", "identical"}:
+            owner = str(finding.same_as)
+            owners |= {name: owner for name in finding.revisions if name != owner}
+    return owners
 
 
 def _finding(
@@ -155,10 +163,14 @@ def _finding(
 ) -> Finding:
     """Return a finding on checkpoints, whose names replace {names} in the sentence."""
     concerned = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
-    names = tuple(checkpoint.revision for checkpoint in concerned)
-    steps = tuple(checkpoint.step for checkpoint in concerned)
+    revisions = tuple(checkpoint.revision for checkpoint in concerned)
     return Finding(
-        severity, kind, sentence.replace("{names}", shorten_list(names)), names, steps, **fields
+        severity=severity,
+        kind=kind,
+        sentence=sentence.replace("{names}", shorten_list(revisions)),
+        revisions=revisions,
+        steps=tuple(checkpoint.step for checkpoint in concerned),
+        **fields,
     )
 
 
@@ -174,46 +186,39 @@ def _copies(history: History) -> Iterator[Finding]:
     for checkpoint in history.readable:
         groups.setdefault(checkpoint.content, []).append(checkpoint)
     for content, members in groups.items():
-        enough = (history.last, 1), (history.main, 2)
-        final = next(
-            (end for end, n in enough if end and len(members) >= n and end.contains(content)), None
-        )
-        copies = [each for each in members if final is None or each.revision != final.revision]
-        n = len(copies)
-        if final is not None and copies:
-            sentence = (
-                f"the final weights, those of {final.revision}, under {n} other "
-                f"name{'s' * (n > 1)}: {{names}}"
-            )
+        final = _end_with(content, len(members), history)
+        if final is None:
+            is_no_update = [checkpoint.step for checkpoint in members] == _NO_UPDATE
+            if len(members) > 1 and not is_no_update:
+                sentence = "the same weights, copied or not updated in between: {names}"
+                owner = members[0].revision
+                yield _finding("fault", "identical", members, sentence, same_as=owner)
+            continue
+        copies = [checkpoint for checkpoint in members if checkpoint.revision != final.revision]
+        if copies:
+            names = f"{len(copies)} {plural(len(copies), 'other name')}"
+            sentence = f"the final weights, those of {final.revision}, under {names}: {{names}}"
             yield _finding("fault", "final weights", copies, sentence, same_as=final.revision)
-        elif final is None and n > 1 and [each.step for each in members] != _NO_UPDATE:
-            sentence = "the same weights, copied or not updated in between: {names}"
-            yield _finding("fault", "identical", members, sentence, same_as=members[0].revision)
+
+
+def _end_with(content: frozenset[str], n_members: int, history: History) -> CheckpointFiles | None:
+    """Return the last step or the main branch, whichever of them has these weights; the main branch
+    only for weights that several steps have.
+    """
+    if history.last is not None and history.last.contains(content):
+        return history.last
+    if history.main is not None and n_members > 1 and history.main.contains(content):
+        return history.main
+    return None
 
 
 def _shared_files(history: History, copied: set[str]) -> Iterator[Finding]:
     """Yield the files that checkpoints with different weights share."""
-    ends = [end for end in (history.last, history.main) if end is not None]
-    distinct = {each.content: each for each in history.readable if each.revision not in copied}
-    if history.last is not None and history.last.weights:
-        distinct[history.last.content] = history.last
-    if history.main is not None and not any(history.main.contains(content) for content in distinct):
-        distinct[history.main.content] = history.main
-    owners: dict[str, dict[str, tuple[str, CheckpointFiles]]] = {}
-    for checkpoint in distinct.values():
-        for name, file in {**checkpoint.weights, **checkpoint.other_weights}.items():
-            owners.setdefault(file.digest, {})[checkpoint.revision] = name, checkpoint
-    shared: dict[tuple[str, ...], dict[str, list[CheckpointFiles]]] = {}
-    for by_name in (owner for owner in owners.values() if len(owner) > 1):
-        name = next(name for name, _ in by_name.values())
-        shared.setdefault(tuple(by_name), {})[name] = [
-            checkpoint for _, checkpoint in by_name.values()
-        ]
-    for revisions, found in shared.items():
-        files, checkpoints = tuple(sorted(found)), next(iter(found.values()))
+    distinct = _distinct_checkpoints(history, copied)
+    for checkpoints, files in _files_by_owners(distinct):
         listed = shorten_list(files)
-        final = next((end.revision for end in ends if end in checkpoints), None)
-        if len(revisions) == len(distinct) > 2:
+        final = next((end for end in _ends(history) if end in checkpoints), None)
+        if len(checkpoints) == len(distinct) > 2:
             sentence = (
                 f"the same in all checkpoints, as weights that are not trained would be: {listed}"
             )
@@ -222,22 +227,64 @@ def _shared_files(history: History, copied: set[str]) -> Iterator[Finding]:
             sentence = f"one file, though the other weights are not the same: {listed} of {{names}}"
             yield _finding("fault", "shared file", checkpoints, sentence, files=files)
         else:
-            others = [each for each in checkpoints if each not in ends]
+            others = [checkpoint for checkpoint in checkpoints if checkpoint not in _ends(history)]
             which = f"{len(files)} of {len(others[0].weights)} weight files, {listed}"
-            sentence = f"the final weights, those of {final}, in {which}: {{names}}"
-            yield _finding("fault", "shared file", others, sentence, same_as=final, files=files)
+            name = final.revision
+            sentence = f"the final weights, those of {name}, in {which}: {{names}}"
+            yield _finding("fault", "shared file", others, sentence, same_as=name, files=files)
+
+
+def _ends(history: History) -> list[CheckpointFiles]:
+    return [end for end in (history.last, history.main) if end is not None]
+
+
+def _distinct_checkpoints(history: History, copied: set[str]) -> list[CheckpointFiles]:
+    """Return one checkpoint for each content, copies left out, and the two ends."""
+    distinct = {
+        checkpoint.content: checkpoint
+        for checkpoint in history.readable
+        if checkpoint.revision not in copied
+    }
+    if history.last is not None and history.last.weights:
+        distinct[history.last.content] = history.last
+    main = history.main
+    if main is not None and not any(main.contains(content) for content in distinct):
+        distinct[main.content] = main
+    return list(distinct.values())
+
+
+def _files_by_owners(
+    checkpoints: Iterable[CheckpointFiles],
+) -> Iterator[tuple[list[CheckpointFiles], tuple[str, ...]]]:
+    """Yield groups of checkpoints, and the names of the files that all of a group share."""
+    owners: dict[str, dict[str, tuple[str, CheckpointFiles]]] = {}
+    for checkpoint in checkpoints:
+        for name, file in {**checkpoint.weights, **checkpoint.other_weights}.items():
+            owners.setdefault(file.digest, {})[checkpoint.revision] = name, checkpoint
+    shared: dict[tuple[str, ...], dict[str, list[CheckpointFiles]]] = {}
+    for by_revision in owners.values():
+        if len(by_revision) > 1:
+            # the file may have another name in each; that of the first stands for it
+            (name, _), *_ = by_revision.values()
+            group = [checkpoint for _, checkpoint in by_revision.values()]
+            shared.setdefault(tuple(by_revision), {})[name] = group
+    for files in shared.values():
+        yield next(iter(files.values())), tuple(sorted(files))
 
 
 def _missing(history: History) -> Iterator[Finding]:
+    """Yield the checkpoints without weights that can be read, by reason, and the missing steps."""
     problems: dict[str, list[CheckpointFiles]] = {}
     for checkpoint in history.checkpoints:
-        if problem := checkpoint.problem or _missing_shards(checkpoint.weights):
-            problems.setdefault(
-                problem.replace(checkpoint.commit or "\0", "its commit"), []
-            ).append(checkpoint)
+        problem = checkpoint.problem or _missing_shards(checkpoint.weights)
+        if problem:
+            if checkpoint.commit:  # so that one reason is one finding
+                problem = problem.replace(checkpoint.commit, "its commit")
+            problems.setdefault(problem, []).append(checkpoint)
     for problem, checkpoints in problems.items():
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
-    if missing := history.selection.missing_steps:
+    missing = history.selection.missing_steps
+    if missing:
         unverified = history.selection.model and history.selection.model.unverified
         doubt = f"; not verified: {unverified}" if unverified else ""
         sentence = f"described, but not on the hub: {shorten_list([*map(str, missing)])}{doubt}"
@@ -262,29 +309,31 @@ def _missing_shards(weights: Files) -> str | None:
 
 def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
     """Yield the first two steps if they are the same, a single step at main, and other sizes."""
-    readable, last, main = history.readable, history.last, history.main
-    first = [each for each in readable if each.step in _NO_UPDATE]
-    if (
-        len(first) == 2
-        and first[0].content == first[1].content
-        and not copied & {each.revision for each in first}
-    ):
+    readable = history.readable
+    first = [checkpoint for checkpoint in readable if checkpoint.step in _NO_UPDATE]
+    is_equal = len(first) == 2 and first[0].content == first[1].content
+    if is_equal and not any(checkpoint.revision in copied for checkpoint in first):
         sentence = "the same weights, as if the learning rate started at zero: {names}"
         yield _finding("remark", "no update", first, sentence)
-    if main is not None and not (last is not None and main.contains(last.content)):
-        served = [each for each in readable if main.contains(each.content)]
+    main = history.main
+    if main is not None and not (history.last and main.contains(history.last.content)):
+        served = [checkpoint for checkpoint in readable if main.contains(checkpoint.content)]
         if len(served) == 1:
-            yield _finding(
-                "remark", "main", served, "the main branch serves {names}, not the last step"
-            )
-    usual = median([total_bytes(each.weights) for each in readable] or [0])
+            sentence = "the main branch serves {names}, not the last step"
+            yield _finding("remark", "main", served, sentence)
+    yield from _unusual_sizes(readable)
+
+
+def _unusual_sizes(checkpoints: Sequence[CheckpointFiles]) -> Iterator[Finding]:
+    sizes = [total_bytes(checkpoint.weights) for checkpoint in checkpoints]
+    usual = median(sizes or [0])
     by_size: dict[str, list[CheckpointFiles]] = {}
-    for each in readable:
-        if abs((size := total_bytes(each.weights)) - usual) > _UNUSUAL * usual:
-            by_size.setdefault(gigabytes(size), []).append(each)
-    for size, checkpoints in by_size.items():
-        sentence = f"{size} of weights, the others {gigabytes(int(usual))}: {{names}}"
-        yield _finding("remark", "size", checkpoints, sentence)
+    for checkpoint, size in zip(checkpoints, sizes, strict=True):
+        if abs(size - usual) > _UNUSUAL * usual:
+            by_size.setdefault(gigabytes(size), []).append(checkpoint)
+    for size_text, unusual in by_size.items():
+        sentence = f"{size_text} of weights, the others {gigabytes(int(usual))}: {{names}}"
+        yield _finding("remark", "size", unusual, sentence)
 
 
 def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
@@ -297,44 +346,61 @@ def fault_lines(history: History, findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def list_histories(selections: Sequence[Selection], hub: Hub) -> list[History]:
-    """Return the history of each selection; where there is nothing to compare nothing is listed,
-    and it is empty.
-    """
+    """Return the history of each selection.
 
-    def look_up(commit: tuple[str, str]) -> Files | CheckpointError:
+    It is empty where there is nothing to compare, and nothing is listed for it.
+    """
+    listed = [_targets_to_list(selection) for selection in selections]
+    commits = dict.fromkeys(_commit_of(target) for targets in listed for target in targets)
+
+    def files_of(commit: tuple[str, str]) -> Files | CheckpointError:
         try:
             return hub.files(*commit)
         except CheckpointError as error:
             return error
 
-    wanted = [[*each.targets, *filter(None, (each.last, each.main))] for each in selections]
-    listed = [
-        [target for target in targets if target.commit] if len(set(targets)) > 1 else []
-        for targets in wanted
-    ]
-    commits = list(
-        dict.fromkeys((each.repository, each.commit) for targets in listed for each in targets)
-    )
-    found = dict(zip(commits, map_concurrently(look_up, commits), strict=True))
+    files = dict(zip(commits, map_concurrently(files_of, commits), strict=True))
+
+    def end_of(target: Target | None) -> CheckpointFiles | None:
+        return None if target is None else _checkpoint_files(target, files)
+
     histories = []
     for selection, targets in zip(selections, listed, strict=True):
-        last, main = (
-            end and _checkpoint_files(end, found) for end in (selection.last, selection.main)
-        )
         checkpoints = [
-            _checkpoint_files(each, found) for each in (selection.targets if targets else ())
+            _checkpoint_files(target, files) for target in (selection.targets if targets else ())
         ]
-        histories.append(
-            History(selection, tuple(sorted(checkpoints, key=lambda each: each.step)), last, main)
+        checkpoints.sort(key=lambda checkpoint: checkpoint.step)
+        history = History(
+            selection=selection,
+            checkpoints=tuple(checkpoints),
+            last=end_of(selection.last),
+            main=end_of(selection.main),
         )
+        histories.append(history)
     return histories
 
 
+def _targets_to_list(selection: Selection) -> list[Target]:
+    """Return the checkpoints whose files are compared: none where there is only one."""
+    ends = [end for end in (selection.last, selection.main) if end is not None]
+    targets = [*selection.targets, *ends]
+    if len(set(targets)) < 2:
+        return []
+    return [target for target in targets if target.commit]
+
+
+def _commit_of(target: Target) -> tuple[str, str]:
+    return target.repository, target.commit
+
+
 def _checkpoint_files(
-    target: Target, found: Mapping[tuple[str, str], Files | CheckpointError]
+    target: Target, files: Mapping[tuple[str, str], Files | CheckpointError]
 ) -> CheckpointFiles:
+    """Return the weight files of a checkpoint, among those that were listed, or why there are
+    none.
+    """
     checkpoint = CheckpointFiles(target.step, target.revision, target.commit)
-    listed = found.get((target.repository, target.commit))
+    listed = files.get(_commit_of(target))
     if listed is None or isinstance(listed, CheckpointError):
         return replace(checkpoint, problem=target.missing_reason or str(listed))
     weights = {
@@ -362,23 +428,22 @@ def foreign_targets(history: History, findings: Iterable[Finding]) -> dict[Targe
     """
     findings = [*findings]
     copied = copies_among(findings)
-    foreign = {name: {"same_as": owner} for name, owner in copied.items()}
+    marks = {name: {"same_as": owner} for name, owner in copied.items()}
     for finding in findings:
-        if finding.kind == "shared file" and finding.same_as is not None:
-            having = {*copied, *finding.revisions, finding.same_as}
-            last = max(
-                (each.step for each in history.readable if each.revision not in having), default=-1
-            )
-            mixed = [
-                name
-                for name, step in zip(finding.revisions, finding.steps, strict=True)
-                if step < last
-            ]
-            foreign |= {name: {"mixed_with": finding.same_as} for name in mixed}
+        if finding.kind != "shared file" or finding.same_as is None:
+            continue
+        having = {*copied, *finding.revisions, finding.same_as}
+        steps_without = [
+            checkpoint.step for checkpoint in history.readable if checkpoint.revision not in having
+        ]
+        last_without = max(steps_without, default=-1)
+        for name, step in zip(finding.revisions, finding.steps, strict=True):
+            if step < last_without:
+                marks[name] = {"mixed_with": finding.same_as}
     return {
-        target: foreign[target.revision]
+        target: marks[target.revision]
         for target in history.selection.targets
-        if target.revision in foreign
+        if target.revision in marks
     }
 
 
@@ -399,5 +464,11 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
             "FOLDER"
         )
     return models_of(repository) or [
-        PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)
+        PublishedModel(
+            name=repository,
+            suite="",
+            run=repository,
+            repository=repository,
+            revisions=DEFAULT_PATTERN,
+        )
     ]

@@ -1,13 +1,16 @@
-"""What the options of a sweep leave open is taken from a live run, or else from the defaults; what
-they cannot mean is refused.
+"""Complete the options of a sweep, and refuse those that contradict each other.
+
+What was not given is taken from the live run whose checkpoints are measured, or else from the
+defaults.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from repdyn.checkpoints.options import CompleteOptions, SweepOptions
 from repdyn.metrics import DEFAULT_METRICS, METRICS, as_tuple, resolve
@@ -35,19 +38,30 @@ def check_contradictions(options: SweepOptions) -> None:
             "expected pattern= with a folder or a hub repository, since a suite defines its own; "
             "omit it"
         )
-    if options.encoding and not (options.text and Path(options.text).expanduser().is_file()):
-        raise ValueError(
-            f"expected encoding= with text=FILE, got {options.text or 'no file'}; leave it out"
-        )
-    if options.load and not (isinstance(options.source, str | Path) and options.is_local):
+    if options.load:
+        _check_load(options)
+    _check_text(options)
+
+
+def _check_load(options: SweepOptions) -> None:
+    is_path = isinstance(options.source, str | Path)
+    if not (is_path and options.is_local):
         raise ValueError(
             f"expected load= with a local folder or file, got {options.source or 'a suite'}; "
             "leave it out"
         )
-    if options.load and options.engine == "ray":
+    if options.engine == "ray":
         raise ValueError(
             'expected engine="serial" with load=, got ray, whose workers may lack the module; '
             "leave out the engine"
+        )
+
+
+def _check_text(options: SweepOptions) -> None:
+    is_file = options.text is not None and Path(options.text).expanduser().is_file()
+    if options.encoding and not is_file:
+        raise ValueError(
+            f"expected encoding= with text=FILE, got {options.text or 'no file'}; leave it out"
         )
     if options.probe and options.has_probe_text:
         raise ValueError(
@@ -90,6 +104,9 @@ def _live_run(options: SweepOptions) -> Store | None:
 
 
 def _like(options: SweepOptions, store: Store) -> SweepOptions:
+    """Return options with the attention, precision, metrics and probe of a live run where none was
+    given.
+    """
     rows = [
         row
         for run in store.runs()
@@ -100,30 +117,43 @@ def _like(options: SweepOptions, store: Store) -> SweepOptions:
         values = {row[column] for row in rows}
         return values.pop() if len(values) == 1 else None
 
-    dtype, probe = options.dtype or common("dtype"), options.probe
-    metrics = [
-        f"{row['metric']}@{row['subset']}" for row in rows if base_name(row["metric"]) in METRICS
-    ]
-    if not options.metrics and (
-        own := sorted({base_name(row["metric"]) for row in rows} - {*METRICS})
-    ):
-        log.warning(
-            "not measured, as nothing registers them here: %s; see repdyn.register_metric",
-            ", ".join(own),
-        )
+    dtype = options.dtype or common("dtype")
+    probe = options.probe
     if probe is None and not options.has_probe_text:
-        stored = sorted((store.path / "probes").glob("*.safetensors"))
-        if len(stored) > 1:
-            raise ValueError(
-                f"expected one probe in {stored[0].parent}, got {len(stored)}; select one with "
-                "probe=FILE"
-            )
-        probe = next(iter(stored), None)
+        probe = _stored_probe(store)
     return replace(
         options,
         attention=options.attention or common("attention"),
         # where the live run had several, or one that is no option, its checkpoints have their own
         dtype=dtype if dtype in get_args(Dtype) else "auto",
         probe=probe,
-        metrics=options.metrics or tuple(dict.fromkeys(metrics)),
+        metrics=options.metrics or _measured_metrics(rows),
     )
+
+
+def _measured_metrics(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the metrics of rows that are registered here, each with its subset; warn of others."""
+    names: dict[str, None] = {}
+    unregistered: set[str] = set()
+    for row in rows:
+        base = base_name(row["metric"])
+        if base in METRICS:
+            names[f"{row['metric']}@{row['subset']}"] = None
+        else:
+            unregistered.add(base)
+    if unregistered:
+        log.warning(
+            "not measured, as nothing registers them here: %s; see repdyn.register_metric",
+            ", ".join(sorted(unregistered)),
+        )
+    return tuple(names)
+
+
+def _stored_probe(store: Store) -> Path | None:
+    """Return the file of a store's probe; None where it has none."""
+    files = sorted((store.path / "probes").glob("*.safetensors"))
+    if len(files) > 1:
+        raise ValueError(
+            f"expected one probe in {files[0].parent}, got {len(files)}; select one with probe=FILE"
+        )
+    return files[0] if files else None

@@ -1,5 +1,7 @@
-"""The Hugging Face Hub, through its own client: lists revisions and files, downloads weights; its
-cache offline.
+"""The Hugging Face Hub, through its own client.
+
+:class:`Hub` lists revisions and files and downloads weights; offline it answers from the client's
+cache. :func:`choose_files` and what follows it know which files of a checkpoint are its weights.
 """
 
 import re
@@ -40,7 +42,9 @@ from repdyn.checkpoints.errors import (
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
 
-ASKING, DOWNLOADING, PREFETCHING = "repdyn-ask", "repdyn-download", "repdyn-prefetch"
+ASKING = "repdyn-ask"
+DOWNLOADING = "repdyn-download"
+PREFETCHING = "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
@@ -125,8 +129,8 @@ class Hub:
             return revision
         if self.offline:
             return _cached_revision(repository, revision).commit_hash
-        asked = partial(self._api.repo_info, repository, revision=revision)
-        return str(self._ask(f"{repository}@{revision}", asked).sha)
+        request = partial(self._api.repo_info, repository, revision=revision)
+        return str(self._ask(f"{repository}@{revision}", request).sha)
 
     def commits(self, repository: str, branch: str = "main") -> list[tuple[str, str]]:
         """List the commits of a branch, the newest first, with the first lines of their
@@ -136,7 +140,7 @@ class Hub:
             f"{repository}@{branch}",
             lambda: self._api.list_repo_commits(repository, revision=branch),
         )
-        return [(each.commit_id, each.title) for each in listed]
+        return [(commit.commit_id, commit.title) for commit in listed]
 
     def files(self, repository: str, commit: str) -> Files:
         """List every file of a commit; a commit never changes, so that this hub is asked once for
@@ -146,29 +150,21 @@ class Hub:
         if key in self._listed:
             return self._listed[key]
         if self.offline:
-            revision = _cached_revision(repository, commit)
-            cached = {
-                file.file_path.relative_to(revision.snapshot_path).as_posix(): file
-                for file in revision.files
-            }
-            found = {
-                path: RemoteFile(file.size_on_disk, file.blob_path.name)
-                for path, file in cached.items()
-            }
+            files = _cached_files(_cached_revision(repository, commit))
         else:
-            tree = partial(self._api.list_repo_tree, repository, revision=commit, recursive=True)
-            listed = self._ask(
-                f"{repository}@{commit}",
-                lambda: [one for one in tree() if isinstance(one, RepoFile)],
-            )
-            found = {
-                one.path: RemoteFile(
-                    max(0, int(one.size)), (one.lfs.sha256 if one.lfs else None) or one.blob_id
-                )
-                for one in listed
-            }
-        self._listed[key] = found
-        return found
+            files = self._ask(f"{repository}@{commit}", lambda: self._tree(repository, commit))
+        self._listed[key] = files
+        return files
+
+    def _tree(self, repository: str, commit: str) -> Files:
+        """Ask the hub for the files of a commit."""
+        tree = self._api.list_repo_tree(repository, revision=commit, recursive=True)
+        files = {}
+        for entry in tree:
+            if isinstance(entry, RepoFile):
+                digest = (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id
+                files[entry.path] = RemoteFile(max(0, int(entry.size)), digest)
+        return files
 
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
         """Return the folder of the local hub cache that has all of the files, or None if one is
@@ -178,12 +174,11 @@ class Hub:
         """
         if not (_COMMIT.fullmatch(commit) or self.offline):
             return None
-        found = [
-            (name, try_to_load_from_cache(repository, name, revision=commit)) for name in files
-        ]
-        if not found or not all(isinstance(path, str) for _, path in found):
+        paths = {name: try_to_load_from_cache(repository, name, revision=commit) for name in files}
+        # for a file that the cache lacks, the client returns None, or a mark that the hub has none
+        if not paths or not all(isinstance(path, str) for path in paths.values()):
             return None
-        name, path = found[0]
+        name, path = next(iter(paths.items()))
         return Path(str(path)).parents[name.count("/")]
 
     def keep(self, repository: str, revision: str, choose: Callable[[Files], Files]) -> Path:
@@ -192,7 +187,8 @@ class Hub:
         """
         commit = self.commit(repository, revision)
         files = choose(self.files(repository, commit))
-        if cached := self.cached(repository, commit, files):
+        cached = self.cached(repository, commit, files)
+        if cached is not None:
             return cached
         folder = cache_directory() / "models" / quote(repository, safe="") / commit
         self.download(repository, commit, files, folder)
@@ -215,21 +211,6 @@ class Hub:
         number of bytes on the disk; setting ``cancelled`` ends the download with CancelledError.
         """
         stopped = Event()
-
-        class Stoppable(tqdm):
-            """A progress bar that shows nothing, and ends the download of a file once it is given
-            up.
-            """
-
-            monitor_interval = 0  # any other starts a thread for each class, which never ends
-
-            def __init__(self, *args: Any, **settings: Any) -> None:
-                super().__init__(*args, **{**settings, "disable": True})
-
-            def update(self, n: float | None = 1) -> None:
-                if stopped.is_set():
-                    raise CancelledError
-
         fetch = partial(
             self._api.snapshot_download,
             repository,
@@ -237,48 +218,33 @@ class Hub:
             allow_patterns=[escape(name) for name in files],
             local_dir=folder,
             max_workers=4,
-            tqdm_class=Stoppable,
+            tqdm_class=_bar_that_stops(stopped),
         )
         verify = partial(
             self._api.verify_repo_checksums, repository, revision=commit, local_dir=folder
         )
-
-        def work() -> None:
-            for again in (False, True):
-                try:
-                    with_retries(partial(fetch, force_download=again))
-                    wrong = with_retries(verify).mismatches
-                    what = ", ".join(
-                        f"{one['path']} ({one['algorithm']} {one['actual'][:12]})" for one in wrong
-                    )
-                except OSError as error:
-                    # the size is not the one that was announced
-                    if "Consistency check failed" not in str(error):
-                        raise
-                    what = str(error)
-                if not what:
-                    return
-            raise CheckpointError(f"arrived damaged, twice: {what}")
-
-        before, limit = _bytes_in(folder), total_bytes(files)
+        n_bytes_before = _bytes_in(folder)
+        n_bytes_listed = total_bytes(files)
 
         def watch() -> None:
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError
-            n_bytes = _bytes_in(folder) - before
-            if n_bytes > limit + _MARGIN_BYTES:
+            n_bytes = _bytes_in(folder) - n_bytes_before
+            if n_bytes > n_bytes_listed + _MARGIN_BYTES:
                 raise CheckpointError(
                     f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of "
-                    f"{limit:,}; nothing is kept"
+                    f"{n_bytes_listed:,}; nothing is kept"
                 )
-            arrived(min(n_bytes, limit))
+            arrived(min(n_bytes, n_bytes_listed))
 
         with hub_errors(f"{repository}@{commit}", self.endpoint):
             try:
-                TimeoutRunner(self.timeout_seconds)(DOWNLOADING, work, watch)
+                TimeoutRunner(self.timeout_seconds)(
+                    DOWNLOADING, partial(_fetch_undamaged, fetch, verify), watch
+                )
             finally:
                 stopped.set()
-        arrived(limit)
+        arrived(n_bytes_listed)
 
     def _ask(self, what: str, request: Callable[[], T]) -> T:
         """Return the answer to a request for metadata, asked again while the hub is busy, within
@@ -288,6 +254,48 @@ class Hub:
             if not self.offline:
                 _reach(self.endpoint)
             return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
+
+
+def _bar_that_stops(stopped: Event) -> type[tqdm]:
+    """Return a class of progress bars that show nothing, and end the download of a file as soon as
+    ``stopped`` is set: the client has no other way to cancel one.
+    """
+
+    class Stoppable(tqdm):
+        monitor_interval = 0  # any other starts a thread for each class, which never ends
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **{**settings, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            if stopped.is_set():
+                raise CancelledError
+
+    return Stoppable
+
+
+def _fetch_undamaged(fetch: Callable[..., object], verify: Callable[[], Any]) -> None:
+    """Download files and compare their checksums; what arrives damaged is downloaded once more.
+
+    Raises:
+        CheckpointError: it was damaged both times.
+    """
+    damage = ""
+    for again in (False, True):
+        try:
+            with_retries(partial(fetch, force_download=again))
+            mismatches = with_retries(verify).mismatches
+            damage = ", ".join(
+                f"{file['path']} ({file['algorithm']} {file['actual'][:12]})" for file in mismatches
+            )
+        except OSError as error:
+            # the size is not the one that was announced
+            if "Consistency check failed" not in str(error):
+                raise
+            damage = str(error)
+        if not damage:
+            return
+    raise CheckpointError(f"arrived damaged, twice: {damage}")
 
 
 @cache
@@ -320,12 +328,22 @@ def _in_cache(repository: str) -> CachedRepoInfo:
 def _cached_revision(repository: str, name: str) -> CachedRevisionInfo:
     """Return what the client's cache has of a branch, tag or commit."""
     cached = _in_cache(repository)
-    found = {one.commit_hash: one for one in cached.revisions} | cached.refs
-    if name not in found:
+    by_name = {revision.commit_hash: revision for revision in cached.revisions} | cached.refs
+    if name not in by_name:
         raise CheckpointError(
             f"HF_HUB_OFFLINE is set, and the hub's cache has no {repository}@{name}"
         )
-    return found[name]
+    return by_name[name]
+
+
+def _cached_files(revision: CachedRevisionInfo) -> Files:
+    """Return the files that the client's cache has of a revision."""
+    files = {}
+    for file in revision.files:
+        path = file.file_path.relative_to(revision.snapshot_path).as_posix()
+        # the client names a blob by its digest
+        files[path] = RemoteFile(file.size_on_disk, file.blob_path.name)
+    return files
 
 
 def with_retries(request: Callable[[], T]) -> T:
@@ -341,17 +359,22 @@ def with_retries(request: Callable[[], T]) -> T:
             httpx2.ReadError,
             httpx2.RemoteProtocolError,
         ) as error:
-            cause, named = cause_of(error), ""
-            if isinstance(cause, HfHubHTTPError) and cause.response.status_code in _BUSY:
-                named = cause.response.headers.get("Retry-After", "").strip()
-            elif isinstance(error, HfHubHTTPError | LocalEntryNotFoundError):
+            cause = cause_of(error)
+            is_busy = isinstance(cause, HfHubHTTPError) and cause.response.status_code in _BUSY
+            is_answer = isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)
+            if is_answer and not is_busy:
                 raise
-            time.sleep(
-                min(float(named), _LONGEST_WAIT_SECONDS)
-                if re.fullmatch(r"[0-9]+", named)
-                else seconds
-            )
+            time.sleep(_wait_named_by(cause, otherwise=seconds))
     return request()
+
+
+def _wait_named_by(cause: BaseException, *, otherwise: float) -> float:
+    """Return the seconds after which a busy hub says to ask again, up to a limit."""
+    if isinstance(cause, HfHubHTTPError):
+        named = cause.response.headers.get("Retry-After", "").strip()
+        if re.fullmatch(r"[0-9]+", named):  # it may also be a date
+            return min(float(named), _LONGEST_WAIT_SECONDS)
+    return otherwise
 
 
 def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
@@ -384,40 +407,50 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
     configuration.
     """
     if not {"config.json", ADAPTER} & set(files):
-        if quantised := sorted(name for name in files if name.endswith(GGUF)):
-            raise CheckpointError(
-                f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} "
-                "--local-dir FOLDER, and sweep that file"
-            )
-        raise CheckpointError(
-            f"it has no config.json, so the model's architecture is not known; {_BY_CODE}"
-        )
+        raise CheckpointError(_why_no_architecture(files))
     for form in _formats(files):
-        weights = [name for name in files if form.fullmatch(name)]
-        if any(not name.endswith(".json") for name in weights):
-            # a single file rather than shards with the same weights
-            whole = [name for name in weights if "-of-" not in name and not name.endswith(".json")]
-            code = [name for name in files if with_code and name.endswith(".py")]
-            chosen = (whole or weights) + [name for name in _CONFIG_FILES if name in files] + code
-            return {name: files[name] for name in chosen}
+        of_form = [name for name in files if form.fullmatch(name)]
+        weights = [name for name in of_form if not name.endswith(".json")]
+        if not weights:
+            continue
+        # a single file rather than shards with the same weights
+        whole = [name for name in weights if not _is_shard(name)]
+        config = [name for name in _CONFIG_FILES if name in files]
+        code = [name for name in files if with_code and name.endswith(".py")]
+        return {name: files[name] for name in [*(whole or of_form), *config, *code]}
+    listed = ", ".join(sorted(name for name in files if "/" not in name))
     raise CheckpointError(
         "it has no weights that can be read, model.safetensors, pytorch_model.bin, shards of these "
-        "or adapter_model.*; its files are "
-        f"{', '.join(sorted(name for name in files if '/' not in name))}; {_BY_CODE}"
+        f"or adapter_model.*; its files are {listed}; {_BY_CODE}"
     )
 
 
+def _why_no_architecture(files: Files) -> str:
+    """Return why the model is not known of a folder without a configuration, and what to do."""
+    quantised = sorted(name for name in files if name.endswith(GGUF))
+    if quantised:
+        return (
+            f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir "
+            "FOLDER, and sweep that file"
+        )
+    return f"it has no config.json, so the model's architecture is not known; {_BY_CODE}"
+
+
+def _is_shard(name: str) -> bool:
+    return "-of-" in name
+
+
 def sets_of_weights(names: Iterable[str]) -> list[list[str]]:
-    """Return the sets of files that each hold a model's weights, the one that is read first, as by
-    transformers: an adapter's first, a single file before shards, safetensors before PyTorch's own.
+    """Return the sets of files that each hold a model's weights, in the order in which transformers
+    prefers them: an adapter's first, a single file before shards, safetensors before PyTorch's own.
     """
     names = sorted(names)
-    found = []
+    sets: list[list[str]] = []
     for form in _formats(names):
         of_form = [name for name in names if form.fullmatch(name) and not name.endswith(".json")]
-        whole = [name for name in of_form if "-of-" not in name]
-        found += [whole, [name for name in of_form if name not in whole]]
-    return [files for files in found if files]
+        sets.append([name for name in of_form if not _is_shard(name)])
+        sets.append([name for name in of_form if _is_shard(name)])
+    return [files for files in sets if files]
 
 
 def is_weight_file(name: str) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import mmap
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,17 +91,9 @@ def find_checkpoints(
     by_step = {target.step: target for target in _with_steps(candidates.unfinished, pattern)}
     by_step |= {target.step: target for target in targets}
     used = {target.path for target in by_step.values()}
-    # where Lightning files are used, one that is not used is a last.ckpt that repeats another
-    lightning = [] if used & {*candidates.lightning} else candidates.lightning
-    listed = [
-        *candidates.itself,
-        *candidates.models,
-        *lightning,
-        *candidates.quantised,
-        *candidates.unfinished,
-    ]
-    unused = dict.fromkeys(path.name for path in listed if path not in used)
-    return Selection(run, _of_run(by_step.values(), run), unmatched=tuple(unused))
+    unused = [path.name for path in candidates.listed(used) if path not in used]
+    targets = _of_run(by_step.values(), run)
+    return Selection(run, targets, unmatched=tuple(dict.fromkeys(unused)))
 
 
 @dataclass(frozen=True)
@@ -117,6 +109,13 @@ class _Candidates:
     """GGUF files."""
     unfinished: list[Path]
     """Folders inside that are named by a step and have no model."""
+
+    def listed(self, used: Collection[Path | None]) -> list[Path]:
+        """Return all that may be reported as unused."""
+        # where Lightning files are used, one that is not used is a last.ckpt that repeats another
+        is_lightning = any(path in used for path in self.lightning)
+        lightning = [] if is_lightning else self.lightning
+        return [*self.itself, *self.models, *lightning, *self.quantised, *self.unfinished]
 
 
 def _candidates(folder: Path) -> _Candidates:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,16 +72,7 @@ def measure_tasks(
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
 
-    def fetch(task: Task) -> LocalFiles | CheckpointError | None:
-        """Return the files of a checkpoint, or why they cannot be fetched; None if it has been
-        measured meanwhile.
-        """
-        if task.key(options) in store:
-            return None
-        try:
-            return downloads.fetch(task.target, show)
-        except CheckpointError as error:
-            return error
+    fetch = partial(_fetch, store=store, options=options, downloads=downloads, show=show)
 
     def measured(task: Task, files: LocalFiles | CheckpointError | None) -> Outcome:
         if files is None:
@@ -107,6 +99,20 @@ def measure_tasks(
                 if isinstance(files, LocalFiles):
                     downloads.release(files)
             yield outcome
+
+
+def _fetch(
+    task: Task, *, store: Store, options: CompleteOptions, downloads: Downloads, show: Show
+) -> LocalFiles | CheckpointError | None:
+    """Return the files of a checkpoint, or why they cannot be fetched; None if another process has
+    measured it meanwhile.
+    """
+    if task.key(options) in store:
+        return None
+    try:
+        return downloads.fetch(task.target, show)
+    except CheckpointError as error:
+        return error
 
 
 def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], show: Show) -> list[Outcome]:

@@ -182,7 +182,7 @@ class SweepOptions(SharedOptions):
     @property
     def has_probe_text(self) -> bool:
         """Return whether an option was given that determines how the probe is made."""
-        given = (
+        settings = (
             self.text,
             self.encoding,
             self.tokenizer,
@@ -191,7 +191,7 @@ class SweepOptions(SharedOptions):
             self.batch_vectors,
             self.design,
         )
-        return bool(class_names(self.classes)) or any(option is not None for option in given)
+        return bool(class_names(self.classes)) or any(value is not None for value in settings)
 
     def place(self) -> str | Path:
         """Return the store: next to local checkpoints, or one for all published models, which can

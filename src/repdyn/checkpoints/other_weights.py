@@ -1,5 +1,7 @@
-"""Weights beside those that are read: a folder may hold the same ones in another format, or stale
-ones of an earlier save."""
+"""Warn of weights beside those that are read.
+
+A folder may hold the same ones in another format, or stale ones of an earlier save.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ from repdyn.utils.printing import shorten_list
 log = logging.getLogger(__name__)
 
 _N_COMPARED = 8
+"""Tensors that are compared, spread over all."""
 _OTHER_SIZE = 0.01
 """Relative difference in bytes from which two single formats hold other weights."""
 
@@ -101,9 +104,12 @@ def _differing(
         return min(second, default=None)
     places = np.linspace(0, len(shared) - 1, min(_N_COMPARED, len(shared))).round().astype(int)
     for name in (shared[place] for place in places):
-        one = first[name]()
-        other = second[name]()
-        coarser = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        if one.shape != other.shape or not torch.equal(one.to(coarser), other.to(coarser)):
+        if not _are_equal(first[name](), second[name]()):
             return name
     return None
+
+
+def _are_equal(tensor: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal in the coarser of their precisions."""
+    coarser = min(tensor.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+    return tensor.shape == other.shape and torch.equal(tensor.to(coarser), other.to(coarser))

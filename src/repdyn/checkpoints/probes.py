@@ -1,5 +1,9 @@
 """The probe of published or local checkpoints: the same text for all models, with the tokenizer of
 each.
+
+:func:`hub_probe` and :func:`local_probe` find the tokenizer and the configuration, which tells the
+context; :func:`text_probe` makes the probe; :func:`probe_of_all` refuses a run whose checkpoints
+have tokenizers that read the text differently.
 """
 
 import hashlib
@@ -34,7 +38,8 @@ from repdyn.utils.printing import shorten_list, without_reports
 T = TypeVar("T")
 
 _TOKENIZER_FILES = re.compile(
-    r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"
+    r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json"
+    r"|[^/]*\.model|config\.json"
 )
 _VOCABULARY_FILES = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
 _NO_LIMIT = 1 << 30
@@ -73,15 +78,21 @@ def hub_probe(selection: Selection, options: SweepOptions, hub: Hub) -> Probe:
     branch, or that of one of the newest checkpoints. Checkpoints that have tokenizers of their own
     must read the text alike, by them; if the main branch alone differs, theirs is used.
     """
-    model, with_code = cast(PublishedModel, selection.model), options.trust_remote_code
-    newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
+    model = cast(PublishedModel, selection.model)
+    with_code = options.trust_remote_code
+    existing = [target for target in reversed(selection.targets) if target.commit]
+    newest = existing[:_MAX_TRIED]
     if not newest:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
-    own = [_main_of(model.repository)] if model.repository else []
-    configs = partial(_matching_files, pattern=_CONFIG, with_code=with_code)
-    config = _first(newest, hub, configs, partial(_config, with_code=with_code))
-    tokenizer = _tokenizer(model.name, model.tokenizer, [*own, *newest], hub, with_code)
+    config = _load_first(
+        newest,
+        hub,
+        choose=partial(_matching_files, pattern=_CONFIG, with_code=with_code),
+        load=partial(_config, with_code=with_code),
+    )
+    main = [_main_of(model.repository)] if model.repository else []
+    tokenizer = _tokenizer(model.name, model.tokenizer, [*main, *newest], hub, with_code)
     probe = text_probe(model.name, tokenizer, config, options)
     if model.tokenizer:
         return probe
@@ -100,34 +111,33 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
 
     The tokenizer is the one the options name, or that of the newest checkpoint with one.
     """
-    found = [target.path for target in reversed(targets) if target.path is not None]
-    paths = [
-        path for path in found if path.is_file() or is_model(path)
-    ] or found  # others were not saved to their end
+    existing = [target.path for target in reversed(targets) if target.path is not None]
+    # others were not saved to their end
+    complete = [path for path in existing if path.is_file() or is_model(path)]
+    paths = complete or existing
+    newest = paths[0]
     with_code = options.trust_remote_code
     with model_errors("its configuration does not load"):
-        of_base = base_of(paths[0], with_code=with_code) or paths[0]
-    config = _local_config(paths[0], options)
+        base = base_of(newest, with_code=with_code) or newest
+    config = _local_config(newest, options)
     if options.tokenizer is not None:
-        found = _tokenizer(str(folder), options.tokenizer, (), hub, with_code)
-    else:
-        found = next((path for path in (*paths, of_base) if holds_tokenizer(path)), None)
-    if found is None:
+        tokenizer = _tokenizer(str(folder), options.tokenizer, (), hub, with_code)
+        return text_probe(str(folder), tokenizer, config, options)
+    tokenizer = next((path for path in (*paths, base) if holds_tokenizer(path)), None)
+    if tokenizer is None:
         raise ValueError(
             "expected a probe or a tokenizer to make one, got neither with the checkpoints in "
             f"{folder}; give a probe with probe=, or a folder or hub repository with "
             "tokenizer="
         )
-    probe = text_probe(str(folder), found, config, options)
-    if options.tokenizer is not None:
-        return probe
-    alike: dict[str, list[Path]] = {}
+    probe = text_probe(str(folder), tokenizer, config, options)
+    by_digest: dict[str, list[Path]] = {}
     for path in paths:
         if path.is_dir() and holds_tokenizer(path):
-            alike.setdefault(_digest_of_tokenizer(path), []).append(path)
+            by_digest.setdefault(_digest_of_tokenizer(path), []).append(path)
     groups = [
         TokenizerGroup(tuple(path.name for path in group), partial(Path, group[0]))
-        for group in alike.values()
+        for group in by_digest.values()
     ]
     return probe_of_all(str(folder), probe, groups, config, options)
 
@@ -178,14 +188,14 @@ def probe_of_all(
     for group in groups:
         try:
             folder = group.fetch()
-            own = text_probe(name, folder, config, replace(options, sequence_length=length))
+            reading = text_probe(name, folder, config, replace(options, sequence_length=length))
         except (CheckpointError, ValueError):
             continue
-        alike = next((names for other, names in readings if _have_equal_tokens(own, other)), None)
-        if alike is None:
-            readings.append((own, [*group.revisions]))
+        alike = [names for other, names in readings if _have_equal_tokens(reading, other)]
+        if alike:
+            alike[0].extend(group.revisions)
         else:
-            alike += group.revisions
+            readings.append((reading, [*group.revisions]))
     if len(readings) > 1:
         (_, first), (_, second), *_ = readings
         raise CheckpointError(
@@ -259,8 +269,6 @@ def text_probe(
         "sequence_length": length,
         "classes": class_names(options.classes),
         "design": design,
-    }
-    settings |= {
         "max_vectors": options.max_vectors or MAX_VECTORS,
         "batch_vectors": options.batch_vectors,
     }
@@ -282,7 +290,7 @@ def holds_tokenizer(folder: Path) -> bool:
 
 
 def _main_of(repository: str) -> Target:
-    return Target("", 0, "main", repository=repository, commit="main")
+    return Target(run="", step=0, revision="main", repository=repository, commit="main")
 
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
@@ -293,21 +301,29 @@ def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
         )
 
 
-def _first(
-    places: Iterable[Target], hub: Hub, choose: Callable[[Files], Files], load: Callable[[Path], T]
+def _load_first(
+    targets: Iterable[Target],
+    hub: Hub,
+    *,
+    choose: Callable[[Files], Files],
+    load: Callable[[Path], T],
 ) -> T:
-    """Return what loads from the chosen files of the first place that has any, or raise why none
-    has.
+    """Return what loads from the chosen files of the first checkpoint that has any.
+
+    Raises:
+        CheckpointError: none has any; it says why for each.
     """
-    tried = []
-    for place in places:
+    reasons = []
+    for target in targets:
         try:
-            if files := place.remote_files(hub, choose):
-                return load(hub.keep(place.repository, place.commit, lambda _, files=files: files))
-            tried.append(f"{place.origin} has none")
+            files = target.remote_files(hub, choose)
+            if files:
+                folder = hub.keep(target.repository, target.commit, lambda _, files=files: files)
+                return load(folder)
+            reasons.append(f"{target.origin} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
-            tried.append(f"{place.origin}: {error}")
-    raise CheckpointError("; ".join(tried))
+            reasons.append(f"{target.origin}: {error}")
+    raise CheckpointError("; ".join(reasons))
 
 
 def _has_vocabulary(names: Iterable[str]) -> bool:
@@ -326,10 +342,10 @@ def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> 
 
 
 def _tokenizer(
-    model: str, name: str | None, places: Sequence[Target], hub: Hub, with_code: bool
+    model: str, name: str | None, targets: Sequence[Target], hub: Hub, with_code: bool
 ) -> Path:
-    """Return the local folder of the named tokenizer, or of that of the first place that has one,
-    downloaded.
+    """Return the folder of the named tokenizer, or else of that of the first checkpoint that has
+    one, downloaded if necessary.
     """
     if name and Path(name).is_dir():
         return Path(name)
@@ -338,7 +354,8 @@ def _tokenizer(
         return tokenizer_files(files, with_code=with_code) if _has_vocabulary(files) else {}
 
     try:
-        return _first([_main_of(name)] if name else places, hub, choose, lambda folder: folder)
+        searched = [_main_of(name)] if name else targets
+        return _load_first(searched, hub, choose=choose, load=lambda folder: folder)
     except CheckpointError as error:
         raise CheckpointError(
             f"expected a tokenizer for {model}, found none: {error}; name the repository that has "

@@ -53,7 +53,7 @@ def sweep_with_ray(
     if not tasks:
         return
     # a remote store by its URL, since each machine has a copy of its own
-    place = store.location if is_url(store.location) else str(store.path.absolute())
+    location = store.location if is_url(store.location) else str(store.path.absolute())
     of_task = replace(
         options, max_disk=options.max_disk and max(1, options.max_disk // options.workers)
     )
@@ -64,7 +64,7 @@ def sweep_with_ray(
         try:
             for task in tasks:
                 probe = probes[task.probe.hash]
-                waiting[remote.remote(task.target, probe, place, of_task, hub.endpoint)] = task
+                waiting[remote.remote(task.target, probe, location, of_task, hub.endpoint)] = task
             while waiting:
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
                 yield _outcome(ray, finished, waiting.pop(finished), store, options)
@@ -79,10 +79,11 @@ def sweep_with_ray(
 
 
 def _measure_in_worker(
-    target: Target, probe: Probe, place: str, options: CompleteOptions, endpoint: str
+    target: Target, probe: Probe, location: str, options: CompleteOptions, endpoint: str
 ) -> Outcome:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
-    task, store = Task(target, probe), store_at(place, refresh=False)
+    task = Task(target, probe)
+    store = store_at(location, refresh=False)
     (outcome,) = measure_tasks(
         [task], store, options, Downloads(Hub(endpoint, options.timeout), options)
     )
@@ -115,16 +116,17 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: CompleteOpt
 def _cluster(ray: Any, options: CompleteOptions) -> Iterator[None]:
     """Connect to Ray, or start a cluster on this machine."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    address, own = os.environ.get("RAY_ADDRESS") or "local", {}
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    settings = {}
     if address == "local":  # starts a new cluster, even if one is running on this machine
         n_cpus = options.workers * max(1, torch.get_num_threads() // options.workers)
-        own = {
+        settings = {
             "num_cpus": n_cpus,
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
     try:
-        ray.init(address, log_to_driver=False, logging_level="error", **own)
+        ray.init(address, log_to_driver=False, logging_level="error", **settings)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)  # replaced by Ray's own handler
         yield

@@ -1,5 +1,7 @@
-"""Suites: descriptions of published training runs in YAML, shipped or your own; see
-docs/suites.md.
+"""Suites: descriptions of published training runs in YAML, shipped or your own.
+
+docs/suites.md has the format. A file is read in three steps: lists under ``for`` are expanded to
+one mapping per model, placeholders are filled in, and each mapping becomes a record.
 """
 
 import re
@@ -47,10 +49,11 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def require_distinct_steps(named: Iterable[tuple[int, str]], advice: str) -> None:
     """Check that checkpoints, given by step and name, have one step each."""
-    for (step, one), (next_step, other) in pairwise(sorted(named)):
+    for (step, name), (next_step, next_name) in pairwise(sorted(named)):
         if step == next_step:
             raise ValueError(
-                f"expected one checkpoint for each step, got {one} and {other} for {step}; {advice}"
+                f"expected one checkpoint for each step, got {name} and {next_name} for {step}; "
+                f"{advice}"
             )
 
 
@@ -59,7 +62,9 @@ def expand_ranges(items: Iterable[Any]) -> list[Any]:
     values: list[Any] = []
     for item in items:
         if match := _RANGE.fullmatch(str(item)):
-            start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            start = int(match[1])
+            stop = int(match[2])
+            step = int(match[3] or 1)
             if step == 0 or start > stop or (stop - start) % step:
                 raise ValueError(
                     f"expected a range first..last:step that reaches its last value, got {item!r}"
@@ -174,11 +179,10 @@ def read_suite(path: str | Path) -> Suite:
     """Read a suite; its name is that of the file."""
     path = Path(path)
     file = validated(_File, read_yaml(path), str(path))
-    models = [
-        _published_model(fields, path.stem, f"{path}, model {number}")
-        for number, item in enumerate(file.models, start=1)
-        for fields in _expanded(item, f"{path}, model {number}")
-    ]
+    models = []
+    for number, item in enumerate(file.models, start=1):
+        where = f"{path}, model {number}"
+        models += [_published_model(fields, path.stem, where) for fields in _expanded(item, where)]
     for attribute in ("name", "run"):
         values = [getattr(model, attribute) for model in models]
         repeated = next((value for value in values if values.count(value) > 1), None)
@@ -189,7 +193,7 @@ def read_suite(path: str | Path) -> Suite:
             )
     for number, item in enumerate(file.known_faults, start=1):
         models = _with_fault(models, item, f"{path}, known fault {number}")
-    return Suite(path.stem, file.title, file.card, tuple(models))
+    return Suite(name=path.stem, title=file.title, card=file.card, models=tuple(models))
 
 
 @cache
@@ -200,12 +204,8 @@ def shipped_suites() -> Mapping[str, Suite]:
 
 def models_of(repository: str) -> list[PublishedModel]:
     """Return the models of the shipped suites whose checkpoints are in a repository."""
-    return [
-        model
-        for suite in shipped_suites().values()
-        for model in suite.models
-        if model.repository == repository
-    ]
+    models = [model for suite in shipped_suites().values() for model in suite.models]
+    return [model for model in models if model.repository == repository]
 
 
 def find_models(names: str | Path | Sequence[ModelLike]) -> list[PublishedModel]:
@@ -215,38 +215,36 @@ def find_models(names: str | Path | Sequence[ModelLike]) -> list[PublishedModel]
     A name is a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the
     models ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
     """
-    suites = shipped_suites()
-    models = [model for suite in suites.values() for model in suite.models]
     if isinstance(names, str | Path):
         names = [str(names)]
-    found: dict[PublishedModel, None] = {}
+    # a mapping, since it keeps the order and no duplicates
+    selected: dict[PublishedModel, None] = {}
     for name in names:
-        if isinstance(name, PublishedModel):
-            found[name] = None
-            continue
-        if name.endswith((".yaml", ".yml")):
-            chosen = list(read_suite(name).models)
-        else:
-            chosen = [
-                model for model in models if name == model.suite or fnmatchcase(model.name, name)
-            ]
-        if not chosen:
-            hint = did_you_mean(name, [*suites, *(model.name for model in models)])
-            raise ValueError(
-                f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as "
-                f"pythia-*-deduped, or a file ending in .yaml, got {name!r}{hint}"
-            )
-        found |= dict.fromkeys(chosen)
-    return list(found)
+        chosen = [name] if isinstance(name, PublishedModel) else _models_named(name)
+        selected |= dict.fromkeys(chosen)
+    return list(selected)
+
+
+def _models_named(name: str) -> list[PublishedModel]:
+    if name.endswith((".yaml", ".yml")):
+        return list(read_suite(name).models)
+    suites = shipped_suites()
+    models = [model for suite in suites.values() for model in suite.models]
+    chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]
+    if not chosen:
+        hint = did_you_mean(name, [*suites, *(model.name for model in models)])
+        raise ValueError(
+            f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as "
+            f"pythia-*-deduped, or a file ending in .yaml, got {name!r}{hint}"
+        )
+    return chosen
 
 
 def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:
-    listed = [
-        each["repository"]
-        for each in fields.get("checkpoints", ())
-        if isinstance(each.get("repository"), str)
-    ]
-    repositories = {*listed, fields.get("repository")} - {None}
+    listed = [item.get("repository") for item in fields.get("checkpoints", ())]
+    # a value of another type is refused by the record
+    repositories = {name for name in listed if isinstance(name, str)}
+    repositories |= {fields.get("repository")} - {None}
     run = {"run": repositories.pop()} if len(repositories) == 1 else {}
     model = validated(PublishedModel, {**run, **fields, "suite": suite}, where)
     sources = [key for key in _SOURCES if getattr(model, key)]
@@ -263,7 +261,8 @@ def _published_model(fields: dict[str, Any], suite: str, where: str) -> Publishe
     checkpoints = sorted(model.checkpoints, key=lambda at: at.step)
     named = [(at.step, f"{at.repository}@{at.revision}") for at in checkpoints]
     require_distinct_steps(named, f"describe two models in {where}")
-    if per_step := model.tokens_per_step:
+    per_step = model.tokens_per_step
+    if per_step is not None:
         checkpoints = [
             at if at.tokens is not None else replace(at, tokens=per_step * at.step)
             for at in checkpoints
@@ -284,8 +283,9 @@ def _with_fault(
             f"expected models of this suite in {where}, got {', '.join(unknown) or 'none'}"
         )
     for model in chosen:
-        known = {*model.expected, *(at.step for at in model.checkpoints)}
-        if known and (others := set(fault.steps) - known):
+        steps = {*model.expected, *(at.step for at in model.checkpoints)}
+        others = set(fault.steps) - steps
+        if steps and others:
             raise ValueError(f"expected steps of {model.name} in {where}, got {sorted(others)}")
     return [
         replace(model, known_faults=(*model.known_faults, fault)) if model in chosen else model
@@ -294,39 +294,48 @@ def _with_fault(
 
 
 def _expanded(
-    item: dict[str, Any], where: str, known: Mapping[str, _Value] | None = None
+    item: dict[str, Any], where: str, values: Mapping[str, _Value] | None = None
 ) -> list[dict[str, Any]]:
     """Return one mapping per combination of the values under ``for``, or per mapping of a list of
     combinations.
 
-    Placeholders for these and for the ``known`` values are replaced, as literal text in patterns.
+    Args:
+        item: a mapping of the file, with placeholders.
+        where: the place in the file, for messages.
+        values: those of the placeholders that are already known, from around the item.
     """
-    known = known or {}
-    loops: Any = validated(_Loops, _filled(item.get("for", {}), known, where), where)
+    values = values or {}
+    loops: Any = validated(_Loops, _filled(item.get("for", {}), values, where), where)
     if isinstance(loops, dict):
-        loops = [dict(zip(loops, values, strict=True)) for values in product(*loops.values())]
+        loops = [dict(zip(loops, choice, strict=True)) for choice in product(*loops.values())]
     rest = {key: value for key, value in item.items() if key != "for"}
-    return [_filled(rest, {**known, **combination}, where) for combination in loops]
+    return [_filled(rest, {**values, **combination}, where) for combination in loops]
 
 
-def _filled(value: Any, known: Mapping[str, _Value], where: str, key: str = "") -> Any:
+def _filled(value: Any, values: Mapping[str, _Value], where: str, key: str = "") -> Any:
+    """Return a value of the file with its placeholders replaced, as literal text in patterns."""
     if isinstance(value, dict):
-        return {name: _filled(each, known, where, name) for name, each in value.items()}
+        return {name: _filled(inner, values, where, name) for name, inner in value.items()}
     if key == "checkpoints":
+        # these may have a for of their own
         items = validated(list[dict[str, Any]], value, where)
-        return [each for item in items for each in _expanded(item, where, known)]
+        return [fields for item in items for fields in _expanded(item, where, values)]
     if isinstance(value, list):
-        return [_filled(each, known, where, key) for each in value]
+        return [_filled(inner, values, where, key) for inner in value]
+    if not isinstance(value, str):
+        return value
 
     def fill(placeholder: re.Match[str]) -> str:
-        if (name := placeholder[1]) not in known:
-            hint = did_you_mean(name, known)
+        name = placeholder[1]
+        if name not in values:
+            hint = did_you_mean(name, values)
             raise ValueError(
                 f"expected placeholders in {where} that are listed under for, got {name!r}{hint}"
             )
-        return re.escape(str(known[name])) if key in _PATTERNS else str(known[name])
+        text = str(values[name])
+        return re.escape(text) if key in _PATTERNS else text
 
-    return _PLACEHOLDER.sub(fill, value) if isinstance(value, str) else value
+    return _PLACEHOLDER.sub(fill, value)
 
 
 def read_folder(folder: Path, read: Callable[[Path], Description]) -> dict[str, Description]:

@@ -278,13 +278,12 @@ def _require_every_block(model: PreTrainedModel, unused: Iterable[str]) -> None:
         for name, module in model.named_modules()
         if isinstance(module, _LISTS)
     }
-    cut_off = sorted(
-        name
-        for name in (each.removeprefix(base) for each in unused)
-        if any(
-            int(at[1]) >= lists.get(name[: at.start()], math.inf) for at in _NUMBER.finditer(name)
-        )
-    )
+
+    def is_beyond(name: str) -> bool:
+        numbers = _NUMBER.finditer(name)
+        return any(int(at[1]) >= lists.get(name[: at.start()], math.inf) for at in numbers)
+
+    cut_off = sorted(filter(is_beyond, (name.removeprefix(base) for name in unused)))
     if cut_off:
         raise CheckpointError(
             f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such "
@@ -296,11 +295,11 @@ def _require_one_model(model: PreTrainedModel, outside: Iterable[str], prefix: s
     """Check that a prefix was left out because the model is inside another, not as one of two."""
     names = {name for name, _ in model.base_model.named_parameters()}
     for name in outside:
-        other = next((each for each in names if name.endswith(f".{each}")), None)
-        if other is not None:
+        endings = [parameter for parameter in names if name.endswith(f".{parameter}")]
+        if endings:
             raise CheckpointError(
                 f"expected the weights of one model, got two, {prefix}* and "
-                f"{name.removesuffix(other)}*; save the one to be measured alone, {_BY_CODE}"
+                f"{name.removesuffix(endings[0])}*; save the one to be measured alone, {_BY_CODE}"
             )
 
 

@@ -93,50 +93,89 @@ def load_model(
             its weights.
     """
     with model_errors("the checkpoint does not load"), without_reports():
-        if (base := base_of(folder, with_code=loading.trust_remote_code)) is not None:
+        base = base_of(folder, with_code=loading.trust_remote_code)
+        if base is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
-        n_bytes = _stored_bytes(folder)
+        n_bytes = _stored_bytes(folder)  # refuses a folder without weights
         if folder.suffix != GGUF:
             warn_of_other_weights(folder)
-        own: dict[str, Any] = {
-            "local_files_only": True,
-            "trust_remote_code": loading.trust_remote_code,
-        }
-        config = AutoConfig.from_pretrained(**place_of(folder), **own)
+        config = AutoConfig.from_pretrained(
+            **place_of(folder),
+            local_files_only=True,
+            trust_remote_code=loading.trust_remote_code,
+        )
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
-        dtype, stored = DTYPES.get(loading.dtype), getattr(config, "dtype", None)
         if loading.device_map is None:
-            grown = (
-                dtype.itemsize / stored.itemsize if dtype and isinstance(stored, torch.dtype) else 1
-            )
-            _require_free(n_bytes * grown)
-        # "auto" is the precision in which a live run measures
-        own |= {"config": config, "dtype": dtype or "auto", "output_loading_info": True}
-        own["ignore_mismatched_sizes"] = True  # refused below, with the shapes
-        if folder.suffix == GGUF:
-            own["quantization_config"] = GgufConfig(dequantize=True)
-        if loading.device_map:
-            own |= {"device_map": loading.device_map, "offload_folder": offload_folder}
+            _require_free(n_bytes * _growth(config, loading))
+        settings = _settings(folder, config, loading, offload_folder)
         headless = _class_without_head(config)
         auto_class = (_class_with_head(config) or headless) if with_head else headless
-        model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
+        model, absent, report = _from_pretrained(auto_class, folder, settings, loading.attention)
         prefix, renamings = _renamings(report["unexpected_keys"], absent)
         if renamings:
-            own["key_mapping"] = renamings
-            model, absent, report = _from_pretrained(auto_class, folder, own, loading.attention)
+            # the names were not known before transformers had looked for them
+            settings["key_mapping"] = renamings
+            model, absent, report = _from_pretrained(
+                auto_class, folder, settings, loading.attention
+            )
         if auto_class is not headless and absent:
+            # the configuration names a head that the checkpoint does not hold
             return load_model(folder, loading, offload_folder)
-        # first, since names of an adapter or of quantised weights explain those that are missing
-        unused = report["unexpected_keys"]
-        tensors = {_WRAPPERS.sub("", name): at for name, at in stored_tensors(folder).items()}
-        require_known_names(model, unused, tensors, prefix=prefix)
-        require_all_weights(model, absent)
-        require_shapes(model, report["mismatched_keys"])
+        _require_right_weights(model, folder, absent, report, prefix=prefix)
         if loading.device_map is None:
             model = model.to(loading.device)
         _require_finite(model)
         return model.eval()
+
+
+def _settings(
+    folder: Path, config: PreTrainedConfig, loading: Loading, offload_folder: Path | None
+) -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` for the weights of a checkpoint."""
+    settings: dict[str, Any] = {
+        "local_files_only": True,
+        "trust_remote_code": loading.trust_remote_code,
+        "config": config,
+        # "auto" is the precision in which a live run measures
+        "dtype": DTYPES.get(loading.dtype) or "auto",
+        "output_loading_info": True,
+        # refused afterwards, with the shapes in the message
+        "ignore_mismatched_sizes": True,
+    }
+    if folder.suffix == GGUF:
+        settings["quantization_config"] = GgufConfig(dequantize=True)
+    if loading.device_map:
+        settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
+    return settings
+
+
+def _growth(config: PreTrainedConfig, loading: Loading) -> float:
+    """Return how many times as large as on disk the weights are in the requested precision."""
+    requested = DTYPES.get(loading.dtype)
+    stored = getattr(config, "dtype", None)
+    if requested is None or not isinstance(stored, torch.dtype):
+        return 1.0
+    return requested.itemsize / stored.itemsize
+
+
+def _require_right_weights(
+    model: Any, folder: Path, absent: Sequence[str], report: Mapping[str, Any], *, prefix: str
+) -> None:
+    """Raise a CheckpointError unless the model's weights are those of its checkpoint, all of them.
+
+    Args:
+        model: the model, loaded.
+        folder: its checkpoint.
+        absent: names of weights that the checkpoint lacks.
+        report: what transformers reports of the loading.
+        prefix: what was left out before all names.
+    """
+    stored = {_WRAPPERS.sub("", name): tensor for name, tensor in stored_tensors(folder).items()}
+    # first, since names of an adapter or of quantised weights explain those that are missing
+    require_known_names(model, report["unexpected_keys"], stored, prefix=prefix)
+    require_all_weights(model, absent)
+    require_shapes(model, report["mismatched_keys"])
 
 
 def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
@@ -218,9 +257,11 @@ def _from_pretrained(
     transformers reports.
     """
     settings = settings | place_of(folder)
-    given = {} if attention is None else {"attn_implementation": attention}
+    with_attention = settings
+    if attention is not None:
+        with_attention = settings | {"attn_implementation": attention}
     try:
-        model, report = auto_class.from_pretrained(**settings, **given)
+        model, report = auto_class.from_pretrained(**with_attention)
     except (ImportError, ValueError) as error:
         if attention is None:
             raise
@@ -332,17 +373,15 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
     """Check the attention implementation: one with a slash is a repository of compiled code that
     would be run.
     """
-    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
-    named = [
-        getattr(part, f"_{what}_implementation", None)
-        for part in parts
-        for what in ("attn", "experts")
-    ]
-    if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
-        raise CheckpointError(
-            f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it "
-            "with trust_remote_code=True"
-        )
+    configs = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    for what in ("attn", "experts"):
+        names = [str(getattr(of_part, f"_{what}_implementation", None)) for of_part in configs]
+        elsewhere = [name for name in names if "/" in name]
+        if elsewhere:
+            raise CheckpointError(
+                f"it requires code of another repository, {elsewhere[0]!r:.80}; read that, then "
+                "allow it with trust_remote_code=True"
+            )
 
 
 def _stored_bytes(folder: Path) -> int:
@@ -382,14 +421,14 @@ def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
     """Return what torch.compile, DistributedDataParallel or a module around the model put before
     all names; or "".
     """
-    found = (
-        name.removesuffix(missing[0])
-        for name in names
-        if missing and name.endswith(f".{missing[0]}")
-    )
-    return next(
-        (prefix for prefix in found if set(names).issuperset(prefix + name for name in missing)), ""
-    )
+    if not missing:
+        return ""
+    first = missing[0]
+    prefixes = [name.removesuffix(first) for name in names if name.endswith(f".{first}")]
+    for prefix in prefixes:
+        if set(names).issuperset(prefix + name for name in missing):
+            return prefix
+    return ""
 
 
 def _require_finite(model: nn.Module) -> None:
