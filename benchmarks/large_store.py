@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 
 from repdyn.cli.main import main as repdyn
 from repdyn.metrics import METRICS
+from repdyn.metrics.request import requested
 from repdyn.store import MeasurementKey, open_store
 from repdyn.store.files import write_table
 from repdyn.store.schema import Checkpoint, Row, provenance, scalar_row, to_table
@@ -169,10 +170,11 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
     }
     rows = [scalar_row(checkpoint, "train/loss", 2.0, probe=PROBE)]
     for metric in list(METRICS.values())[:n_metrics]:
+        request = requested(metric, "all", {})
         named = {
             "metric": metric.name,
-            "settings": metric.settings_json,
-            "on_distinct": metric.collapses_duplicates,
+            "settings": request.settings_json,
+            "on_distinct": request.collapses_duplicates,
         }
         for layer in range(n_layers):
             if metric.is_defined_at(layer, is_last=layer == n_layers - 1):

@@ -301,7 +301,7 @@ def _plain_script(model: Any, probe: Probe, with_numbers: bool = True) -> list[t
     """Return anisotropy and TwoNN of the same vectors of each layer, as one would write it without
     repdyn.
     """
-    sampled = probe.tokens_of(resolve(DEFAULT_METRICS, probe)[0][1])
+    sampled = probe.tokens_of(resolve(DEFAULT_METRICS, probe)[0].subset)
     needed = probe.tokens_needed(sampled, causal=True)
     layers = []
     tokens = []

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.data.datamodule import TextDataModule
-from repdyn.measurement.measure import MeasurementOptions
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import objective_of
 from repdyn.probe.design import DESIGNS, INDEPENDENT

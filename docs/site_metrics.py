@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
-from repdyn.metrics.metric import written
+from repdyn.metrics.names import written
+from repdyn.metrics.request import requested
 from repdyn.views.console.metric_list import range_text
 from repdyn.views.tables.style import by_family
 
@@ -60,7 +61,8 @@ def _cells(metric: Metric) -> list[str]:
     needed += ["topics"] * (metric.probe_requires == "topics") + [
         "spectrum"
     ] * metric.whole_spectrum
-    needed += [f"{metric.n_neighbours} neighbours"] if metric.neighbours else []
+    if metric.neighbours:
+        needed.append(f"{requested(metric, 'all', {}).n_neighbours} neighbours")
     notes = "; ".join(filter(None, [settings, subsets, where, ", ".join(needed)]))
     return [f"`{metric.name}`", metric.meaning, range_text(metric), notes]
 

@@ -35,15 +35,19 @@ CORE = {
     "activations": "capture checkpoints probe utils",
 }
 VIEWS = {
-    "views.alerts": "metrics probe store utils",
-    "views.tables": "views.alerts metrics probe store utils",
-    "views.judging": "views.alerts views.tables metrics probe store utils",
-    "views.charts": "views.alerts views.tables metrics store utils",
-    "views.figures": "views.alerts views.charts views.tables metrics store utils",
-    "views.console": "views.alerts views.judging views.tables metrics store utils",
-    "views.report": "views.alerts views.charts views.judging views.tables metrics store utils",
+    "views.display": "metrics store",
+    "views.alerts": "views.display metrics probe store utils",
+    "views.tables": "views.alerts views.display metrics probe store utils",
+    "views.judging": "views.alerts views.display views.tables metrics probe store utils",
+    "views.charts": "views.alerts views.display views.tables metrics store utils",
+    "views.figures": "views.alerts views.charts views.display views.tables metrics store utils",
+    "views.console": "views.alerts views.display views.judging views.tables metrics store utils",
+    "views.report": (
+        "views.alerts views.charts views.display views.judging views.tables metrics store utils"
+    ),
     "views.plots": (
-        "views.charts views.figures views.judging views.report views.tables metrics store utils"
+        "views.charts views.display views.figures views.judging views.report views.tables metrics "
+        "store utils"
     ),
     "views.watch": "views.alerts views.judging views.report views.tables store utils",
     "views.publish": (
@@ -59,7 +63,7 @@ LAB = {
     "lab.studies": "activations kernels probe store utils views.charts views.tables",
     "lab.recipes": (
         "lab.studies activations checkpoints metrics probe store utils "
-        "views.charts views.figures views.report views.tables"
+        "views.charts views.display views.figures views.report views.tables"
     ),
     "lab.explorer": "activations kernels utils views.tables lab.studies",
 }
@@ -299,9 +303,9 @@ def test_public_names():
     import repdyn
 
     assert set(repdyn.__all__) == {
-        *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Sweep", "Tracker"),
-        *("insights", "kernels", "measure", "open_store", "query", "register_metric", "sweep"),
-        *("attention_weights", "layer_states", "load_model", "output_head"),
+        *("Design", "Display", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Sweep"),
+        *("Tracker", "insights", "kernels", "measure", "open_store", "query", "register_metric"),
+        *("attention_weights", "layer_states", "load_model", "output_head", "sweep"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

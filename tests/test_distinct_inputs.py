@@ -112,7 +112,7 @@ def probe_of_vocabulary(n_tokens: int) -> Probe:
 
 
 def measured_on(probe: Probe, *metrics: str) -> list[str]:
-    return [f"{metric.name}@{subset}" for metric, subset in resolve(metrics, probe)]
+    return [f"{request.name}@{request.subset}" for request in resolve(metrics, probe)]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_cloud_beside_all_vectors_is_chosen_by_the_probe(n_tokens, chosen):
     named = ["two_nn@types", "two_nn@distinct_inputs"]
     assert measured_on(probe, *named) == named
     both = ["two_nn@all", *named]
-    assert [f"two_nn@{subset}" for _, subset in resolve(["two_nn"])] == both
+    assert [f"two_nn@{request.subset}" for request in resolve(["two_nn"])] == both
 
 
 def test_images_are_measured_on_all_vectors_alone():

@@ -20,7 +20,7 @@ from torch import nn
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
-from repdyn.measurement.measure import MeasurementOptions
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.models import build_model
 from repdyn.store.schema import COLUMNS, Checkpoint
@@ -171,8 +171,7 @@ def test_a_failing_kernel_is_raised_or_recorded(hand_written, small_probe):
 
 
 def test_settings_reach_the_kernel_and_the_row(hand_written, small_probe):
-    lowest_fifth = METRICS["two_nn"].with_settings(discard=0.8)
-    frame = measure(hand_written, small_probe, [lowest_fifth, "two_nn"]).to_pandas()
+    frame = measure(hand_written, small_probe, ["two_nn[discard=0.8]", "two_nn"]).to_pandas()
     by_settings = frame.groupby("settings")["value"].mean()
     assert len(by_settings) == 2
     assert by_settings.iloc[0] != by_settings.iloc[1]
@@ -287,7 +286,8 @@ def test_no_sink_takes_a_sink_out():
 
 def test_resolve():
     names = [
-        (m.name, s) for m, s in resolve(["two_nn", "two_nn@no_sink", "two_nn@all", "anisotropy"])
+        (request.name, request.subset)
+        for request in resolve(["two_nn", "two_nn@no_sink", "two_nn@all", "anisotropy"])
     ]
     assert names == [
         ("two_nn", "all"),
@@ -312,7 +312,7 @@ def test_an_identity_names_what_is_measured():
     others = [
         identity("two_nn"),
         identity("anisotropy", "two_nn", layers="blocks.*"),
-        identity("anisotropy", METRICS["two_nn"].with_settings(discard=0.8)),
+        identity("anisotropy", "two_nn[discard=0.8]"),
     ]
     assert len({*same, *others}) == 4
 

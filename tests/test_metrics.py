@@ -95,7 +95,7 @@ needs_weights = pytest.mark.skipif(not HAS_WEIGHTS, reason="an earlier version o
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, metric in METRICS.items() if metric.family != "weights"]
+    "name", [name for name, metric in METRICS.items() if not metric.is_of_weights]
 )
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_table_keeps_its_promises(name, family, frames, probe):
@@ -112,8 +112,9 @@ def test_the_table_keeps_its_promises(name, family, frames, probe):
             for layer in range(count)
             if metric.is_defined_at(layer, is_last=layer == count - 1)
         ]
-        for _, subset in resolve([name], probe):
-            assert of_stack.loc[of_stack["subset"] == subset, "layer"].tolist() == expected
+        for request in resolve([name], probe):
+            measured = of_stack.loc[of_stack["subset"] == request.subset, "layer"]
+            assert measured.tolist() == expected
     undefined = own["value"].isna()
     # the embedding output of models without learned positions has one vector for each of 50 tokens
     too_few = (
@@ -131,7 +132,6 @@ def test_the_table_keeps_its_promises(name, family, frames, probe):
     assert bool((rows["head"].notna().sum() > 0) == metric.per_head)
     assert metric.meaning
     assert metric.source
-    assert metric.family != "own"
 
 
 @needs_weights
@@ -253,12 +253,12 @@ def test_without_earlier_checkpoints_there_is_nothing_to_compare_with(probe):
 
 
 def test_all_are_those_that_the_probe_has_what_it_takes_for(probe):
-    every = {metric.name for metric in METRICS.values() if metric.family != "weights"}
-    assert {metric.name for metric, _ in resolve("all", probe)} == every
+    every = {metric.name for metric in METRICS.values() if not metric.is_of_weights}
+    assert {request.name for request in resolve("all", probe)} == every
     plain = Probe(probe.tokens, probe.lengths, batch_vectors=96, n_batches=2)
-    without = {metric.name for metric, _ in resolve("all", plain)}
+    without = {request.name for request in resolve("all", plain)}
     assert every - without == {
-        metric.name for metric in METRICS.values() if metric.family == "topics"
+        metric.name for metric in METRICS.values() if metric.probe_requires == "topics"
     }
     with pytest.raises(
         ValueError,

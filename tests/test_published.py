@@ -38,10 +38,10 @@ def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_pa
     rows = []
     for layer, name, value in values[["layer", "metric", "value"]].itertuples(index=False):
         own = published.QUANTITIES[name].metric.format(k=32).replace("gride_32", "gride_2")
-        ((metric, _),) = resolve([own], subsets=SUBSETS)
+        (request,) = resolve([own], subsets=SUBSETS)
         row = {
-            "metric": metric.name,
-            "settings": metric.settings_json,
+            "metric": request.name,
+            "settings": request.settings_json,
             "value": value + (name == "pca99"),
         }
         rows.append(make_row(**OURS | row | {"layer": layer, "depth": layer / 32, "std": 0.01}))

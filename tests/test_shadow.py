@@ -31,7 +31,8 @@ from repdyn import Probe, measure
 from repdyn.capture.hooks import doubtful_hooks
 from repdyn.capture.shadow import Shadow, ShadowError
 from repdyn.capture.trial import prepare
-from repdyn.measurement.measure import MeasurementOptions, measure_with, prepare_for
+from repdyn.measurement.measure import measure_with, prepare_for
+from repdyn.measurement.options import MeasurementOptions
 
 SEEN: list[int] = []
 SHIFTS: list[bool] = []

@@ -20,7 +20,6 @@ from synthetic_runs import fill, make_published, make_row, make_rows
 
 from repdyn import Probe, open_store
 from repdyn.kernels.cloud import UndefinedCode
-from repdyn.metrics import metric_info
 from repdyn.store import MeasurementKey, Store, find_store, find_stores
 from repdyn.store import store as store_module
 from repdyn.store.files import is_whole, read_rows
@@ -38,6 +37,7 @@ from repdyn.store.schema import (
     failure_rows,
     scalar_row,
 )
+from repdyn.views.display import Display, display_of
 from repdyn.views.tables.style import metric_title
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -98,8 +98,7 @@ def test_the_title_of_a_users_metric_is_stored_with_its_rows(tmp_path, monkeypat
     store.write(KEY, [row(metric="drift[power=2]"), row()])
     DESCRIPTIONS.clear()  # as in another process
     store.to_pandas()
-    info = metric_info("drift")
-    assert (info.title, info.unit, info.scale) == ("Drift per step", "radians", "signed")
+    assert display_of("drift") == Display(title="Drift per step", unit="radians", scale="signed")
     assert metric_title("drift[power=2]") == "Drift per step, power 2"
     assert DESCRIPTIONS.keys() == {"drift"}
 

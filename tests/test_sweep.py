@@ -44,7 +44,7 @@ from repdyn.checkpoints.sweep import prepare
 from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
-from repdyn.measurement.measure import MeasurementOptions
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Checkpoint

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
     from repdyn.utils.distributed import Ranks
+    from repdyn.views.display import Display
     from repdyn.views.judging import insights
     from repdyn.views.tables.sql import query
 
 __all__ = [
     "Design",
+    "Display",
     "Metric",
     "Probe",
     "Profile",
@@ -46,6 +48,7 @@ __all__ = [
 
 _HOMES = {
     "Design": "repdyn.probe.design",
+    "Display": "repdyn.views.display",
     "Metric": "repdyn.metrics",
     "Probe": "repdyn.probe",
     "Profile": "repdyn.measurement.measure",

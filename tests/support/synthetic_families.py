@@ -11,7 +11,9 @@ import pandas as pd
 from synthetic_runs import LOG_STEPS, make_row, make_scalar, to_frame
 
 from repdyn.metrics import METRICS, Metric
+from repdyn.metrics.request import requested
 from repdyn.store.schema import Row
+from repdyn.views.display import display_of
 
 CLASSES = ("function", "content", "frequent", "rare")
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
@@ -167,8 +169,10 @@ def _of_metric(
     given: dict[str, Any],
 ) -> Iterator[Row]:
     t = math.log1p(step) / math.log1p(last) if last else 1.0
-    split = classes if metric.family in {"convergence", "tokens"} else ()
+    family = display_of(metric.name).family
+    split = classes if family in {"convergence", "tokens"} else ()
     for subset in (*metric.subsets, *split):
+        request = requested(metric, subset, {})
         curve = curve_of(metric.name, subset)
         for layer in range(n_blocks + 1):
             if not metric.is_defined_at(layer, is_last=layer == n_blocks):
@@ -182,11 +186,11 @@ def _of_metric(
                 "depth": layer / n_blocks,
                 "metric": metric.name,
                 "subset": subset,
-                "settings": metric.settings_json,
-                "on_distinct": metric.collapses_duplicates,
-                "own_window_excluded": metric.collapses_duplicates or None,
-                "n_vectors": 1024 if metric.family == "tokens" else 4096,
-                "n_unique": 1000 if metric.family == "tokens" else 4000,
+                "settings": request.settings_json,
+                "on_distinct": request.collapses_duplicates,
+                "own_window_excluded": request.collapses_duplicates or None,
+                "n_vectors": 1024 if family == "tokens" else 4096,
+                "n_unique": 1000 if family == "tokens" else 4000,
                 "compared_to": before[-1] if compares and before else None,
                 "value": value
                 + 0.01 * noise * (abs(value) < 500) * (0 < abs(value) < 0.99) * abs(value),

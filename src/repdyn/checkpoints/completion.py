@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from repdyn.checkpoints.options import CompleteOptions, SweepOptions
 from repdyn.metrics import DEFAULT_METRICS, METRICS, as_tuple, resolve
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.probe.design import SUBSETS, class_names
 from repdyn.store import Store, find_store, store_at
 from repdyn.utils.choices import Dtype

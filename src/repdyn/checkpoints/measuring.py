@@ -174,7 +174,9 @@ def measure_checkpoint(
     def progress(stage: str, fraction: float) -> None:
         show(f"{target}: {stage} {fraction:.0%}")
 
-    captures = {kind for metric, _ in resolve(options.metrics, probe) for kind in metric.captures}
+    captures = {
+        kind for request in resolve(options.metrics, probe) for kind in request.metric.captures
+    }
     # for the loss, and for metrics that read states through the model's output head
     with_head = measurement.probe_loss or "output_head" in captures
     state_cache = None
@@ -258,7 +260,7 @@ def store_failure(
     task: Task, store: Store, options: CompleteOptions, reason: str, **marks: str
 ) -> None:
     """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
-    names = [metric.name for metric, _ in resolve(options.metrics, task.probe)]
+    names = [request.name for request in resolve(options.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, **marks)
     store.write(task.key(options).failed, rows)
 

@@ -12,7 +12,7 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Row
 
 if TYPE_CHECKING:
-    from repdyn.measurement.measure import MeasurementOptions
+    from repdyn.measurement.options import MeasurementOptions
     from repdyn.probe import Probe
 
 FOREIGN = {
@@ -65,7 +65,7 @@ class Task:
     def measurement(self, options: CompleteOptions) -> MeasurementOptions:
         """Return what is measured, and how; a probe of inputs other than tokens has no loss."""
         # with torch, which plans do without
-        from repdyn.measurement.measure import MeasurementOptions
+        from repdyn.measurement.options import MeasurementOptions
 
         return MeasurementOptions(
             metrics=options.metrics,

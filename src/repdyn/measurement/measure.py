@@ -4,27 +4,24 @@ path.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repdyn.capture.attention import attention_weights
-from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, pattern_list, unwrapped
-from repdyn.capture.calls import Forward
+from repdyn.capture.attention import AttentionWeights, attention_weights
+from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, unwrapped
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
-from repdyn.capture.hooks import KeepHooks
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.shadow import own_names
-from repdyn.capture.states import STATES_BYTES, CaptureKind
+from repdyn.capture.states import CaptureKind, States
 from repdyn.capture.trial import prepare
+from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.metrics import (
@@ -33,11 +30,12 @@ from repdyn.metrics import (
     CheckpointContext,
     LayerView,
     MetricLike,
-    as_tuple,
+    MetricRequest,
     resolve,
 )
+from repdyn.metrics.metric import WEIGHT_CAPTURES
 from repdyn.probe import Probe
-from repdyn.probe.design import view_of
+from repdyn.probe.design import View, view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.caller_state import plain_state
@@ -52,95 +50,6 @@ _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-
-
-class MeasurementArguments(TypedDict, total=False):
-    """Keyword arguments that everything that measures takes beside ``metrics`` and ``layers``."""
-
-    probe_loss: bool
-    """Measure the model's loss, accuracy and calibration on the probe too; see
-    :mod:`repdyn.measurement.probe_loss`.
-    """
-    forward: Forward | None
-    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it
-    with ``input_ids`` and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder
-    reads the same tokens as its encoder."""
-    keep_hooks: KeepHooks
-    """Forward hooks of yours that act when the model is measured. Others are tried on one sequence:
-    those that change what the model puts out act, the rest are left out; see
-    :mod:`repdyn.capture.hooks`."""
-    tokens_per_forward: int | None
-    """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
-    states_bytes: int
-    """How much memory the states of all layers may take on the model's device; the rest is written
-    to the system's temporary folder (TMPDIR), with the same values in the end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasurementOptions:
-    """Specifies what is measured of each layer, and how the model is run.
-
-    The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
-
-    Raises:
-        ValueError: an unknown metric or setting, or two metrics of one name.
-    """
-
-    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
-    """Names in :data:`repdyn.metrics.METRICS`, with settings and a subset unless the defaults are
-    meant ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that
-    the probe allows."""
-    layers: LayerPatterns = None
-    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks,
-    patterns by name of the stack; None finds them."""
-    probe_loss: bool = False
-    forward: Forward | None = None
-    keep_hooks: KeepHooks = ()
-    tokens_per_forward: int | None = None
-    states_bytes: int = STATES_BYTES
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", as_tuple(self.metrics))
-        pairs = self.pairs()
-        if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
-            metric, subset = repeated[0]
-            raise ValueError(
-                f"expected metrics of different names, got several called {metric} on {subset}; "
-                "give each a name of its own"
-            )
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the name and the subset of each metric."""
-        return [(metric.name, subset) for metric, subset in resolve(self.metrics)]
-
-    def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
-        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the
-        layers, and the precision that weights are converted to ("auto": their own)."""
-        pairs = sorted(
-            (metric.name, metric.settings_json, subset)
-            for metric, subset in resolve(self.metrics, probe)
-        )
-        converted = [] if dtype == "auto" else [dtype]
-        loss = ["probe loss"] if self.probe_loss else []
-        return hashlib.sha256(
-            json.dumps([pairs, self.choice, *converted, *loss]).encode()
-        ).hexdigest()[:8]
-
-    @cached_property
-    def choice(self) -> str:
-        """The choice of layers as rows record it: as JSON, "" where there is none.
-
-        >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*",
-        ...     {"encoder": "encoder.layers.*"})]
-        ['', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}']
-        """
-        if self.layers is None:
-            return ""
-        if isinstance(self.layers, Mapping):
-            return json.dumps(
-                {stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True
-            )
-        return json.dumps(pattern_list(self.layers))
 
 
 Progress: TypeAlias = Callable[[str, float], None]
@@ -198,7 +107,7 @@ def measure(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
-        metrics, layers: as in :class:`repdyn.measurement.measure.MeasurementOptions`.
+        metrics, layers: as in :class:`repdyn.measurement.options.MeasurementOptions`.
         checkpoint: identifies what is measured in the rows; class, size and device of the model are
             filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with
@@ -211,7 +120,7 @@ def measure(
             Needed for a sharded model.
         state_cache: states of earlier checkpoints, for metrics that compare with them; those of
             this one are added.
-        options: as in :class:`repdyn.measurement.measure.MeasurementArguments`.
+        options: as in :class:`repdyn.measurement.options.MeasurementArguments`.
 
     Returns:
         A profile with one row for each layer (0 is the embedding output), metric and subset, stack
@@ -309,92 +218,34 @@ def measure_with(
 ) -> Profile:
     """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see
     :func:`measure`.
+
+    In this order: the options become requests, which say what has to be captured; what belongs to
+    the whole checkpoint is found, such as its output head; the model runs over the probe; layer
+    after layer, each request becomes rows; and the ranks exchange their rows.
     """
-    pairs = resolve(options.metrics, probe)
-    captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
-    views = {view_of(subset) for _, subset in pairs}
-    subsets = {view.sampled for view in views}
     start = time.perf_counter()
-    checkpoint = checkpoint or Checkpoint()
-    checkpoint = replace(
-        checkpoint,
-        **prepared.description,
-        model=checkpoint.model or class_name(prepared.module),
-        attention=attention_implementation(prepared.module),
-    )
-    if "previous_checkpoint" not in captures:
-        state_cache = None
-    elif state_cache is not None:
-        state_cache.begin(checkpoint.step)
-
-    run = partial(
-        capture,
-        prepared,
-        tokens_per_forward=options.tokens_per_forward,
-        states_bytes=options.states_bytes,
+    measurement = _Measurement(
+        prepared=prepared,
+        probe=probe,
+        options=options,
+        requests=resolve(options.metrics, probe),
         ranks=ranks,
+        progress=progress,
     )
-    output_head = final_norm = None
-    with ranks.sync_errors():
-        if options.probe_loss or "output_head" in captures:
-            output_head = find_output_head(prepared, next(probe.batches(1)).input_ids)
-        if any(view.normed for view in views):
-            final_norm = find_final_norm(prepared, next(probe.batches(1)).input_ids)
-    loss = None
-    if options.probe_loss:
-        predict = partial(run, subsets=["all"], progress=partial(progress, "masked forward"))
-        loss = ProbeLoss(
-            probe=probe, causal=checkpoint.causal, head=output_head or "", capture=predict
-        )
-    # what is kept for the next checkpoint, and predicted, is sampled from all tokens
-    needs_all = options.probe_loss or "previous_checkpoint" in captures
-    states = run(
-        probe,
-        sorted(subsets | {"all"} if needs_all else subsets),
-        captures=captures,
-        progress=partial(progress, "forward"),
-    )
-    attention = None
-    if "attention_weights" in captures:
-        with ranks.sync_errors():
-            attention = attention_weights(prepared, probe)
+    checkpoint = _described(checkpoint or Checkpoint(), prepared)
+    if "previous_checkpoint" not in measurement.captures:
+        state_cache = None
+    if state_cache is not None:
+        state_cache.begin(checkpoint.step)
+    context = measurement.context(checkpoint, state_cache, last_step)
+    loss = measurement.loss(checkpoint, context) if options.probe_loss else None
+    states = measurement.states()
+    context.attention = measurement.attention()
     forward_done = time.perf_counter()
-
-    context = CheckpointContext(
-        attention,
-        state_cache,
-        checkpoint.step,
-        output_head=output_head,
-        final_norm=final_norm,
-        weights=_weights(prepared, last_step)
-        if captures & {"weights", "gradients", "weights_before"}
-        else None,
-        n_neighbours=max(2, *(metric.n_neighbours for metric, _ in pairs)),
-    )
-    rows_by_layer = []
-    n_layers = len(states.layers)
-    with ranks.sync_errors():
-        for number in range(n_layers):
-            view = LayerView(layer=states.take(), states=states, probe=probe, context=context)
-            of_stack = replace(checkpoint, causal=prepared.causal[view.layer.stack])
-            of_layer = part_of(partial(progress, "kernels"), number, n_layers)
-            rows = rows_of_layer(view, pairs, of_stack, options.choice, on_error, of_layer)
-            if loss is not None and view.layer.is_last and view.layer.stack == prepared.stacks[-1]:
-                rows += loss.rows(view.layer, states, checkpoint, on_error)
-            rows_by_layer.append(rows)
-            del view  # and with it the layer's vectors, before the next ones are made
-        progress("kernels", 1.0)
+    rows_by_layer = measurement.rows_by_layer(states, context, checkpoint, loss, on_error)
     if state_cache is not None:
         state_cache.complete(checkpoint.step)
-    rows = [row for rows in rows_by_layer for row in rows]
-    if ranks.size > 1:  # layers are dealt to the ranks in turn
-        by_rank = ranks.all_gather(rows_by_layer)
-        n_layers = sum(map(len, by_rank))
-        rows = [
-            row
-            for number in range(n_layers)
-            for row in by_rank[number % ranks.size][number // ranks.size]
-        ]
+    rows = _of_all_ranks(rows_by_layer, ranks)
     return Profile(
         [row for row in rows if row.layer is not None],
         checkpoint,
@@ -402,6 +253,148 @@ def measure_with(
         forward_seconds=forward_done - start,
         kernel_seconds=time.perf_counter() - forward_done,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measurement:
+    """Holds what is measured of which model, for the steps of :func:`measure_with`."""
+
+    prepared: RunnableModel
+    probe: Probe
+    options: MeasurementOptions
+    requests: Sequence[MetricRequest]
+    ranks: Ranks
+    progress: Progress
+
+    @cached_property
+    def captures(self) -> frozenset[CaptureKind]:
+        """What has to be captured in addition to the states of layers."""
+        return frozenset().union(*(request.metric.captures for request in self.requests))
+
+    @cached_property
+    def _views(self) -> set[View]:
+        return {view_of(request.subset) for request in self.requests}
+
+    def context(
+        self,
+        checkpoint: Checkpoint,
+        state_cache: StateCache | None,
+        last_step: BlockWeights | None,
+    ) -> CheckpointContext:
+        """Find what the metrics of all layers share, as far as any of them needs it."""
+        context = CheckpointContext(
+            state_cache=state_cache,
+            step=checkpoint.step,
+            n_neighbours=max(2, *(request.n_neighbours for request in self.requests)),
+        )
+        with self.ranks.sync_errors():
+            if self.options.probe_loss or "output_head" in self.captures:
+                context.output_head = find_output_head(self.prepared, self._a_batch())
+            if any(view.normed for view in self._views):
+                context.final_norm = find_final_norm(self.prepared, self._a_batch())
+        if self.captures & WEIGHT_CAPTURES:
+            context.weights = _weights(self.prepared, last_step)
+        return context
+
+    def loss(self, checkpoint: Checkpoint, context: CheckpointContext) -> ProbeLoss:
+        """Return the loss on the probe, for which an encoder runs over a masked probe."""
+        masked = partial(self.progress, "masked forward")
+        return ProbeLoss(
+            probe=self.probe,
+            causal=checkpoint.causal,
+            head=context.output_head or "",
+            capture=partial(self._capture, subsets=["all"], progress=masked),
+        )
+
+    def states(self) -> States:
+        """Run the model over the probe, and return the states of its layers."""
+        subsets = {view.sampled for view in self._views}
+        # what is kept for the next checkpoint, and predicted, is sampled from all tokens
+        if self.options.probe_loss or "previous_checkpoint" in self.captures:
+            subsets.add("all")
+        return self._capture(
+            self.probe,
+            sorted(subsets),
+            captures=self.captures,
+            progress=partial(self.progress, "forward"),
+        )
+
+    def attention(self) -> AttentionWeights | None:
+        """Return the attention weights if a metric needs them."""
+        if "attention_weights" not in self.captures:
+            return None
+        with self.ranks.sync_errors():
+            return attention_weights(self.prepared, self.probe)
+
+    def rows_by_layer(
+        self,
+        states: States,
+        context: CheckpointContext,
+        checkpoint: Checkpoint,
+        loss: ProbeLoss | None,
+        on_error: OnError,
+    ) -> list[list[Row]]:
+        """Return the rows of each layer of this rank; those of the loss are with the last layer."""
+        rows_by_layer = []
+        n_layers = len(states.layers)
+        with self.ranks.sync_errors():
+            for number in range(n_layers):
+                view = LayerView(
+                    layer=states.take(), states=states, probe=self.probe, context=context
+                )
+                layer = view.layer
+                rows = rows_of_layer(
+                    view,
+                    self.requests,
+                    replace(checkpoint, causal=self.prepared.causal[layer.stack]),
+                    self.options.choice,
+                    on_error,
+                    part_of(partial(self.progress, "kernels"), number, n_layers),
+                )
+                if loss is not None and layer.is_last and layer.stack == self.prepared.stacks[-1]:
+                    rows += loss.rows(layer, states, checkpoint, on_error)
+                rows_by_layer.append(rows)
+                # and with them the layer's vectors, before the next ones are made
+                del view, layer
+            self.progress("kernels", 1.0)
+        return rows_by_layer
+
+    def _capture(self, probe: Probe, subsets: Sequence[str], **given: Any) -> States:
+        return capture(
+            self.prepared,
+            probe,
+            subsets,
+            tokens_per_forward=self.options.tokens_per_forward,
+            states_bytes=self.options.states_bytes,
+            ranks=self.ranks,
+            **given,
+        )
+
+    def _a_batch(self) -> Tensor:
+        return next(self.probe.batches(1)).input_ids
+
+
+def _described(checkpoint: Checkpoint, prepared: RunnableModel) -> Checkpoint:
+    """Return a checkpoint with what is known of its model."""
+    return replace(
+        checkpoint,
+        **prepared.description,
+        model=checkpoint.model or class_name(prepared.module),
+        attention=attention_implementation(prepared.module),
+    )
+
+
+def _of_all_ranks(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
+    """Return the rows of all layers in their order; the layers are dealt to the ranks in turn."""
+    if ranks.size == 1:
+        return [row for rows in rows_by_layer for row in rows]
+    by_rank = ranks.all_gather(rows_by_layer)
+    n_layers = sum(map(len, by_rank))
+    return [
+        row
+        for number in range(n_layers)
+        for row in by_rank[number % ranks.size][number // ranks.size]
+    ]
 
 
 def _weights(prepared: RunnableModel, last_step: BlockWeights | None) -> BlockWeights | str:

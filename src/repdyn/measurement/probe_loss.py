@@ -20,7 +20,8 @@ from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import UndefinedError, full_precision
 from repdyn.kernels.lens import calibration_error, predict_targets
-from repdyn.measurement.rows import RECORDED, OnError, mean_and_spread, reason_of
+from repdyn.measurement.estimates import mean_and_spread
+from repdyn.measurement.rows import RECORDED, OnError, reason_of
 from repdyn.probe import Probe
 from repdyn.store.schema import (
     PROBE_ACCURACY,

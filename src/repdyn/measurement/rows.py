@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,9 +20,8 @@ from repdyn.kernels import (
 )
 from repdyn.kernels.candidates import chosen_products
 from repdyn.kernels.neighbours import resolved
-from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
-from repdyn.metrics import LayerView, Metric
-from repdyn.probe.design import view_of
+from repdyn.measurement.estimates import estimates, mean_and_spread
+from repdyn.metrics import LayerView, MetricRequest
 from repdyn.store.schema import (
     Checkpoint,
     Estimate,
@@ -35,10 +33,6 @@ from repdyn.store.schema import (
     storable,
     too_few_distinct,
 )
-from repdyn.utils.intervals import interval_within
-
-MIN_WINDOWS = 10
-"""Least number of windows in a cloud from whose variation an interval is computed."""
 
 OnError: TypeAlias = Literal["raise", "record"]
 RECORDED: dict[OnError, type[Exception]] = {"raise": UndefinedError, "record": Exception}
@@ -73,7 +67,7 @@ def part_of(
 
 def rows_of_layer(
     view: LayerView,
-    pairs: Sequence[tuple[Metric, str]],
+    requests: Sequence[MetricRequest],
     checkpoint: Checkpoint,
     layers: str,
     on_error: OnError,
@@ -88,11 +82,11 @@ def rows_of_layer(
     """
     rows = []
     clouds = LayerClouds(view, layers)
-    for number, (metric, subset) in enumerate(pairs):
-        if metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
-            of_metric = part_of(progress, number, len(pairs))
-            of_metric(0.0)
-            rows += _rows_of_metric(clouds, metric, subset, checkpoint, on_error, of_metric)
+    for number, request in enumerate(requests):
+        if request.metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
+            of_request = part_of(progress, number, len(requests))
+            of_request(0.0)
+            rows += _rows_of_request(clouds, request, checkpoint, on_error, of_request)
     view.keep_for_later()
     return rows
 
@@ -154,92 +148,171 @@ class LayerClouds:
         return self._neighbours[key]
 
 
-def _rows_of_metric(
+@dataclass(frozen=True, kw_only=True)
+class _Computed:
+    """What a kernel made of the batches of a layer."""
+
+    batches: Sequence[tuple]
+    """The inputs of each batch."""
+    values: Sequence[np.ndarray | float]
+    """The value of each batch, of attention heads an array; of those up to an undefined one."""
+    reason: Reason | None
+    """Why there is no value; None if there is one."""
+    seconds: float = 0.0
+
+
+def _rows_of_request(
     clouds: LayerClouds,
-    metric: Metric,
-    subset: str,
+    request: MetricRequest,
     checkpoint: Checkpoint,
     on_error: OnError,
     progress: Callable[[float], None],
 ) -> list[Row]:
+    """Return the row of a metric on a subset, and one for each attention head where it has such
+    values: the kernel's values, the cloud that they are of, and the estimate from them.
+    """
     start = time.perf_counter()
-    view = clouds.view
-    # the first batch alone is kept for the next checkpoint
-    compares = "previous_checkpoint" in metric.captures
-    n_batches = 1 if compares else view.probe.n_batches
-    recorded = RECORDED[on_error]
-    batches, values, reason = _values(view, metric, subset, recorded, progress)
-    seconds = time.perf_counter() - start
-    try:
-        n_vectors, n_unique = _sizes(view, metric, subset, batches, reason)
-    except recorded as error:
-        reason = reason or reason_of(error, 0)
-        n_vectors, n_unique = min(map(len, view.sample(subset))), 0
-    neighbours: dict[str, Any] = {}
-    if metric.neighbours and n_unique:
-        neighbours = clouds.neighbours(subset, n_batches)
-    too_few = too_few_distinct(
-        metric.collapses_duplicates, n_unique, n_vectors, neighbours.get("near_duplicate_share")
-    )
-    if reason is None and too_few is not None:
-        reason = Reason(too_few, ReasonCode.FEW_DISTINCT)
-    cloud = replace(
-        clouds.described(subset, whole_windows="whole_windows" in metric.captures),
-        n_vectors=n_vectors,
-        n_unique=n_unique,
-        own_window_excluded=view.probe.design.exclude_own_window if metric.neighbours else None,
-        **neighbours,
-    )
+    computed = _computed(clouds.view, request, RECORDED[on_error], progress)
+    computed = replace(computed, seconds=time.perf_counter() - start)
+    cloud, reason = _cloud_of(clouds, request, computed, RECORDED[on_error])
+    compares = _compares(request)
     quantity = Quantity(
-        metric=metric.name,
-        settings=metric.settings_json,
-        compared_to=view.compared_to if compares else None,
-        on_distinct=metric.collapses_duplicates,
+        metric=request.name,
+        settings=request.settings_json,
+        compared_to=clouds.view.compared_to if compares else None,
+        on_distinct=request.collapses_duplicates,
     )
-    when = {"seconds": seconds, **provenance()}
+    when = {"seconds": computed.seconds, **provenance()}
     if reason is not None:
-        nothing = np.full(n_batches, math.nan)
+        nothing = np.full(_n_batches(clouds.view, request), math.nan)
         estimate = Estimate(
-            **mean_and_spread(nothing, False, metric.range),
+            **mean_and_spread(nothing, False, request.metric.range),
             reason=reason.text,
             reason_code=reason.code,
             **when,
         )
         return [Row(checkpoint=checkpoint, cloud=cloud, quantity=quantity, estimate=estimate)]
-    of_metric = _summaries(view, metric, subset, batches, values)
+    by_head = estimates(clouds.view, request, computed.batches, computed.values)
     return [
         Row(
             checkpoint=checkpoint,
             cloud=cloud,
             quantity=replace(quantity, head=head),
-            estimate=Estimate(**summary, **when),
+            estimate=Estimate(**columns, **when),
         )
-        for head, summary in of_metric.items()
+        for head, columns in by_head.items()
     ]
 
 
-def _summaries(
+def _compares(request: MetricRequest) -> bool:
+    """Return whether a metric compares the checkpoint with the one measured before."""
+    return "previous_checkpoint" in request.metric.captures
+
+
+def _n_batches(view: LayerView, request: MetricRequest) -> int:
+    """Return how many batches are measured: the first alone is kept for the next checkpoint."""
+    return 1 if _compares(request) else view.probe.n_batches
+
+
+def _computed(
     view: LayerView,
-    metric: Metric,
-    subset: str,
-    batches: Sequence[tuple],
-    values: Sequence[np.ndarray | float],
-) -> dict[int | None, dict[str, Any]]:
-    """Return the columns that summarise the values of all batches, of the layer (None) and of each
-    attention head.
+    request: MetricRequest,
+    recorded: type[Exception],
+    progress: Callable[[float], None],
+) -> _Computed:
+    """Return the kernel's inputs and value for each batch, and the reason if there is no value.
+
+    One undefined batch leaves the layer without a value, since the batches are parts of one sample.
+    Those of attention heads are sequences, some of which may have nothing to compare: they are left
+    out.
     """
-    if metric.per_head:
-        by_head = np.array(values, ndmin=2)  # (n_batches, n_heads)
-        of_layer = mean_and_spread(by_head.mean(axis=1), True, metric.range)
-        of_heads = [mean_and_spread(head, True, metric.range) for head in by_head.T]
-        return {None: of_layer, **dict(enumerate(of_heads))}
-    independent = metric.whole_sequences or (
-        len(batches) > 1 and view.probe.has_disjoint_batches(view_of(subset).sampled)
+    metric = request.metric
+    values: list[np.ndarray | float] = []
+    undefined = None
+    with full_precision(view.layer.states.device):
+        try:
+            batches = metric.selector(view, request.subset)
+        except recorded as error:
+            return _Computed(batches=[], values=[], reason=reason_of(error, 0))
+        for number, inputs in enumerate(batches):
+            # not among what is tried: it may break the measurement off
+            progress(number / len(batches))
+            try:
+                # a kernel of another package may write into its inputs
+                value = request.compute(*(deepcopy(inputs) if metric.is_own else inputs))
+                values.append(value.cpu().numpy() if metric.per_head else float(value))
+            except UndefinedError as error:
+                undefined = undefined or reason_of(error, number)
+                if not metric.per_head:
+                    break
+            except recorded as error:
+                return _Computed(batches=batches, values=values, reason=reason_of(error))
+    if undefined is None and any(np.isnan(value).any() for value in values):
+        undefined = Reason("the kernel returned NaN without a reason", ReasonCode.NO_REASON)
+    elif metric.per_head and values:
+        undefined = None
+    return _Computed(batches=batches, values=values, reason=undefined)
+
+
+def _cloud_of(
+    clouds: LayerClouds,
+    request: MetricRequest,
+    computed: _Computed,
+    recorded: type[Exception],
+) -> tuple[PointCloud, Reason | None]:
+    """Return the cloud that the values are of, as rows describe it, and why there is no value: the
+    kernel's reason, or too few distinct vectors.
+    """
+    view = clouds.view
+    metric = request.metric
+    reason = computed.reason
+    try:
+        n_vectors, n_unique = _sizes(view, request, computed)
+    except recorded as error:
+        reason = reason or reason_of(error, 0)
+        n_vectors = min(map(len, view.sample(request.subset)))
+        n_unique = 0
+    neighbours: dict[str, Any] = {}
+    if metric.neighbours and n_unique:
+        neighbours = clouds.neighbours(request.subset, _n_batches(view, request))
+    too_few = too_few_distinct(
+        request.collapses_duplicates, n_unique, n_vectors, neighbours.get("near_duplicate_share")
     )
-    summary = mean_and_spread(np.array(values).reshape(-1), independent, metric.range)
-    if len(batches) == 1:
-        summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
-    return {None: summary}
+    if reason is None and too_few is not None:
+        reason = Reason(too_few, ReasonCode.FEW_DISTINCT)
+    cloud = replace(
+        clouds.described(request.subset, whole_windows="whole_windows" in metric.captures),
+        n_vectors=n_vectors,
+        n_unique=n_unique,
+        own_window_excluded=view.probe.design.exclude_own_window if metric.neighbours else None,
+        **neighbours,
+    )
+    return cloud, reason
+
+
+def _sizes(view: LayerView, request: MetricRequest, computed: _Computed) -> tuple[int, int]:
+    """Return vectors and distinct vectors of the smallest batch; of attention weights, positions
+    are counted.
+    """
+    batches = computed.batches
+    if batches and request.metric.per_head:
+        n_positions = min(weights.shape[-1] for weights, *_ in batches)
+        return n_positions, n_positions
+    clouds = distinct = _clouds_of(batches, request) or view.clouds(request.subset)
+    has_value_of_one_cloud = computed.reason is None and all(len(inputs) == 1 for inputs in batches)
+    if request.collapses_duplicates and has_value_of_one_cloud:
+        distinct = [resolved(cloud)[0] for cloud in clouds]
+    return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in distinct)
+
+
+def _clouds_of(batches: Sequence[tuple], request: MetricRequest) -> list[Cloud]:
+    """Return the vectors that a kernel takes first in each batch; none where it takes no vectors,
+    so that those of the probe are counted.
+    """
+    if request.metric.is_of_weights:
+        return []
+    first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
+    return [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]
 
 
 def provenance_of_process() -> dict[str, str]:
@@ -248,120 +321,3 @@ def provenance_of_process() -> dict[str, str]:
     """
     products = chosen_products()
     return {"neighbour_product": products} if products else {}
-
-
-def _interval_of_one_cloud(
-    view: LayerView, metric: Metric, subset: str, inputs: tuple, value: float
-) -> dict[str, float]:
-    """Return standard error and interval from the variation between the windows of a single cloud,
-    if known.
-    """
-    windows = view.windows(subset)[0]
-    n_windows = len(windows.unique())
-    std_error = getattr(metric.function, "std_error", None)
-    if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences or std_error is None:
-        return {}
-    first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
-    try:
-        error = float(std_error(*inputs, windows=windows[: len(first)], **metric.settings))
-    except UndefinedError:
-        return {}
-    if not math.isfinite(error):
-        return {}
-    half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * error
-    low, high = map(float, interval_within(value, half, metric.range))
-    return {"std_error": error, "low": low, "high": high}
-
-
-def mean_and_spread(
-    values: np.ndarray, independent: bool, bounds: tuple[float, float]
-) -> dict[str, Any]:
-    """Return the columns that summarise the values of all batches of a quantity within bounds.
-
-    The mean over n batches of another probe differs from this one by a normal variate of variance 2
-    sigma^2 / n, so the interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of
-    freedom, on a scale on which it stays within the bounds (:func:`interval_within`). There is none
-    unless the batches are independent, of disjoint windows.
-    """
-    mean = float(np.mean(values))
-    n = len(values)
-    spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
-    summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
-    if n < 2 or not independent or math.isnan(spread):
-        return {**summary, "std_error": None, "low": None, "high": None}
-    half = _student(n - 1, 0.975) * math.sqrt(2 / n) * spread
-    low, high = map(float, interval_within(mean, half, bounds))
-    return {**summary, "std_error": spread / math.sqrt(n), "low": low, "high": high}
-
-
-@cache
-def _student(degrees: int, probability: float) -> float:
-    """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with
-    a tracker.
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, probability))
-
-
-def _values(
-    view: LayerView,
-    metric: Metric,
-    subset: str,
-    recorded: type[Exception],
-    progress: Callable[[float], None],
-) -> tuple[Sequence[tuple], list[np.ndarray | float], Reason | None]:
-    """Return the kernel's inputs and value for each batch, and the reason if the value is
-    undefined.
-    """
-    values: list[np.ndarray | float] = []
-    undefined = None
-    with full_precision(view.layer.states.device):
-        try:
-            batches = metric.selector(view, subset)
-        except recorded as error:
-            return [], values, reason_of(error, 0)
-        for number, inputs in enumerate(batches):
-            # not among what is tried: it may break the measurement off
-            progress(number / len(batches))
-            try:
-                # a kernel of another package may write into its inputs
-                value = metric.compute(*(deepcopy(inputs) if metric.is_own else inputs))
-                values.append(value.cpu().numpy() if metric.per_head else float(value))
-            except UndefinedError as error:
-                undefined = undefined or reason_of(error, number)
-                # the batches of heads are sequences, some of which may have nothing to compare; all
-                # others are parts of one sample
-                if not metric.per_head:
-                    return batches, values, undefined
-            except recorded as error:
-                return batches, values, reason_of(error)
-    if undefined is None and any(np.isnan(value).any() for value in values):
-        without = Reason("the kernel returned NaN without a reason", ReasonCode.NO_REASON)
-        return batches, values, without
-    return batches, values, None if values and metric.per_head else undefined
-
-
-def _sizes(
-    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: Reason | None
-) -> tuple[int, int]:
-    """Return vectors and distinct vectors of the smallest batch; of attention weights, positions
-    are counted.
-    """
-    first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
-    if first and metric.per_head:
-        n_positions = min(weights.shape[-1] for weights in first)
-        return n_positions, n_positions
-    if metric.family == "weights":  # the probe's
-        first = []
-    points = [
-        x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)
-    ]
-    clouds = distinct = points or view.clouds(subset)
-    if (
-        metric.collapses_duplicates
-        and reason is None
-        and all(len(inputs) == 1 for inputs in batches)
-    ):
-        distinct = [resolved(cloud)[0] for cloud in clouds]
-    return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in distinct)

@@ -1,24 +1,25 @@
-"""The registry of metrics: everything that can be measured, each with all that is known of it.
+"""The registry of metrics: everything that can be measured, each by its definition.
 
-To add a metric to the package, write its kernel in ``kernels/`` and its record in one of the
-modules here. A metric of another package needs a record alone: :func:`register_metric`.
+:class:`Metric` defines a quantity, :class:`MetricRequest` is one with settings on a subset, and
+:class:`repdyn.views.display.Display` says how it is drawn. To add a metric to the package, write
+its kernel in ``kernels/``, its definition in one of the modules here, and its display in
+``views/display.py``. A metric of another package needs a definition alone:
+:func:`register_metric`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repdyn.metrics.metric import FAMILIES as FAMILIES
-from repdyn.metrics.metric import OWN_FAMILY as OWN_FAMILY
 from repdyn.metrics.metric import Metric as Metric
 from repdyn.metrics.registry import DEFAULT_METRICS as DEFAULT_METRICS
 from repdyn.metrics.registry import METRICS as METRICS
 from repdyn.metrics.registry import MetricLike as MetricLike
 from repdyn.metrics.registry import as_tuple as as_tuple
-from repdyn.metrics.registry import is_of_neighbours as is_of_neighbours
 from repdyn.metrics.registry import metric_info as metric_info
 from repdyn.metrics.registry import register_metric as register_metric
 from repdyn.metrics.registry import resolve as resolve
+from repdyn.metrics.request import MetricRequest as MetricRequest
 from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:

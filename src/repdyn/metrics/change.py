@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
+from repdyn.metrics.metric import of_kernel
 
 _ANATOMY = "A study on the embedding spaces of the BERT language model, 2024"
 _LINEARITY = "Razzhigaev et al. 2024, Your Transformer is Secretly Linear (ACL)"
@@ -15,7 +15,6 @@ _CKA: dict[str, Any] = {
     "range": (-1.0, 1.0),
     "source": "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 (ICLR)",
     "settings": {"debiased": True},
-    "unit": "CKA",
 }
 _MUTUAL_KNN: dict[str, Any] = {
     "range": (-1.0, 1.0),
@@ -26,14 +25,11 @@ _MUTUAL_KNN: dict[str, Any] = {
     "settings": {"k": 10, "calibrated": True},
     # the one after k shows whether the k nearest are determined
     "neighbours": 11,
-    "unit": "share above chance",
 }
 _PROCRUSTES: dict[str, Any] = {
     "kernel": "procrustes_distance",
     "range": (0.0, 2.0),
     "source": "Ding, Denain, Steinhardt 2021, Grounding Representation Similarity (NeurIPS 34)",
-    "unit": "squared distance",
-    "scale": "from_zero",
 }
 _IMBALANCE: dict[str, Any] = {
     "kernel": "information_imbalance",
@@ -41,8 +37,6 @@ _IMBALANCE: dict[str, Any] = {
     "source": "Glielmo et al. 2022 (PNAS Nexus 1)",
     "settings": {"reverse": False, "points": 2048},
     "neighbours": 1,
-    "unit": "imbalance (1: unrelated)",
-    "scale": "from_zero",
 }
 _CONVERGENCE = "Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fractal Fract. 8:552)"
 
@@ -50,8 +44,6 @@ _to_last = partial(
     of_kernel,
     select_inputs="repdyn.metrics.layer_view:with_last",
     captures=frozenset({"last"}),
-    family="convergence",
-    shows_embeddings=True,
 )
 _towards_last = partial(
     of_kernel,
@@ -59,46 +51,44 @@ _towards_last = partial(
     captures=frozenset({"following", "last"}),
     source=_CONVERGENCE,
     position="between",
-    family="convergence",
 )
 _to_next = partial(
-    of_kernel, captures=frozenset({"following"}), position="between", family="evolution"
+    of_kernel,
+    captures=frozenset({"following"}),
+    position="between",
 )
 _to_previous = partial(
     of_kernel,
     select_inputs="repdyn.metrics.layer_view:with_previous_checkpoint",
     captures=frozenset({"previous_checkpoint"}),
-    family="change",
 )
 
-_of_weights = partial(of_kernel, position="blocks", whole_sequences=True, family="weights")
-_norm = partial(_of_weights, kernel="weight_norm", **LENGTH)
+_of_weights = partial(
+    of_kernel,
+    position="blocks",
+    whole_sequences=True,
+)
+_norm = partial(_of_weights, kernel="weight_norm", range=(0.0, inf))
 
 METRICS = [
     _to_last(
         name="alignment",
         meaning="mean cosine of each token's vector to its own in the last layer",
-        **COSINE,
+        range=(-1.0, 1.0),
         source=_CONVERGENCE,
-        title="Alignment with the last layer",
     ),
     _towards_last(
         name="alignment_gradient",
         meaning="what the next layer adds to the alignment",
         range=(-2.0, 2.0),
-        title="Gradient of the alignment",
-        unit="cosine per layer",
-        scale="signed",
     ),
     _towards_last(
         name="alignment_falls",
         meaning=(
             "share of tokens whose cosine to their vector in the last layer falls in the next block"
         ),
-        **SHARE,
+        range=(0.0, 1.0),
         settings={"more_than": 0.0},
-        title="Tokens that move away from their final vector",
-        unit="share of tokens",
     ),
     _to_last(
         name="mutual_knn",
@@ -107,51 +97,41 @@ METRICS = [
             "too, above chance"
         ),
         **_MUTUAL_KNN,
-        title="Neighbours shared with the last layer",
     ),
     _to_last(
         name="procrustes_last",
         **_PROCRUSTES,
         meaning="squared distance to the last layer after the best rotation, both of unit size",
-        title="Procrustes distance to the last layer",
     ),
     of_kernel(
         name="norm",
         meaning="mean length of the vectors",
-        **LENGTH,
+        range=(0.0, inf),
         source=_ANATOMY,
         subsets=("all", "no_sink"),
-        title="Norm",
-        unit="length",
-        family="evolution",
     ),
     _to_next(
         name="step_length",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean distance of each token's vector to its own in the next layer",
-        **LENGTH,
+        range=(0.0, inf),
         source=_ANATOMY,
-        title="Step to the next layer",
-        unit="length",
     ),
     _to_next(
         name="step_cosine",
         kernel="alignment",
         select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
-        **COSINE,
+        range=(-1.0, 1.0),
         source=_ANATOMY,
-        title="Cosine with the next layer",
     ),
     _to_next(
         name="linearity",
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="share of the next layer's variance that a linear map of this one explains",
-        **SHARE,
+        range=(0.0, 1.0),
         source=_LINEARITY,
         settings={"of": "state", "adjusted": False},
-        title="Linearity from this layer to the next",
-        unit="share of variance",
     ),
     _to_next(
         name="linearity_step",
@@ -161,18 +141,15 @@ METRICS = [
             "share of what the next block adds, by variance, that a linear map of this layer "
             "explains"
         ),
-        **SHARE,
+        range=(0.0, 1.0),
         source=_LINEARITY,
         settings={"of": "step", "adjusted": False},
-        title="Linearity of what the next block adds",
-        unit="share of variance",
     ),
     _to_next(
         name="cka_next",
         **_CKA,
         select_inputs="repdyn.metrics.layer_view:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
-        title="Linear CKA with the next layer",
     ),
     _to_next(
         name="imbalance_next",
@@ -181,7 +158,6 @@ METRICS = [
         meaning=(
             "how little the distances of a layer tell of those of the next (information imbalance)"
         ),
-        title="Information imbalance to the next layer",
     ),
     _to_previous(
         name="imbalance_previous",
@@ -190,7 +166,6 @@ METRICS = [
             "how little the distances of a layer tell of those at the checkpoint before "
             "(information imbalance)"
         ),
-        title="Information imbalance to the checkpoint before",
     ),
     _to_previous(
         name="cka_previous",
@@ -199,7 +174,6 @@ METRICS = [
             "similarity of the layer to itself at the checkpoint before, whatever the rotation "
             "(linear CKA)"
         ),
-        title="Linear CKA with the checkpoint before",
     ),
     _to_previous(
         name="mutual_knn_previous",
@@ -209,7 +183,6 @@ METRICS = [
             "above chance"
         ),
         **_MUTUAL_KNN,
-        title="Neighbours shared with the checkpoint before",
     ),
     _to_previous(
         name="procrustes_previous",
@@ -218,7 +191,6 @@ METRICS = [
             "squared distance of the layer to itself at the checkpoint before, after the best "
             "rotation"
         ),
-        title="Procrustes distance to the checkpoint before",
     ),
     # of the blocks themselves, not of vectors; measured where they are named
     _norm(
@@ -226,8 +198,6 @@ METRICS = [
         select_inputs="repdyn.metrics.layer_view:weights_of_block",
         captures=frozenset({"weights"}),
         meaning="Euclidean norm of all weights of the block",
-        title="Norm of the weights",
-        unit="norm of the weights",
     ),
     _norm(
         name="gradient_norm",
@@ -236,8 +206,6 @@ METRICS = [
         meaning=(
             "Euclidean norm of the gradients of the block's weights, as the optimizer took them"
         ),
-        title="Norm of the gradients",
-        unit="norm of the gradients",
     ),
     _of_weights(
         name="update_ratio",
@@ -247,10 +215,6 @@ METRICS = [
             "norm of the change of the block's weights by the last step, relative to the weights"
         ),
         range=(0.0, inf),
-        title="Update relative to the weights",
-        unit="update / weights",
-        scale="log",
-        log_from=1e-9,
     ),
     _of_weights(
         name="weight_stable_rank",
@@ -262,7 +226,5 @@ METRICS = [
         ),
         range=(1.0, inf),
         source="Rudelson, Vershynin 2007 (JACM 54)",
-        title="Stable rank of the weights",
-        unit="directions",
     ),
 ]

@@ -24,7 +24,7 @@ from repdyn.kernels import (
 )
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.probe import Probe
-from repdyn.probe.design import DIFFERENCES, DISTINCT, GAUSSIAN, NO_MASSIVE, view_of
+from repdyn.probe.design import DIFFERENCES, DISTINCT, GAUSSIAN, NO_MASSIVE, View, view_of
 from repdyn.probe.distinct import too_few
 from repdyn.store.state_cache import StateCache
 
@@ -128,36 +128,42 @@ class LayerView:
         """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the
         same tokens.
         """
-        if (of, subset) not in self._clouds:
-            view = view_of(subset)
-            device = self.layer.states.device
-            by_batch = []
-            if view.vectors == GAUSSIAN:
-                real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
-                return self._clouds.setdefault((of, subset), [*map(gaussian_like, real)])
-            if view.vectors in DISTINCT:
-                self._require_enough(view.vectors)
-            states = self.layer.states if states is None else states
-            batches, norm = self.sample(subset), self.context.final_norm
-            windows = (
-                self.windows(subset)
-                if self.probe.design.exclude_own_window
-                else [None for _ in batches]
+        key = (of, subset)
+        if key in self._clouds:
+            return self._clouds[key]
+        view = view_of(subset)
+        if view.vectors == GAUSSIAN:
+            real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
+            self._clouds[key] = [*map(gaussian_like, real)]
+            return self._clouds[key]
+        if view.vectors in DISTINCT:
+            self._require_enough(view.vectors)
+        states = self.layer.states if states is None else states
+        batches = self.sample(subset)
+        groups: Sequence[Tensor | None] = [None for _ in batches]
+        if self.probe.design.exclude_own_window:
+            groups = self.windows(subset)
+        self._clouds[key] = [
+            Cloud(
+                self._vectors(view, tokens, states).to(self.layer.states.device),
+                groups=of_batch,
+                n_neighbours=self.context.n_neighbours,
             )
-            for tokens, groups in zip(batches, windows, strict=True):
-                at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
-                vectors = [
-                    states[self.states.rows_of(rows)] if len(rows) else states[:0] for rows in at
-                ]
-                if view.normed:
-                    if not callable(norm):
-                        raise UndefinedError(norm or "the final norm was not looked for")
-                    vectors = [norm(rows) for rows in vectors]
-                x = vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
-                n_neighbours = self.context.n_neighbours
-                by_batch.append(Cloud(x.to(device), groups=groups, n_neighbours=n_neighbours))
-            self._clouds[of, subset] = by_batch
-        return self._clouds[of, subset]
+            for tokens, of_batch in zip(batches, groups, strict=True)
+        ]
+        return self._clouds[key]
+
+    def _vectors(self, view: View, tokens: np.ndarray, states: Tensor) -> Tensor:
+        """Return the vectors of a batch of tokens as a view has them: after the final norm, or the
+        difference from each token to the next."""
+        norm = self.context.final_norm
+        at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
+        vectors = [states[self.states.rows_of(rows)] if len(rows) else states[:0] for rows in at]
+        if view.normed:
+            if not callable(norm):
+                raise UndefinedError(norm or "the final norm was not looked for")
+            vectors = [norm(rows) for rows in vectors]
+        return vectors[0] - vectors[1] if len(vectors) > 1 else vectors[0]
 
     def neighbour_fractions(self, subset: str) -> dict[str, float | None]:
         """Return the fractions of vectors whose nearest neighbour outside of their own window is
@@ -282,7 +288,7 @@ class LayerView:
             if not callable(head):
                 raise UndefinedError(head or "the output head was not looked for")
             pairs = of_same_dim(self.clouds(subset), self.last(subset))
-            self._readings[subset] = [_read(here.x, last.x, head) for here, last in pairs]
+            self._readings[subset] = [read_lens(here.x, last.x, head) for here, last in pairs]
         return self._readings[subset]
 
     def keep_for_later(self) -> None:
@@ -344,7 +350,7 @@ def of_same_dim(*clouds: list[Cloud]) -> list[tuple]:
     return list(zip(*clouds, strict=True))
 
 
-def _read(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
+def read_lens(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
     if not len(x):
         raise UndefinedError("there are no vectors")
     taken = slice(None, None, math.ceil(len(x) / _LENS_VECTORS))

@@ -1,17 +1,19 @@
-"""The metrics by name, and from the names that a user gives to pairs of a metric and a subset."""
+"""The metrics by name, and from the names that a user gives to requests."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repdyn.metrics import change, shape, tokens
-from repdyn.metrics.metric import Metric, base_name, parsed
+from repdyn.metrics.metric import Metric
+from repdyn.metrics.names import base_name, parsed
+from repdyn.metrics.request import MetricRequest, requested
 from repdyn.probe.design import (
     DISTINCT,
     GAUSSIAN,
@@ -123,47 +125,37 @@ def register_metric(metric: Metric) -> None:
 
 
 def metric_info(name: str) -> Metric:
-    """Return the record of the metric that a stored name means, with whatever settings.
+    """Return the definition of the metric that a stored name means, with whatever settings.
 
-    A name that the registry does not know, such as that of a package that is not installed here,
-    has the record that was stored with its rows; without one it is shown under its name.
+    Of a name that the registry does not know, such as that of a package that is not installed here,
+    only what was stored with its rows is known.
 
-    >>> metric_info("two_nn[discard=0.8]").unit, metric_info("my_metric").title
-    ('dimension', '')
+    >>> metric_info("two_nn[discard=0.8]").neighbours, metric_info("my_metric").meaning
+    (2, '')
     """
     base = base_name(name)
     if base in METRICS:
         return METRICS[base]
     # with pyarrow, which a list of metrics should not wait for
-    from repdyn.store.schema import (
-        DESCRIPTIONS,
-    )
+    from repdyn.store.schema import DESCRIPTIONS
 
-    texts: dict[str, Any] = {
-        name: text for name, text in DESCRIPTIONS.get(base, {}).items() if name in _TEXTS
-    }
-    return Metric(base, _unavailable, **texts)
+    stored = DESCRIPTIONS.get(base, {})
+    return Metric(base, _unavailable, **{name: stored[name] for name in _TEXTS if name in stored})
 
 
-def is_of_neighbours(metric: str) -> bool:
-    """Return whether a metric is a dimension that is estimated from nearest neighbours.
-
-    >>> is_of_neighbours("gride_4"), is_of_neighbours("participation_ratio")
-    (True, False)
-    """
-    info = metric_info(metric)
-    return info.unit == "dimension" and bool(info.neighbours)
-
-
-_TEXTS = ("meaning", "title", "unit", "family", "scale", "position")
-"""Fields that are stored with the rows of a metric that is not of this package."""
+_TEXTS = ("meaning", "position")
+"""Fields that are stored with the rows of a metric that is not of this package, beside its
+display.
+"""
 
 
 def _describe(metric: Metric) -> None:
-    """Have the record of a metric stored with its rows, for processes that do not know it."""
+    """Have what views need of a metric stored with its rows, for processes that do not know it."""
     from repdyn.store.schema import DESCRIPTIONS
 
-    DESCRIPTIONS[metric.base] = {name: getattr(metric, name) for name in _TEXTS}
+    texts = {name: getattr(metric, name) for name in _TEXTS}
+    display = {} if metric.display is None else asdict(metric.display)
+    DESCRIPTIONS[metric.name] = {**texts, **display}
 
 
 def _unavailable(*inputs: object, **settings: object) -> Tensor:
@@ -176,8 +168,8 @@ def resolve(
     metrics: str | Sequence[MetricLike],
     probe: Probe | None = None,
     subsets: Collection[str] | None = None,
-) -> list[tuple[Metric, str]]:
-    """Return pairs of metric and subset, as they are measured and stored.
+) -> list[MetricRequest]:
+    """Return what is asked for, one request for each metric, choice of settings and subset.
 
     The subset "distinct", which the dimension is measured on by default, is the one that the probe
     has vectors for: :attr:`repdyn.probe.Probe.without_repeats`. Of a probe that is not known yet
@@ -187,7 +179,7 @@ def resolve(
         metrics: names of metrics, each measured on its default subsets, or on one when written
             "two_nn@no_sink", and with its default settings, or others when written
             "two_nn[discard=0.8]"; "all" for every one of vectors that the probe allows; or Metric
-            objects. A name without settings stands for those of its record, or of the probe's
+            objects. A name without settings stands for those of its definition, or of the probe's
             design where that has its own.
         probe: what they will be measured on; None where it is not known yet.
         subsets: the subsets that the probe will have, where that is known before the probe is.
@@ -196,22 +188,17 @@ def resolve(
         ValueError: no metric, an unknown name or setting, a value that a setting does not take, or
             a subset or token knowledge that the probe lacks.
 
-    >>> [(metric.name, subset) for metric, subset in resolve(["anisotropy", "two_nn@no_sink"])]
+    >>> [(each.name, each.subset) for each in resolve(["anisotropy", "two_nn@no_sink"])]
     [('anisotropy', 'all'), ('anisotropy', 'no_sink'), ('two_nn', 'no_sink')]
     """
     subset_names = probe.subsets if probe is not None else subsets
-    pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
-    every = (
-        name
-        for requested in as_tuple(metrics)
-        for name in (_all(probe) if requested == ALL else [requested])
-    )
-    for requested in every:
-        for plain, subset in _pairs(requested, probe):
-            metric = _with_design_settings(plain, probe)
-            _check_subset(metric, subset, subset_names)
-            pairs[metric.name, metric.settings_json, subset] = (metric, subset)
-    return list(pairs.values())
+    requests: dict[tuple[str, str, str], MetricRequest] = {}
+    for metric_like in as_tuple(metrics):
+        for wanted in _all(probe) if metric_like == ALL else [metric_like]:
+            for request in _requests(wanted, probe):
+                _check_subset(request.metric, request.subset, subset_names)
+                requests[request.name, request.settings_json, request.subset] = request
+    return list(requests.values())
 
 
 def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
@@ -243,36 +230,78 @@ def _all(probe: Probe | None) -> list[Metric]:
     return [
         metric
         for metric in METRICS.values()
-        if metric.probe_requires in possible and metric.family != "weights"
+        if metric.probe_requires in possible and not metric.is_of_weights
     ]
 
 
-def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
-    if not isinstance(requested, str | Metric):
-        raise ValueError(f"expected each metric by name or as a Metric, got {requested!r}")
-    metric, subset = (requested, "") if isinstance(requested, Metric) else _from_name(requested)
-    if metric.base not in METRICS:
+def _requests(metric_like: MetricLike, probe: Probe | None) -> list[MetricRequest]:
+    """Return the requests that a name or a definition stands for: one for each subset."""
+    if not isinstance(metric_like, str | Metric):
+        raise ValueError(f"expected each metric by name or as a Metric, got {metric_like!r}")
+    if isinstance(metric_like, Metric):
+        metric, explicit = _as_registered(metric_like)
+        subset = ""
+    else:
+        metric, explicit, subset = _from_name(metric_like)
+    if metric.name not in METRICS:
         _describe(metric)
-    if probe is not None and metric.probe_requires == "topics" and probe.topics is None:
+    _check_probe(metric, subset, probe)
+    subsets = (subset,) if subset else metric.subsets
+    if probe is not None and probe.inputs is not None:
+        subsets = tuple(name for name in subsets if name in {*probe.subsets, *LAYER_SUBSETS})
+    of_design = _settings_of_design(metric, probe)
+    return [
+        requested(metric, of_probe, explicit, of_design=of_design)
+        for name in subsets
+        for of_probe in _resolved(name, probe)
+    ]
+
+
+def _as_registered(metric: Metric) -> tuple[Metric, dict[str, Any]]:
+    """Return a Metric object, and its settings where it is a registered one with others: it is then
+    no other than one that is asked for by name with these settings.
+    """
+    registered = METRICS.get(metric.name)
+    if metric is registered or registered is None or registered.kernel is not metric.kernel:
+        return metric, {}
+    explicit = {
+        name: value
+        for name, value in metric.settings.items()
+        if name not in registered.settings or registered.settings[name] != value
+    }
+    return replace(metric, settings=registered.settings), explicit
+
+
+def _settings_of_design(metric: Metric, probe: Probe | None) -> Mapping[str, Any]:
+    """Return the settings that a registered metric's name stands for in the probe's design."""
+    registered = METRICS.get(metric.name)
+    if probe is None or registered is None or registered.kernel is not metric.kernel:
+        return {}
+    return probe.design.metric_settings.get(metric.name, {})
+
+
+def _check_probe(metric: Metric, subset: str, probe: Probe | None) -> None:
+    """Raise ValueError where a metric cannot be measured on a probe, whatever its vectors."""
+    if probe is None:
+        return
+    if metric.probe_requires == "topics" and probe.topics is None:
         raise ValueError(
             f"expected a probe whose tokens have topics for {metric.name}, got one without; make "
             "one with probe.with_topics(...), or leave the metric out"
         )
-    subsets = (subset,) if subset else metric.subsets
-    if probe is not None and probe.inputs is not None:
-        if metric.probe_requires:
-            raise ValueError(
-                f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the "
-                "metric out"
-            )
-        if subset not in {"", "all", *LAYER_SUBSETS}:
-            raise ValueError(
-                f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe "
-                f"of inputs, got {subset!r}; choose positions with Probe.from_inputs(..., "
-                "positions=)"
-            )
-        subsets = tuple(each for each in subsets if each in {*probe.subsets, *LAYER_SUBSETS})
-    return [(metric, each) for named in subsets for each in _resolved(named, probe)]
+    if probe.inputs is None:
+        return
+    if metric.probe_requires:
+        raise ValueError(
+            f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the "
+            "metric out"
+        )
+    if subset not in {"", "all", *LAYER_SUBSETS}:
+        raise ValueError(
+            f"expected {metric.name} on all, {' or '.join(LAYER_SUBSETS)} vectors of a probe "
+            f"of inputs, got {subset!r}; choose positions with Probe.from_inputs(..., "
+            "positions=)"
+        )
 
 
 def _resolved(subset: str, probe: Probe | None) -> tuple[str, ...]:
@@ -284,43 +313,18 @@ def _resolved(subset: str, probe: Probe | None) -> tuple[str, ...]:
     return tuple(f"{name}{NORMED * view.normed}" for name in possible)
 
 
-def _from_name(name: str) -> tuple[Metric, str]:
+def _from_name(name: str) -> tuple[Metric, dict[str, Any], str]:
+    """Return the registered metric that a name means, and the settings and the subset in it."""
     base, settings, subset = parsed(name)
-    if base not in METRICS:
-        if "," in base:
-            hint = "; give each name by itself"
-        elif base.lower().replace("_", "") == "rankme":
-            hint = _RANK_ME
-        else:
-            hint = did_you_mean(base, METRICS)
-        raise ValueError(
-            f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}"
-        )
-    return METRICS[base].with_settings(**settings), subset
-
-
-def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
-    """Return a registered metric with the settings that its name stands for in the probe's design;
-    others unchanged.
-    """
-    registered = METRICS.get(metric.base)
-    settings = probe.design.metric_settings.get(metric.base, {}) if probe is not None else {}
-    if (
-        registered is None
-        or (metric is registered and not settings)
-        or registered.kernel is not metric.kernel
-    ):
-        return metric
-    explicit = {
-        name: value
-        for name, value in metric.settings.items()
-        if name in metric.explicit_settings
-        or name not in registered.settings
-        or registered.settings[name] != value
-    }
-    defaults = registered.with_settings(**settings).settings
-    unset = {"default_settings": None, "explicit_settings": frozenset()}
-    return replace(metric, name=metric.base, settings=defaults, **unset).with_settings(**explicit)
+    if base in METRICS:
+        return METRICS[base], settings, subset
+    if "," in base:
+        hint = "; give each name by itself"
+    elif base.lower().replace("_", "") == "rankme":
+        hint = _RANK_ME
+    else:
+        hint = did_you_mean(base, METRICS)
+    raise ValueError(f"expected a metric that `repdyn metrics` lists, or all, got {base!r}{hint}")
 
 
 def _check_subset(metric: Metric, subset: str, subset_names: Collection[str] | None) -> None:

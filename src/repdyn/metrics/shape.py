@@ -5,14 +5,18 @@ one another.
 from functools import partial
 from math import inf, pi
 
-from repdyn.metrics.metric import COSINE, LENGTH, SHARE, of_kernel
+from repdyn.metrics.metric import of_kernel
 from repdyn.probe.design import WITHOUT_REPEATS
 
-_dimension = partial(of_kernel, range=(0.0, inf), unit="dimension", family="dimension")
-_directions = partial(
-    of_kernel, range=(1.0, inf), whole_spectrum=True, unit="directions", family="spectrum"
+_dimension = partial(
+    of_kernel,
+    range=(0.0, inf),
 )
-_alike = partial(of_kernel, family="similarity")
+_directions = partial(
+    of_kernel,
+    range=(1.0, inf),
+    whole_spectrum=True,
+)
 _of_sequences = partial(
     of_kernel,
     select_inputs="repdyn.metrics.layer_view:sequences_of_states",
@@ -25,24 +29,20 @@ _of_attention = partial(
     select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
     captures=frozenset({"attention_weights"}),
     probe_requires="tokens",
-    **SHARE,
+    range=(0.0, 1.0),
     position="blocks",
     per_head=True,
     whole_sequences=True,
-    family="sinks",
 )
 
 METRICS = [
     of_kernel(
         name="anisotropy",
         meaning="share of variance along the first principal direction",
-        **SHARE,
+        range=(0.0, 1.0),
         source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
         # A few attention sinks can make up nearly all of it, so it is never shown with sinks alone.
         subsets=("all", "no_sink"),
-        title="Anisotropy",
-        unit="share of variance along the first direction",
-        family="geometry",
     ),
     _dimension(
         name="two_nn",
@@ -55,8 +55,6 @@ METRICS = [
         # The nearest neighbour of most vectors may be the same token in another window, and the
         # dimension that of one token's variation: it is always measured without repeats too.
         subsets=("all", WITHOUT_REPEATS),
-        title="Intrinsic dimension (TwoNN)",
-        family="geometry",
     ),
     *(
         _dimension(
@@ -69,9 +67,6 @@ METRICS = [
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
             settings={"k": k},
             neighbours="k",
-            title=f"Intrinsic dimension (Gride, neighbours {k} and {k // 2})",
-            panel="Intrinsic dimension (Gride, scale k)",
-            line=f"k = {k}",
         )
         for k in (2, 4, 8, 16, 32)
     ),
@@ -84,7 +79,6 @@ METRICS = [
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
         settings={"k": 20},
         neighbours="k",
-        title="Intrinsic dimension (Levina-Bickel)",
     ),
     _dimension(
         name="local_dimension",
@@ -95,7 +89,6 @@ METRICS = [
         settings={"k": 64, "points": 256},
         # inside the neighbourhoods, which are searched for these points alone
         neighbours=2,
-        title="Local intrinsic dimension",
     ),
     _dimension(
         name="ph_dimension",
@@ -107,13 +100,11 @@ METRICS = [
         settings={"points": 512, "alpha": 1.0},
         # a tree joins each vector to its nearest neighbour, at least
         neighbours=1,
-        title="Persistent-homology dimension",
     ),
     _directions(
         name="participation_ratio",
         meaning="number of directions that the variance is spread over",
         source="Gao et al. 2017 (bioRxiv 214262)",
-        title="Participation ratio",
     ),
     _directions(
         name="unbiased_participation_ratio",
@@ -121,21 +112,18 @@ METRICS = [
             "participation ratio of the distribution behind the vectors, corrected for their number"
         ),
         source="arXiv 2509.26560 (ICLR 2026), the correction for samples",
-        title="Participation ratio, unbiased",
     ),
     _directions(
         name="effective_rank",
         meaning="exponential of the entropy of the normalised singular values",
         source="Roy, Vetterli 2007 (EUSIPCO); not centred, RankMe of Garrido et al. 2023 (ICML)",
         settings={"centred": True},
-        title="Effective rank",
     ),
     _directions(
         name="effective_rank_of_variance",
         meaning="exponential of the entropy of the eigenvalues' shares of the variance",
         source="arXiv 2509.23024, 2025, which calls it RankMe",
         settings={"centred": True},
-        title="Effective rank of the variance",
     ),
     of_kernel(
         name="lidar",
@@ -147,9 +135,6 @@ METRICS = [
             "window"
         ),
         settings={"delta": 1e-4},
-        title="LiDAR",
-        unit="directions",
-        family="spectrum",
     ),
     of_kernel(
         name="dime",
@@ -163,10 +148,6 @@ METRICS = [
             "Layer (ICML)"
         ),
         settings={"pairs": 512, "permutations": 10},
-        title="Mutual information within a window (DiME)",
-        unit="nats",
-        family="spectrum",
-        scale="from_zero",
     ),
     of_kernel(
         name="alpha_req",
@@ -175,9 +156,6 @@ METRICS = [
         source="Agrawal et al. 2022, alpha-ReQ (NeurIPS 35)",
         settings={"first": 11, "last": 100},
         whole_spectrum=True,
-        title="Decay of the spectrum (alpha-ReQ)",
-        unit="exponent",
-        family="spectrum",
     ),
     *(
         _directions(
@@ -186,9 +164,6 @@ METRICS = [
             meaning=f"principal directions that hold {percent}% of the variance",
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
             settings={"share": percent / 100},
-            title=f"Principal directions for {percent}% of the variance",
-            panel="Directions for a share of the variance",
-            line=f"{percent}%",
         )
         for percent in (50, 90, 95, 99)
     ),
@@ -198,35 +173,28 @@ METRICS = [
             "entropy of the squared singular values of a sequence's states, as a share of the "
             "largest possible"
         ),
-        **SHARE,
+        range=(0.0, 1.0),
         source=(
             "Skean et al. 2025, Layer by Layer (ICML); Queipo-de-Llano et al. 2025 (arXiv "
             "2510.06477)"
         ),
         settings={"normalised": True},
-        title="Entropy of a sequence",
-        unit="entropy",
-        family="spectrum",
     ),
     _of_sequences(
         name="prompt_entropy",
         meaning="entropy of the similarities of a sequence's tokens, centred and of unit length",
-        **SHARE,
+        range=(0.0, 1.0),
         source="Skean et al. 2025, Layer by Layer (ICML), as its code has it",
         settings={"order": 2},
-        title="Entropy of a prompt (Layer by Layer)",
-        unit="entropy",
-        family="spectrum",
     ),
-    _alike(
+    of_kernel(
         name="mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
-        **COSINE,
+        range=(-1.0, 1.0),
         source="Ethayarajh 2019 (EMNLP)",
         subsets=("all", "no_sink"),
-        title="Mean cosine of two tokens",
     ),
-    _alike(
+    of_kernel(
         name="self_similarity",
         select_inputs="repdyn.metrics.layer_view:with_tokens",
         probe_requires="tokens",
@@ -236,20 +204,15 @@ METRICS = [
         settings={"min_contexts": 5},
         # a special token that begins every window is no word
         subsets=("no_sink",),
-        title="Self-similarity of a word",
-        unit="cosine above that of all pairs",
-        shows_embeddings=True,
     ),
-    _alike(
+    of_kernel(
         name="isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
-        **SHARE,
+        range=(0.0, 1.0),
         source="Rudman, Gillman, Rayne, Eickhoff 2022 (Findings of ACL)",
         whole_spectrum=True,
-        title="IsoScore",
-        unit="score (1: isotropic)",
     ),
-    _alike(
+    of_kernel(
         name="massive_activation_share",
         meaning="share of the sum of squares that massive activations carry",
         range=(0.0, 1.0),
@@ -257,12 +220,8 @@ METRICS = [
         settings={"magnitude": 100.0, "ratio": 1000.0},
         # they sit on first positions and special tokens more than anywhere else
         subsets=("all", "no_sink"),
-        title="Massive activations",
-        unit="share of the sum of squares",
-        scale="log",
-        log_from=1e-06,
     ),
-    _alike(
+    of_kernel(
         name="outlier_kurtosis",
         meaning=(
             "how far a few coordinates are larger than the rest: 1 all alike, the width if one has "
@@ -271,11 +230,8 @@ METRICS = [
         range=(1.0, inf),
         source="He, Noci, Paliotta, Schlag, Hofmann 2024, Outlier Features (arXiv 2405.19279)",
         subsets=("all", "no_sink"),
-        title="Kurtosis of the coordinates",
-        unit="kurtosis (1: none stands out)",
-        scale="log_if_wide",
     ),
-    _alike(
+    of_kernel(
         name="next_token_variance",
         kernel="class_variance",
         select_inputs="repdyn.metrics.layer_view:with_next_tokens",
@@ -284,13 +240,11 @@ METRICS = [
             "variance of the vectors before one next token, relative to the distance from those "
             "before another"
         ),
-        **LENGTH,
+        range=(0.0, inf),
         source="Wu, Papyan 2024, Linguistic Collapse (arXiv 2405.17767)",
         settings={"min_vectors": 2},
         # the embedding output knows nothing of the context, and repeats its vectors
         position="blocks",
-        title="Variance within next-token classes",
-        unit="variance / squared distance",
     ),
     _of_sequences(
         name="curvature",
@@ -302,10 +256,6 @@ METRICS = [
             "Henaff, Goris, Simoncelli 2019 (Nat. Neurosci. 22); Hosseini, Fedorenko 2023 (NeurIPS "
             "36)"
         ),
-        title="Curvature of a sequence",
-        unit="radians (0: independent)",
-        family="similarity",
-        scale="signed",
     ),
     _of_sequences(
         name="sequence_cosine",
@@ -313,21 +263,16 @@ METRICS = [
             "mean cosine between the vectors of two different tokens of one sequence, without "
             "centring"
         ),
-        **COSINE,
+        range=(-1.0, 1.0),
         source="Liu et al. 2026, embedding condensation (arXiv 2602.00217)",
-        title="Mean cosine within a sequence",
-        family="similarity",
     ),
     _of_sequences(
         name="largest_activation",
         meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
-        **LENGTH,
+        range=(0.0, inf),
         source=(
             "Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)"
         ),
-        title="Largest activation",
-        unit="magnitude",
-        family="similarity",
     ),
     _of_attention(
         name="sink_rate",
@@ -336,8 +281,6 @@ METRICS = [
         ),
         source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
         settings={"threshold": 0.3},
-        title="Attention heads with a sink",
-        unit="share of heads and sequences",
     ),
     _of_attention(
         name="attention_evenness",
@@ -346,8 +289,6 @@ METRICS = [
             "one position"
         ),
         source="Ghader, Monz 2017 (IJCNLP), relative to even attention",
-        title="Evenness of the attention",
-        unit="entropy / log of the positions seen",
     ),
     of_kernel(
         name="top_norm_variance_share",
@@ -355,13 +296,10 @@ METRICS = [
             "share of the variance along the first principal direction that the longest 1% of the "
             "vectors carry"
         ),
-        **SHARE,
+        range=(0.0, 1.0),
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
         settings={"share": 0.01},
         # what is left of it without first positions is due to other massive vectors
         subsets=("all", "no_sink"),
-        title="First direction due to the longest vectors",
-        unit="share of variance along it",
-        family="sinks",
     ),
 ]

@@ -2,20 +2,12 @@
 
 from functools import partial
 from math import inf
-from typing import Any
 
-from repdyn.metrics.metric import COSINE, LENGTH, SHARE, Metric, of_kernel
+from repdyn.metrics.metric import Metric, of_kernel
 
 _LENS = "nostalgebraist, the logit lens, 2020"
 _TOPICS = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
 _SOURCE = "token encodings across the attention layers of RoBERTa"
-
-_RANK: dict[str, Any] = {
-    "range": (0.0, inf),
-    "unit": "input embeddings closer",
-    "scale": "log",
-    "log_from": 1.0,
-}
 
 _of_tokens = partial(
     of_kernel,
@@ -23,7 +15,6 @@ _of_tokens = partial(
     captures=frozenset({"embeddings"}),
     probe_requires="tokens",
     source=_SOURCE,
-    family="tokens",
 )
 _after_attention = partial(
     _of_tokens,
@@ -37,11 +28,11 @@ _of_lens = partial(
     captures=frozenset({"last", "output_head"}),
     probe_requires="tokens",
     source=_LENS,
-    family="tokens",
-    scale="from_zero",
 )
 _of_topics = partial(
-    of_kernel, source=_TOPICS, probe_requires="topics", family="topics", scale="signed"
+    of_kernel,
+    source=_TOPICS,
+    probe_requires="topics",
 )
 _of_attention = partial(
     _of_topics,
@@ -49,7 +40,6 @@ _of_attention = partial(
     captures=frozenset({"attention_weights"}),
     position="blocks",
     per_head=True,
-    unit="attention weight",
 )
 
 
@@ -64,10 +54,6 @@ def _means_over(pairs: str, words: str) -> list[Metric]:
             select_inputs="repdyn.metrics.layer_view:with_topics",
             settings={"product": "dot", "pairs": pairs},
             meaning=f"mean inner product of vectors of different words of {words}",
-            title=f"Mean inner product, {words}",
-            unit="inner product",
-            panel="Mean inner product by topic",
-            line=words,
         ),
         _of_attention(
             name=f"attention_topic_{pairs}",
@@ -75,9 +61,6 @@ def _means_over(pairs: str, words: str) -> list[Metric]:
             settings={"pairs": pairs},
             meaning=f"mean attention weight between positions with different words of {words}",
             range=(0.0, 1.0),
-            title=f"Mean attention, {words}",
-            panel="Mean attention by topic",
-            line=words,
         ),
     ]
 
@@ -86,23 +69,19 @@ METRICS = [
     _of_tokens(
         name="token_cosine",
         meaning="mean cosine of each token's vector to its input embedding",
-        **COSINE,
-        title="Cosine with the own embedding",
+        range=(-1.0, 1.0),
     ),
     _of_tokens(
         name="token_rank",
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
-        title="Rank of the own embedding",
-        **_RANK,
+        range=(0.0, inf),
     ),
     _of_tokens(
         name="token_top1_match",
         meaning=(
             "share of tokens whose vector is closer to its own input embedding than to any other"
         ),
-        **SHARE,
-        title="Tokens closest to their own embedding",
-        unit="share of tokens",
+        range=(0.0, 1.0),
     ),
     of_kernel(
         name="token_imbalance",
@@ -115,11 +94,6 @@ METRICS = [
         range=(0.0, 2.0),
         source="Glielmo et al. 2022 (PNAS Nexus 1); Acevedo et al. 2025 (arXiv 2505.17101)",
         neighbours=1,
-        title="Information imbalance to the tokens",
-        unit="imbalance (1: unrelated)",
-        family="tokens",
-        scale="from_zero",
-        shows_embeddings=True,
     ),
     _after_attention(
         name="token_cosine_attention",
@@ -127,30 +101,25 @@ METRICS = [
         meaning=(
             "token_cosine of the state after the block's attention, before its feed-forward part"
         ),
-        **COSINE,
-        title="Cosine with the own embedding, after attention",
+        range=(-1.0, 1.0),
     ),
     _after_attention(
         name="token_rank_attention",
         kernel="token_rank",
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
-        title="Rank of the own embedding, after attention",
-        **_RANK,
+        range=(0.0, inf),
     ),
     _of_tokens(
         name="token_distance",
         meaning="mean Euclidean distance of each token's vector to its input embedding",
-        **LENGTH,
-        title="Distance to the own embedding",
-        unit="distance",
+        range=(0.0, inf),
     ),
     _of_tokens(
         name="token_rank_distance",
         kernel="token_rank",
         select_inputs="repdyn.metrics.layer_view:tokens_by_distance",
         meaning="token_rank by Euclidean distance instead of the cosine",
-        title="Rank of the own embedding by distance",
-        **_RANK,
+        range=(0.0, inf),
     ),
     _of_lens(
         name="lens_kl",
@@ -160,16 +129,12 @@ METRICS = [
             "output head"
         ),
         range=(0.0, inf),
-        title="Logit lens: KL from the final prediction",
-        unit="nats",
     ),
     _of_lens(
         name="lens_agreement",
         kernel="repdyn.kernels.lens:lens_agreement",
         meaning="share of vectors from which the output head predicts the final token already",
         range=(0.0, 1.0),
-        title="Logit lens: agreement with the final prediction",
-        unit="share of vectors",
     ),
     _of_topics(
         name="topic_gap",
@@ -178,24 +143,17 @@ METRICS = [
             "mean cosine between vectors of different words of one topic, minus that between topics"
         ),
         range=(-2.0, 2.0),
-        title="Topic gap, cosine",
-        unit="cosine",
-        shows_embeddings=True,
     ),
     _of_topics(
         name="topic_gap_dot",
         select_inputs="repdyn.metrics.layer_view:with_topics",
         meaning="the same of inner products",
         range=(-inf, inf),
-        title="Topic gap, inner product",
-        unit="inner product",
-        shows_embeddings=True,
     ),
     _of_attention(
         name="attention_topic_gap",
         meaning="mean attention weight between positions of one topic, minus that between topics",
         range=(-1.0, 1.0),
-        title="Topic gap of the attention",
     ),
     *_means_over("same", "one topic"),
     *_means_over("different", "different topics"),

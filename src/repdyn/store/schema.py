@@ -89,9 +89,9 @@ def code_of_text(reason: str) -> ReasonCode:
     return ReasonCode.UNDEFINED
 
 
-DESCRIPTIONS: dict[str, dict[str, str]] = {}
-"""How metrics of users are shown, as texts of :class:`repdyn.Metric` by its name: of those that
-this process knows, and of those in the files that it has read, which have them in their
+DESCRIPTIONS: dict[str, dict[str, Any]] = {}
+"""What views need of metrics of users, by name, as fields of their definition and display: of those
+that this process knows, and of those in the files that it has read, which have them in their
 metadata."""
 METRICS_KEY = b"repdyn.metrics"
 

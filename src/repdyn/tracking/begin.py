@@ -52,14 +52,14 @@ class Plan:
 
     def info(self, run_id: str | None) -> RunInfo:
         """Return what the sinks are told."""
-        pairs = resolve(self.options.metrics, self.probe)
+        requests = resolve(self.options.metrics, self.probe)
         return RunInfo(
             name=self.name,
             id=run_id,
             store=self.store,
             probe=self.probe.hash,
             weights_kind=self.weights_kind,
-            metrics=tuple((metric.name, subset) for metric, subset in pairs),
+            metrics=tuple((request.name, request.subset) for request in requests),
             schedule=repr(self.cost.schedule),
             configuration=self.options.configuration or {},
             label=self.label,
@@ -83,9 +83,11 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     ranks.require_same(
         "what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash}
     )
-    metrics = [metric for metric, _ in resolve(options.metrics, probe)]
-    comparing = {metric.name for metric in metrics if "previous_checkpoint" in metric.captures}
-    captures = frozenset().union(*(metric.captures for metric in metrics))
+    requests = resolve(options.metrics, probe)
+    comparing = {
+        request.name for request in requests if "previous_checkpoint" in request.metric.captures
+    }
+    captures = frozenset().union(*(request.metric.captures for request in requests))
     with isolated_rng(), ranks.sync_errors():
         tried = _tried(plan, model, ranks)
     writer = Writer(plan.store, probe)
@@ -150,8 +152,8 @@ def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:
         parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
     about = {
         "metrics": [
-            f"{metric.name}@{subset}"
-            for metric, subset in resolve(plan.options.metrics, plan.probe)
+            f"{request.name}@{request.subset}"
+            for request in resolve(plan.options.metrics, plan.probe)
         ],
         "layers": plan.options.choice,
         "schedule": repr(plan.cost.schedule),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from repdyn.measurement.measure import MeasurementArguments, MeasurementOptions
+from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.metrics.logged import LogLayers, validate_log_layers
 from repdyn.tracking.notices import OnFailure
 from repdyn.tracking.ranks import WhichRanks

@@ -239,7 +239,7 @@ class TrackedRun:
         reason = f"{type(error).__name__}: {error}"
         self.notices.failures[key.step] = reason
         if means.ranks.is_rank_zero:
-            names = [metric.name for metric, _ in resolve(means.options.metrics, means.probe)]
+            names = [request.name for request in resolve(means.options.metrics, means.probe)]
             rows = failure_rows(checkpoint, names, reason, probe=key.probe)
             self.writer.store_failure(key, rows)
 

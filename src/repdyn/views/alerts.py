@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import yaml
 
-from repdyn.metrics.metric import base_name
-from repdyn.metrics.registry import is_of_neighbours, metric_info
+from repdyn.metrics.names import base_name
+from repdyn.metrics.registry import metric_info
 from repdyn.probe.design import DISTINCT, view_of
 from repdyn.store.schema import ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
+from repdyn.views.display import is_dimension_of_neighbours
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -572,7 +573,7 @@ def _without_repeats(key: Key, courses: Mapping[Key, Course]) -> list[Course]:
     """Return the courses on which a change has to be seen too: of a dimension of all vectors, those
     without repeats."""
     metric, subset, stack = key
-    if subset != "all" or not is_of_neighbours(metric):
+    if subset != "all" or not is_dimension_of_neighbours(metric):
         return []
     keys = [(metric, name, stack) for name in DISTINCT]
     return [courses[other] for other in keys if other in courses]

@@ -93,4 +93,4 @@ def test_a_stored_metric_of_a_package_that_is_not_installed_goes_by_its_name():
     assert metric_unit("theirs") == "theirs"
     assert has_own_figures("theirs")
     with pytest.raises(RuntimeError, match="install its package"):
-        metric_info("theirs").compute()
+        metric_info("theirs").function()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repdyn.metrics.metric import base_name, file_stem, parsed, spelled
+from repdyn.metrics.names import base_name, file_stem, parsed, spelled
 
 WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 NUMBERS = st.one_of(

@@ -145,7 +145,7 @@ def test_any_metric_of_vectors_can_be_asked_for_on_it(model, probe):
         f"{name}@no_massive"
         for name, metric in METRICS.items()
         if not metric.captures & {"attention_weights", "previous_checkpoint", "whole_windows"}
-        and metric.family != "weights"
+        and not metric.is_of_weights
         and metric.probe_requires != "topics"
     ]
     frame = measure(model, probe, names, "blocks.*").to_pandas()

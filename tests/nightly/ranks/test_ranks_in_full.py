@@ -69,7 +69,7 @@ def test_all_metrics_are_shared(folder):
     shared = outcome(folder, "all metrics")
     assert shared == json.loads(json.dumps(cases.all_metrics()))
     assert {row[2] for row in shared} == {
-        name for name, metric in METRICS.items() if metric.family != "weights"
+        name for name, metric in METRICS.items() if not metric.is_of_weights
     }
     # a width of 16 has too few eigenvalues for a power law, a first checkpoint none before it, the
     # model no output head

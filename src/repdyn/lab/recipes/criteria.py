@@ -19,7 +19,7 @@ import pandas as pd
 from pydantic import AfterValidator
 
 from repdyn.checkpoints.suites import Strict
-from repdyn.metrics.metric import parsed
+from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
 from repdyn.views.tables import effects, findings
 from repdyn.views.tables.effects import (

@@ -27,6 +27,7 @@ from repdyn.views.charts.description import (
     step_colours,
 )
 from repdyn.views.charts.on_matplotlib import draw, save
+from repdyn.views.display import display_of
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.style import metric_title, short_subset_title
 
@@ -160,7 +161,7 @@ class Comparison(NamedTuple):
                 lines.append(Line(x=layers, y=published, colour=colour, **points))
             metric, subset = drawn[["metric", "subset"]].iloc[0]
             has_scales = len(set(drawn["metric"])) > 1
-            title = metric_info(metric).panel if has_scales else metric_title(metric)
+            title = display_of(metric).panel if has_scales else metric_title(metric)
             panels.append(
                 Panel(
                     title=f"{title}, {short_subset_title(subset)}",
@@ -238,10 +239,10 @@ def _compare(
     last = published["layer"].max()
     for _, theirs in published.groupby(["revision", "k"], sort=False):
         revision, k = map(str, theirs[["revision", "k"]].iloc[0])
-        ((asked_metric, subset),) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
+        (request,) = resolve([quantity.metric.format(k=k)], subsets=SUBSETS)
         quantity_asked = (
-            _quantity(asked_metric.name, asked_metric.settings_json),
-            subset,
+            _quantity(request.name, request.settings_json),
+            request.subset,
             quantity.n_vectors,
             last,
         )

@@ -148,8 +148,7 @@ class Recipe:
 
 def _measured(metrics: Sequence[str]) -> set[tuple[str, str]]:
     return {
-        (metric.name, subset or "all")
-        for metric, subset in (resolve(list(metrics)) if metrics else ())
+        (request.name, request.subset) for request in (resolve(list(metrics)) if metrics else ())
     }
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from repdyn.metrics import metric_info
 from repdyn.views.alerts import Alert
+from repdyn.views.display import display_of
 from repdyn.views.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import SeedSeries
@@ -191,7 +192,7 @@ def value_axis(
     drawn = finite if ends is None else np.concatenate([finite, ends[np.isfinite(ends)]])
     low = float(drawn.min())
     high = float(drawn.max())
-    scale = scale or metric_info(metric).scale
+    scale = scale or display_of(metric).scale
     log_from = log_start(metric, finite, scale)
     if log_from is not None:
         has_zero = bool((finite < log_from).any())
@@ -229,14 +230,14 @@ def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> floa
     >>> log_start("norm", np.array([0.3, 500.0])), log_start("anisotropy", np.array([1e-6, 1.0]))
     (0.1, None)
     """
-    info = metric_info(metric)
+    display = display_of(metric)
     positive = np.extract(values > 0, values)
-    scale = scale or info.scale
+    scale = scale or display.scale
     if not len(positive) or scale not in ("log", "log_if_wide"):
         return None
     low = float(positive.min())
     high = float(positive.max())
-    lowest = max(10.0 ** math.floor(math.log10(low)), info.log_from)
+    lowest = max(10.0 ** math.floor(math.log10(low)), display.log_from)
     is_wide = high >= 10 * lowest if scale == "log" else high > WIDE_RATIO * low
     return lowest if is_wide else None
 

@@ -9,18 +9,20 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
 from repdyn.utils.console import PrintableConsole
-from repdyn.views.tables.style import by_family
+from repdyn.views.display import display_of
+from repdyn.views.tables.style import by_family, metric_unit
 
 _EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
 
 
 def records() -> list[dict[str, Any]]:
     """Return what is known of every metric as ``repdyn metrics --json`` prints it."""
-    names = ("name", "meaning", "family", "range", "subsets", "position", "per_head", "source")
+    names = ("name", "meaning", "range", "subsets", "position", "per_head", "source")
     return [
         {
             **{name: getattr(metric, name) for name in names},
-            "unit": metric.unit or metric.name,
+            "family": display_of(metric.name).family,
+            "unit": metric_unit(metric.name),
             "settings": dict(metric.settings),
             "probe_requires": metric.probe_requires or None,
             "default": metric.name in DEFAULT_METRICS,

@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.metrics import FAMILIES, metric_info
-from repdyn.metrics.metric import file_stem
+from repdyn.metrics.names import file_stem
 from repdyn.utils.attempts import Attempt
 from repdyn.utils.printing import plural
 from repdyn.views.charts.description import (
@@ -37,6 +36,7 @@ from repdyn.views.charts.description import (
     training_axis,
 )
 from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
+from repdyn.views.display import FAMILIES, display_of
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, panes_of
 from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
 from repdyn.views.tables.runs import Key, MeasuredRun, spans
@@ -196,7 +196,7 @@ def comparison_figures(
         )
     for family in overview_families(valued):
         members = in_registry_order(
-            metric for metric in valued if metric_info(metric).family == family
+            metric for metric in valued if display_of(metric).family == family
         )
         drawings[f"compare_{family}"] = partial(over_depth, runs, members, FAMILIES[family], SMALL)
     return draw_all(drawings, attempt)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from repdyn.metrics import metric_info
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.views.charts.description import Chart, Line, Panel, axis_of_lines
+from repdyn.views.display import display_of
 from repdyn.views.tables.frames import NO_CLASSES, in_order
 from repdyn.views.tables.style import (
     ORDERED,
@@ -108,7 +108,7 @@ def panes_of(
     groups: dict[str, dict[str, list[str]]] = {}
     for metric, subset in keys:
         # a variant with other settings does not belong to the group
-        panel = metric_info(metric).panel if metric == base_name(metric) and along != "runs" else ""
+        panel = display_of(metric).panel if metric == base_name(metric) and along != "runs" else ""
         groups.setdefault(panel or metric, {}).setdefault(metric, []).append(subset)
     panes: list[Pane] = []
     for panel, members in groups.items():
@@ -117,7 +117,7 @@ def panes_of(
             for subset in subsets:
                 of_subset = [metric for metric, measured in members.items() if subset in measured]
                 lines = tuple(
-                    Trace(metric, subset, metric_info(metric).line) for metric in of_subset
+                    Trace(metric, subset, display_of(metric).line) for metric in of_subset
                 )
                 panes.append(Pane(panel, name(subset), lines, ordered=True))
         else:
@@ -159,7 +159,7 @@ def _panes(
     if along == "step" and whole:
         together = pane(whole, "" if len(whole) > 1 else names[whole[0]])
         first = together.traces[0]
-        if first.key in embeddings and metric_info(metric).shows_embeddings:
+        if first.key in embeddings and display_of(metric).shows_embeddings:
             together = replace(together, traces=_with_embeddings(together.traces))
         of_whole = [together]
     tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"

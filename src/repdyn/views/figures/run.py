@@ -15,13 +15,13 @@ from typing import TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from repdyn.metrics import FAMILIES
-from repdyn.metrics.metric import file_stem
+from repdyn.metrics.names import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.utils.attempts import Attempt
 from repdyn.views import charts
 from repdyn.views.alerts import Alert
 from repdyn.views.charts.on_matplotlib import draw, draw_all
+from repdyn.views.display import FAMILIES
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, Trace, panes_of
 from repdyn.views.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.views.tables.runs import MeasuredRun

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store.schema import ReasonCode
 from repdyn.views.judging.insight import Insight, LossCorrelation, LossCorrelations

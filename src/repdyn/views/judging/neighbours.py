@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from repdyn.metrics import is_of_neighbours
+from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging.insight import Evidence, Insight
 from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
@@ -103,7 +103,7 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
         told: metrics with a statement that begins with what the nearest neighbour is.
     """
     last = int(rows["step"].to_numpy().max())
-    for metric in filter(is_of_neighbours, rows["metric"].unique()):
+    for metric in filter(is_dimension_of_neighbours, rows["metric"].unique()):
         # the other columns would be copied with each selection of rows
         cells = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", "value"]], metric)
         is_low = cells["value"] < 1

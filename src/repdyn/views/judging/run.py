@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from repdyn.metrics import DEFAULT_METRICS
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.probe.design import DISTINCT
 from repdyn.store.schema import LOSS
 from repdyn.views.alerts import RULES, Rule
+from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging import metrics, neighbours, training
 from repdyn.views.judging.insight import (
     SEVERITIES,
@@ -213,7 +214,7 @@ def _of_both_clouds(
     """Yield statements on a metric; of a dimension that was measured without repeats too, those
     that both of its curves have, and of the others that they have not."""
     beside = None
-    if neighbours.is_of_neighbours(chosen.metric):
+    if is_dimension_of_neighbours(chosen.metric):
         beside = neighbours.distinct_of(chosen, run.series)
     if beside is not None and beside.steps_with_values:
         yield from neighbours.of_both(kinds, chosen, beside, run.rows)
@@ -231,7 +232,7 @@ def _of_depth_and_course(run: DescribedRun, chosen: MetricSeries) -> Iterator[In
         detectors.append(metrics.course_statements)
     of_tokens = run.vectors_of == "tokens" and chosen.subset == "all"
     for statements_of in detectors:
-        if of_tokens and neighbours.is_of_neighbours(chosen.metric):
+        if of_tokens and is_dimension_of_neighbours(chosen.metric):
             on_distinct = neighbours.distinct_of(chosen, run.series)
             yield from neighbours.of_both(statements_of, chosen, on_distinct, run.rows)
         else:

@@ -8,8 +8,8 @@ from typing import Protocol
 import pandas as pd
 from matplotlib.figure import Figure
 
-from repdyn.metrics import FAMILIES, metric_info
 from repdyn.store import Store
+from repdyn.views.display import FAMILIES, display_of
 from repdyn.views.figures import comparison
 from repdyn.views.figures import run as of_run
 from repdyn.views.figures.panes import LARGE
@@ -51,8 +51,8 @@ def _drawn(data: DescribedRuns) -> Figure:
     valued = in_registry_order({metric for run in runs for metric in run.metrics()})
     if not valued:
         raise ValueError("expected a measured value, got none")
-    family = metric_info(valued[0]).family
-    metrics = [metric for metric in valued if metric_info(metric).family == family]
+    family = display_of(valued[0]).family
+    metrics = [metric for metric in valued if display_of(metric).family == family]
     title = FAMILIES.get(family, family)
     in_training = [run for run in runs if len(run.steps) > 1]
     if len(runs) > 1 and in_training:

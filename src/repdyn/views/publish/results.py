@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from repdyn.metrics.metric import file_stem
+from repdyn.metrics.names import file_stem
 from repdyn.store import Store
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole, print_frame

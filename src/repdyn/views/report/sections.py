@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pandas as pd
 
-from repdyn.metrics import metric_info
+from repdyn.views.display import display_of
 from repdyn.views.judging import (
     STATUSES,
     DescribedRun,
@@ -411,7 +411,7 @@ def _metric_table(run: DescribedRun) -> Markup:
         (
             metric_title(metric),
             tag("code", metric),
-            family_title(metric_info(metric).family),
+            family_title(display_of(metric).family),
             ", ".join(
                 subset_title(of, run.vectors_of) for name, of in run.series if name == metric
             ),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from repdyn.metrics import METRICS, metric_info
-from repdyn.metrics.metric import settings_in_words
+from repdyn.metrics.names import settings_in_words
 from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
@@ -168,7 +168,7 @@ def _comparisons(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
 def _meaning(metric: str) -> str:
     info = metric_info(metric)
     settings = settings_in_words(metric)
-    if info.base not in METRICS:
+    if info.name not in METRICS:
         return info.meaning or "a metric of your own"
     low, high = info.range
     settings = f", with {settings}" if settings else ""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.special import lambertw
 
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.views.tables.frames import log_spaced
 from repdyn.views.tables.series import MetricSeries
 

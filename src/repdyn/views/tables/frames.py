@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import METRICS, metric_info
-from repdyn.metrics.metric import base_name
+from repdyn.metrics.names import base_name
 from repdyn.probe.design import DISTINCT, LAYER_SUBSETS, NORMED, VIEWS
 from repdyn.store.schema import (
     FINISHED,

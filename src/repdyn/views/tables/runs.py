@@ -13,12 +13,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
 
-from repdyn.metrics import FAMILIES, metric_info
+from repdyn.metrics import metric_info
 from repdyn.probe.design import INPUT_DESIGNS, NO_MASSIVE
 from repdyn.store import Store
 from repdyn.store.schema import FINISHED
 from repdyn.utils.mistyped import closest
 from repdyn.views.alerts import RULES, Alert, Rule, find_alerts
+from repdyn.views.display import FAMILIES, display_of
 from repdyn.views.tables.frames import (
     NO_CLASSES,
     causality,
@@ -278,8 +279,8 @@ class MeasuredRun:
             numbers.setdefault((metric, subset), []).append(number)
         sizes = {}
         for (metric, subset), of_cell in numbers.items():
-            info = metric_info(metric)
-            depends = info.family not in _SIZE_INDEPENDENT or info.whole_spectrum
+            is_independent = display_of(metric).family in _SIZE_INDEPENDENT
+            depends = not is_independent or metric_info(metric).whole_spectrum
             if subset in NO_CLASSES or depends:
                 # how many vectors are left of a whole batch is up to each layer
                 shown = of_cell[-1:] if subset == NO_MASSIVE else of_cell
@@ -313,7 +314,7 @@ class MeasuredRun:
         names = dict.fromkeys(
             metric for (metric, _), series in self.series.items() if series.steps_with_values
         )
-        return [name for name in names if family in (None, metric_info(name).family)]
+        return [name for name in names if family in (None, display_of(name).family)]
 
     def keys_of(self, metrics: Sequence[str]) -> list[tuple[str, str]]:
         """Return each of some metrics, in their order, with each subset on which it has a value."""

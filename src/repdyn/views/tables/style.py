@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
-from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
-from repdyn.metrics.metric import base_name, settings_in_words
+from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.design import DISTINCT, view_of
+from repdyn.views.display import FAMILIES, OWN_FAMILY, display_of
 
 _SHORT_TITLES = {
     "all": "all tokens",
@@ -103,7 +103,7 @@ def metric_title(metric: str) -> str:
     >>> metric_title("anisotropy"), metric_title("two_nn[discard=0.8]"), metric_title("my_metric")
     ('Anisotropy', 'Intrinsic dimension (TwoNN), discard 0.8', 'my_metric')
     """
-    title = metric_info(metric).title or base_name(metric)
+    title = display_of(metric).title or base_name(metric)
     settings = settings_in_words(metric)
     return f"{title}, {settings}" if settings else title
 
@@ -114,7 +114,7 @@ def metric_unit(metric: str) -> str:
     >>> metric_unit("two_nn"), metric_unit("two_nn[discard=0.8]"), metric_unit("my_metric")
     ('dimension', 'dimension', 'my_metric')
     """
-    return metric_info(metric).unit or base_name(metric)
+    return display_of(metric).unit or base_name(metric)
 
 
 def subset_title(subset: str, of: str = "tokens") -> str:
@@ -223,7 +223,7 @@ def by_family(metrics: Iterable[str]) -> dict[str, list[str]]:
     """Return metrics by the title of their family, in the order in which families are shown."""
     families: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for metric in metrics:
-        families.setdefault(metric_info(metric).family, []).append(metric)
+        families.setdefault(display_of(metric).family, []).append(metric)
     return {family_title(family): members for family, members in families.items() if members}
 
 
@@ -234,7 +234,7 @@ def has_own_figures(metric: str) -> bool:
     >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
     (True, False, True)
     """
-    family = metric_info(metric).family
+    family = display_of(metric).family
     return family == "geometry" or family not in FAMILIES
 
 
@@ -242,5 +242,5 @@ def overview_families(metrics: Iterable[str]) -> list[str]:
     """Return the families whose metrics are drawn in overviews, in the order in which they are
     shown.
     """
-    there = {metric_info(metric).family for metric in metrics if not has_own_figures(metric)}
+    there = {display_of(metric).family for metric in metrics if not has_own_figures(metric)}
     return [family for family in FAMILIES if family in there]

@@ -1,0 +1,106 @@
+"""What is measured of each layer, and how the model is run: declared once for all that measure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypedDict
+
+from repdyn.capture.blocks import LayerPatterns, pattern_list
+from repdyn.capture.calls import Forward
+from repdyn.capture.hooks import KeepHooks
+from repdyn.capture.states import STATES_BYTES
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.probe import Probe
+
+
+class MeasurementArguments(TypedDict, total=False):
+    """Keyword arguments that everything that measures takes beside ``metrics`` and ``layers``."""
+
+    probe_loss: bool
+    """Measure the model's loss, accuracy and calibration on the probe too; see
+    :mod:`repdyn.measurement.probe_loss`.
+    """
+    forward: Forward | None
+    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it
+    with ``input_ids`` and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder
+    reads the same tokens as its encoder."""
+    keep_hooks: KeepHooks
+    """Forward hooks of yours that act when the model is measured. Others are tried on one sequence:
+    those that change what the model puts out act, the rest are left out; see
+    :mod:`repdyn.capture.hooks`."""
+    tokens_per_forward: int | None
+    """Largest number of tokens in one forward pass; None for 2,048 on a CPU, 8,192 elsewhere."""
+    states_bytes: int
+    """How much memory the states of all layers may take on the model's device; the rest is written
+    to the system's temporary folder (TMPDIR), with the same values in the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementOptions:
+    """Specifies what is measured of each layer, and how the model is run.
+
+    The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
+
+    Raises:
+        ValueError: an unknown metric or setting, or two metrics of one name.
+    """
+
+    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
+    """Names in :data:`repdyn.metrics.METRICS`, with settings and a subset unless the defaults are
+    meant ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that
+    the probe allows."""
+    layers: LayerPatterns = None
+    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks,
+    patterns by name of the stack; None finds them."""
+    probe_loss: bool = False
+    forward: Forward | None = None
+    keep_hooks: KeepHooks = ()
+    tokens_per_forward: int | None = None
+    states_bytes: int = STATES_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", as_tuple(self.metrics))
+        pairs = self.pairs()
+        if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
+            metric, subset = repeated[0]
+            raise ValueError(
+                f"expected metrics of different names, got several called {metric} on {subset}; "
+                "give each a name of its own"
+            )
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the name and the subset of each metric."""
+        return [(request.name, request.subset) for request in resolve(self.metrics)]
+
+    def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
+        """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the
+        layers, and the precision that weights are converted to ("auto": their own)."""
+        pairs = sorted(
+            (request.name, request.settings_json, request.subset)
+            for request in resolve(self.metrics, probe)
+        )
+        converted = [] if dtype == "auto" else [dtype]
+        loss = ["probe loss"] if self.probe_loss else []
+        return hashlib.sha256(
+            json.dumps([pairs, self.choice, *converted, *loss]).encode()
+        ).hexdigest()[:8]
+
+    @cached_property
+    def choice(self) -> str:
+        """The choice of layers as rows record it: as JSON, "" where there is none.
+
+        >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*",
+        ...     {"encoder": "encoder.layers.*"})]
+        ['', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}']
+        """
+        if self.layers is None:
+            return ""
+        if isinstance(self.layers, Mapping):
+            return json.dumps(
+                {stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True
+            )
+        return json.dumps(pattern_list(self.layers))
