@@ -359,7 +359,7 @@ class _Measurement:
             self.progress("kernels", 1.0)
         return rows_by_layer
 
-    def _capture(self, probe: Probe, subsets: Sequence[str], **given: Any) -> States:
+    def _capture(self, probe: Probe, subsets: Sequence[str], **options: Any) -> States:
         return capture(
             self.prepared,
             probe,
@@ -367,7 +367,7 @@ class _Measurement:
             tokens_per_forward=self.options.tokens_per_forward,
             states_bytes=self.options.states_bytes,
             ranks=self.ranks,
-            **given,
+            **options,
         )
 
     def _a_batch(self) -> Tensor:
