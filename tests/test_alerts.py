@@ -26,7 +26,7 @@ from repdyn.views.console.runs import print_alerts, print_summary
 from repdyn.views.figures.run import heatmap
 from repdyn.views.judging import described_runs, stacks_of_run
 from repdyn.views.tables.style import ALERT_COLOUR
-from repdyn.views.tables.texts import alert_lines
+from repdyn.views.tables.words import alert_lines
 
 
 def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):

@@ -22,7 +22,7 @@ from transformers import (
 from repdyn import measure, open_store
 from repdyn.callbacks import HuggingFaceTracker
 from repdyn.views.alerts import Rule, find_alerts, stored_rules
-from repdyn.views.tables.texts import alert_lines
+from repdyn.views.tables.words import alert_lines
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 

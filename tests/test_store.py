@@ -22,8 +22,8 @@ from repdyn import Probe, open_store
 from repdyn.kernels.cloud import UndefinedCode
 from repdyn.store import MeasurementKey, Store, find_store, find_stores
 from repdyn.store import store as store_module
+from repdyn.store.counting import READ_FIRST
 from repdyn.store.files import is_whole, read_rows
-from repdyn.store.frame import READ_FIRST
 from repdyn.store.meanings import MEANING_KEY, column_meanings
 from repdyn.store.schema import (
     COLUMNS,

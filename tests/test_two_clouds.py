@@ -25,7 +25,7 @@ from repdyn.views.publish.loggers import WandbTarget, layout_of
 from repdyn.views.publish.results import log_pictures
 from repdyn.views.report.plots import course_plot, layers_plot, profile_plot
 from repdyn.views.tables.findings import findings
-from repdyn.views.tables.texts import alert_lines
+from repdyn.views.tables.words import alert_lines
 from repdyn.views.watch.index import Index
 
 

@@ -1,6 +1,4 @@
-"""The rows of a store as a data frame: the newest of repeated measurements, without failures that
-were made good.
-"""
+"""The rows of a store as a data frame of pandas."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,71 +8,28 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from repdyn.store.counting import BY_METRIC, counted
 from repdyn.store.files import is_constant
 from repdyn.store.schema import COLUMNS
 
-IDENTITY = [
-    "run",
-    "step",
-    "layers",
-    "stack",
-    "layer",
-    "head",
-    "metric",
-    "subset",
-    "settings",
-    "probe",
-]
-"""Columns that identify a measurement; the newest of several rows that agree in them counts."""
-_FIRST = ("run", "step", "layer", "metric", "subset", "value", "low", "high", "reason")
-READ_FIRST = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
-"""The columns in the order in which a person reads them: pandas hides those in the middle."""
-BY_METRIC = ("run", "step", "stack", "metric", "subset", "layer", "head")
-BY_LAYER = ("run", "kind", "step", "stack", "layer", "metric", "subset", "head")
-"""Orders of rows. By layer, the values of layers come first in a run, then those of heads, then
-scalars and failures: the rows that views are drawn from need not be copied."""
-_CHECKPOINT = ["run", "step", "probe"]
-_JUDGED = ["measured_at", "same_as", "mixed_with", "value", "reason", "reason_code"]
-"""Columns that tell which rows count."""
 # Nullable integers and booleans keep their type; NaN remains a value in float columns.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-
-
-def columns_to_read(columns: Sequence[str]) -> list[str]:
-    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of
-    the schema.
-    """
-    if unknown := [name for name in columns if name not in COLUMNS]:
-        raise ValueError(
-            f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}"
-        )
-    return [name for name in COLUMNS if name in {*columns, *IDENTITY, *_JUDGED}]
 
 
 def as_frame(
     table: pa.Table, columns: Sequence[str] = COLUMNS, order: Sequence[str] = BY_METRIC
 ) -> pd.DataFrame:
-    """Return rows as views use them, sorted; texts are ordered categoricals, whose categories are
-    sorted.
+    """Return the rows that count as views use them, sorted; texts are ordered categoricals, whose
+    categories are sorted.
 
     Args:
-        table: rows with the columns of :func:`columns_to_read`. Of several of the same measurement
-            the newest counts. The failure of a metric that was measured later at the checkpoint is
-            left out. A checkpoint that was found to be a copy or a mixture after it was measured
-            loses its values.
+        table: rows with the columns of :func:`repdyn.store.counting.columns_to_read`.
         columns: of the frame; one of a single value takes the memory of one row, and cannot be
             written to.
-        order: :data:`BY_METRIC` or :data:`BY_LAYER`.
+        order: as for :func:`repdyn.store.counting.counted`.
     """
     table = table.unify_dictionaries()
-    keys = pd.DataFrame({name: _column(table, name) for name in (*IDENTITY, *_JUDGED)}, copy=False)
-    # columns of one value would take time and memory
-    varied = [name for name in IDENTITY if not is_constant(table[name])]
-    keys = _newest(_without_replaced(keys), varied or ["run"])
-    keys["kind"] = np.where(keys["layer"].isna(), 2, keys["head"].notna())
-    by = [name for name in order if name in {*varied, "kind"}]
-    places = keys.loc[:, by].sort_values(by, kind="stable").index.to_numpy()
-    del keys
+    places = counted(table, order)
     frame = {}
     for name in columns:  # one by one, so that the table shrinks as the frame grows
         is_one = is_constant(table[name])
@@ -158,39 +113,3 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with strings in place of categoricals."""
     texts = frame.select_dtypes("category").columns
     return frame.astype({name: frame[name].cat.categories.dtype for name in texts})
-
-
-def _newest(frame: pd.DataFrame, cell: list[str]) -> pd.DataFrame:
-    """Return the rows without older ones that agree in the columns of ``cell``."""
-    if pd.MultiIndex.from_frame(
-        frame.loc[:, cell]
-    ).is_unique:  # takes half the time of duplicated()
-        return frame
-    by_time = frame.loc[:, [*cell, "measured_at"]].sort_values("measured_at", kind="stable")
-    return frame.loc[~by_time.duplicated(cell, keep="last").sort_index()]
-
-
-def _without_replaced(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without failures that a later measurement replaced, and without the values of
-    foreign weights.
-    """
-    is_foreign = frame["same_as"].notna() | frame["mixed_with"].notna()
-    is_failure = (
-        frame["layer"].isna() & frame["value"].isna() & frame["reason"].notna() | is_foreign
-    )
-    if not bool(is_failure.any()):
-        return frame
-    metric = [*_CHECKPOINT, "metric"]
-    texts = with_strings(frame.loc[:, [*metric, "measured_at", "layer"]])
-    found = (
-        texts.loc[texts["layer"].notna()].groupby(metric)["measured_at"].max().rename("replaced_at")
-    )
-    replaced = texts.join(found, on=metric)["replaced_at"].fillna("") >= texts["measured_at"]
-    frame, is_foreign = (
-        frame.loc[~(is_failure & replaced)],
-        is_foreign.loc[~(is_failure & replaced)],
-    )
-    if not bool(is_foreign.any()):
-        return frame
-    checkpoints = pd.MultiIndex.from_frame(with_strings(frame.loc[:, _CHECKPOINT]))
-    return frame.loc[is_foreign.to_numpy() | ~checkpoints.isin(checkpoints[is_foreign.to_numpy()])]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from repdyn.store.counting import BY_LAYER, BY_METRIC, READ_FIRST, columns_to_read, counted
 from repdyn.store.files import (
     MeasurementKey,
     folder_name,
@@ -35,6 +36,7 @@ from repdyn.store.files import (
 from repdyn.store.meanings import with_meanings
 from repdyn.store.runs import RUN_FILE, History, Run, RunPath, run_in, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
+from repdyn.utils.extras import require
 from repdyn.utils.files import is_url, write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -293,36 +295,47 @@ class Store:
         Raises:
             ValueError: the store has no measurement (of this run), or no such column.
         """
-        # with pandas
-        from repdyn.store.frame import (
-            BY_LAYER,
-            BY_METRIC,
-            READ_FIRST,
-            as_frame,
-            columns_to_read,
-            with_strings,
-        )
+        require("report", "a data frame", "pandas")
+        from repdyn.store.frame import as_frame, with_strings
 
         names = list(COLUMNS if categorical else READ_FIRST) if columns is None else list(columns)
-        needed = columns_to_read(names)
-        paths = (
-            self.paths()
-            if run is None
-            else [path for path in [self.path_of(run)] if path is not None]
-        )
-        found = [table for path in paths for table in self._tables(path, needed)]
-        if not found:
-            if run is None:
-                raise self.empty_error()
-            which = ", whose files cannot be read" if paths else f"; it has {self.runs()}"
-            raise ValueError(
-                f"expected a store with measurements, found none in {self.path} of the run "
-                f"{run!r}{which}"
-            )
-        whole = [pa.concat_tables(found)]
-        del found  # the frame takes the place of the table
+        whole = [self._whole(run, columns_to_read(names))]  # the frame takes the place of the table
         frame = as_frame(whole.pop(), names, BY_LAYER if categorical else BY_METRIC)
         return frame if categorical else with_strings(frame).copy()  # which can be written to
+
+    def to_arrow(self, run: str | None = None, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of :meth:`to_pandas`, in its order, as a table of Arrow.
+
+        Texts are dictionaries. This needs no package beyond those that a tracker needs; Polars and
+        DuckDB take the table as it is.
+
+        Args:
+            run: as for :meth:`to_pandas`.
+            columns: as for :meth:`to_pandas`.
+
+        Raises:
+            ValueError: the store has no measurement (of this run), or no such column.
+        """
+        names = list(READ_FIRST if columns is None else columns)
+        whole = self._whole(run, columns_to_read(names)).unify_dictionaries()
+        return whole.select(names).take(counted(whole))
+
+    def _whole(self, run: str | None, columns: Sequence[str]) -> pa.Table:
+        """Return columns of all rows, or of those of one history, whether they count or not."""
+        paths = self.paths()
+        if run is not None:
+            path_of_run = self.path_of(run)
+            paths = [] if path_of_run is None else [path_of_run]
+        tables = [table for path in paths for table in self._tables(path, columns)]
+        if tables:
+            return pa.concat_tables(tables)
+        if run is None:
+            raise self.empty_error()
+        which = ", whose files cannot be read" if paths else f"; it has {self.runs()}"
+        raise ValueError(
+            f"expected a store with measurements, found none in {self.path} of the run "
+            f"{run!r}{which}"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"

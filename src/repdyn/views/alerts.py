@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import yaml
 
 from repdyn.metrics.names import base_name
 from repdyn.metrics.registry import metric_info
 from repdyn.probe.design import DISTINCT, view_of
-from repdyn.store.schema import ReasonCode, shown_reason
+from repdyn.store.schema import SCHEMA, ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
 from repdyn.views.display import is_dimension_of_neighbours
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 """Name that stands for :data:`RULES`."""
 ALERT_COLUMNS = (
-    *(
-        "metric",
-        "subset",
-        "stack",
-        "layer",
-        "step",
-        "value",
-        "std",
-        "reason",
-        "reason_code",
-        "n_unique",
-        "n_vectors",
-        "compared_to",
-    ),
-    *("head", "run", "probe"),
+    "metric",
+    "subset",
+    "stack",
+    "layer",
+    "step",
+    "value",
+    "std",
+    "reason",
+    "reason_code",
+    "n_unique",
+    "n_vectors",
+    "compared_to",
+    "head",
+    "run",
+    "probe",
 )
 """Columns of a store that rules are evaluated on."""
 HISTORY = 8  # largest number of earlier changes with which a change of a profile is compared
@@ -62,8 +63,8 @@ UNUSUAL = 2.0
 """How many times the largest of its last changes a scalar must change, on a logarithmic scale, to
 be said to fall or rise."""
 _REMEMBERED = 200  # measurements that a live evaluation remembers
-_KEY = ["metric", "subset", "stack"]
-_CELL = ["step", "layer", "value", "std", "reason", "reason_code", "compares"]
+_EVALUATED = tuple(name for name in ALERT_COLUMNS if name not in {"run", "probe"})
+_EVALUATED_TYPES = pa.schema([SCHEMA.field(name).with_nullable(True) for name in _EVALUATED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,34 +128,77 @@ Key: TypeAlias = tuple[str, str | None, str | None]
 """Metric, subset and stack."""
 
 
-def cells_by_key(frame: pd.DataFrame) -> dict[Key, pd.DataFrame]:
-    """Return the rows of each metric and scalar of a run on one probe, those of a scalar with the
-    layer -1, without the values of single heads.
+class Cells(NamedTuple):
+    """The rows of a metric for one subset and one stack, or those of a scalar of the run."""
 
-    ``frame`` has columns as the fields of :class:`repdyn.store.schema.Row`. A value that is NaN has
-    a reason.
+    steps: np.ndarray
+    layers: np.ndarray
+    """-1 for a scalar."""
+    values: np.ndarray
+    stds: np.ndarray
+    reasons: np.ndarray
+    """Why there is no value, as it is told; "" where there is one."""
+    codes: np.ndarray
+    """Of what kind the reason is; "" without one."""
+    compares: np.ndarray
+    """Whether the value compares the checkpoint with an earlier one."""
+
+    def at(self, chosen: np.ndarray | list[int]) -> Cells:
+        """Return some of the rows."""
+        return Cells(*(column[chosen] for column in self))
+
+    def followed_by(self, further: Cells) -> Cells:
+        """Return these rows and further ones."""
+        return Cells(*map(np.concatenate, zip(self, further, strict=True)))
+
+
+def as_table(rows: pa.Table | pd.DataFrame | Iterable[Row]) -> pa.Table:
+    """Return the columns that rules are evaluated on, of rows in any form."""
+    if isinstance(rows, pa.Table):
+        return rows.select(list(_EVALUATED)).cast(_EVALUATED_TYPES)
+    if hasattr(rows, "loc"):  # a data frame, for which pandas need not be imported here
+        frame = rows.loc[:, list(_EVALUATED)]
+        return pa.Table.from_pandas(frame, preserve_index=False).cast(_EVALUATED_TYPES)
+    records = [{name: getattr(row, name) for name in _EVALUATED} for row in rows]
+    return pa.Table.from_pylist(records, schema=_EVALUATED_TYPES)
+
+
+def cells_by_key(table: pa.Table) -> dict[Key, Cells]:
+    """Return the rows of each metric and scalar of a run on one probe, without the values of single
+    heads.
+
+    ``table`` has the columns of :func:`as_table`. A value that is NaN has a reason.
     """
-    failed = frame["layer"].isna() & frame["reason"].notna()
-    rows = frame.loc[
-        frame["head"].isna() & ~failed, list(ALERT_COLUMNS[:-3])
-    ]  # the others are many
-    layer = rows["layer"].fillna(-1).astype(int)
-    reason = rows["reason"].astype(object).fillna("")
-    # a scalar of a trainer that is no number has none
-    is_bare = rows["value"].isna() & (reason == "")
-    code = rows["reason_code"].astype(object).fillna("").mask(is_bare, ReasonCode.NOT_FINITE)
-    reason = reason.mask(is_bare, "NaN")
-    has_reason = reason != ""
-    columns = (reason, code, rows["n_unique"], rows["n_vectors"])
-    told = zip(*(column.loc[has_reason] for column in columns), strict=True)
-    reason.loc[has_reason] = [shown_reason(*cell) for cell in told]
-    compares = rows["compared_to"].notna()
-    rows = rows.assign(layer=layer, reason=reason, reason_code=code, compares=compares)
-    groups = rows.groupby(_KEY, sort=False, dropna=False, observed=True)[_CELL]
-    named = (
-        ((name if isinstance(name, str) else None for name in key), cells) for key, cells in groups
+    is_scalar = table["layer"].is_null().to_numpy()
+    has_reason = table["reason"].is_valid().to_numpy()
+    is_of_head = table["head"].is_valid().to_numpy()
+    rows = table.filter(pa.array(~is_of_head & ~(is_scalar & has_reason)))  # the others are many
+    values = rows["value"].to_numpy()
+    reasons = np.full(len(rows), "", object)
+    codes = np.full(len(rows), "", object)
+    columns = ("reason", "reason_code", "n_unique", "n_vectors")
+    untold = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+    for place, (reason, code, n_unique, n_vectors) in enumerate(untold):
+        if reason:
+            reasons[place] = shown_reason(reason, code, n_unique, n_vectors)
+            codes[place] = code or ""
+        elif math.isnan(values[place]):  # a scalar of a trainer that is no number has none
+            reasons[place] = "NaN"
+            codes[place] = ReasonCode.NOT_FINITE
+    cells = Cells(
+        steps=rows["step"].to_numpy(),
+        layers=rows["layer"].fill_null(-1).to_numpy(),
+        values=values,
+        stds=rows["std"].to_numpy(),
+        reasons=reasons,
+        codes=codes,
+        compares=rows["compared_to"].is_valid().to_numpy(),
     )
-    return {(str(metric), subset, stack): cells for (metric, subset, stack), cells in named}
+    places: dict[Key, list[int]] = {}
+    keys = zip(*(rows[name].to_pylist() for name in ("metric", "subset", "stack")), strict=True)
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return {key: cells.at(of_key) for key, of_key in places.items()}
 
 
 class Course:
@@ -165,27 +209,24 @@ class Course:
     value nor reason there.
     """
 
-    def __init__(self, key: Key, cells: pd.DataFrame) -> None:
+    def __init__(self, key: Key, cells: Cells) -> None:
         self.metric, self.subset, self.stack = key
-        self.steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
+        self.steps, step = np.unique(cells.steps, return_inverse=True)
         """Ascending."""
-        self.layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
+        self.layers, layer = np.unique(cells.layers, return_inverse=True)
         """Ascending; -1 for a scalar."""
         shape = len(self.steps), len(self.layers)
         self.values = np.full(shape, np.nan)
+        self.values[step, layer] = cells.values
         self.stds = np.full(shape, np.nan)
+        self.stds[step, layer] = cells.stds
         self.reasons = np.full(shape, "", object)
+        self.reasons[step, layer] = cells.reasons
         self.codes = np.full(shape, "", object)
-        for grid, name in (
-            (self.values, "value"),
-            (self.stds, "std"),
-            (self.reasons, "reason"),
-            (self.codes, "reason_code"),
-        ):
-            grid[step, layer] = cells[name].to_numpy(grid.dtype)
+        self.codes[step, layer] = cells.codes
         self.compares = np.zeros(len(self.steps), bool)
         """(n_steps,) whether any value compares the checkpoint with an earlier one."""
-        self.compares[step[cells["compares"]]] = True
+        self.compares[step[cells.compares]] = True
 
     @cached_property
     def in_means(self) -> np.ndarray:
@@ -244,15 +285,15 @@ class Course:
         with np.errstate(invalid="ignore"):  # 0 / 0
             return self.relative[:, self.in_means].sum(axis=1) / n_known
 
-    def usual_change(self, statistic: str, least: int) -> np.ndarray:
+    def usual_change(self, statistic: Callable[..., np.ndarray], *, at_least: int) -> np.ndarray:
         """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`;
-        NaN where there are fewer than ``least``."""
-        import pandas as pd  # which no import of a tracker waits for
-
-        changes = pd.Series(self.changes)
-        is_change = changes > 0
-        recent = changes.loc[is_change].rolling(HISTORY, min_periods=least).agg(statistic)
-        return recent.reindex(changes.index).ffill().shift().to_numpy(float)
+        NaN where there are fewer than ``at_least``."""
+        is_change = self.changes > 0
+        padded = np.concatenate([np.full(HISTORY, np.nan), self.changes[is_change]])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, HISTORY)
+        by_number = np.full(len(windows), np.nan)  # of changes that there were
+        by_number[at_least:] = statistic(windows[at_least:], axis=1)
+        return by_number[np.cumsum(is_change) - is_change]
 
     def holds(self, when: str, bound: float) -> np.ndarray:
         """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a
@@ -275,10 +316,8 @@ class Course:
         if when == "jumps":
             # steps without a change are ignored: the first ones, at a low learning rate, are not
             # representative
-            return (
-                self.changes
-                > np.maximum(MIN_JUMP, bound * self.usual_change("median", MIN_HISTORY))
-            )[:, None]
+            usual = self.usual_change(np.nanmedian, at_least=MIN_HISTORY)
+            return (self.changes > np.maximum(MIN_JUMP, bound * usual))[:, None]
         reached = (
             self.values <= bound * self.previous
             if when == "falls"
@@ -292,7 +331,7 @@ class Course:
         # ratio is that of a ratio whose logarithm is -log(1 - c), and the first change has nothing
         # to be compared with
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = -np.log1p(-np.minimum(self.usual_change("max", 1), 1.0))
+            usual = -np.log1p(-np.minimum(self.usual_change(np.nanmax, at_least=1), 1.0))
             change = np.abs(np.log(self.values / self.previous))
         return appears & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
 
@@ -300,7 +339,7 @@ class Course:
         """Return where it is known whether a condition holds, as :meth:`holds`: there is a value,
         and what it is compared with."""
         if when == "jumps":
-            usual = self.usual_change("median", MIN_HISTORY)
+            usual = self.usual_change(np.nanmedian, at_least=MIN_HISTORY)
             return (np.isfinite(self.changes) & np.isfinite(usual))[:, None]
         return np.isfinite(self.difference if when in {"falls", "rises"} else self.values)
 
@@ -506,30 +545,24 @@ class AlertEvaluator:
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._cells: dict[Key, pd.DataFrame] = {}
+        self._cells: dict[Key, Cells] = {}
 
-    def update(self, rows: pd.DataFrame | Iterable[Row]) -> list[Alert]:
+    def update(self, rows: pa.Table | pd.DataFrame | Iterable[Row]) -> list[Alert]:
         """Evaluate the rules on further rows, or records, and return the alerts at their steps as
         :func:`find_alerts`.
 
         What is known from their first step on is discarded: the last step may be given again with
         additional rows.
         """
-        import pandas as pd  # which no import of a tracker waits for
-
-        if not isinstance(rows, pd.DataFrame):
-            rows = pd.DataFrame(
-                [{name: getattr(row, name) for name in ALERT_COLUMNS} for row in rows]
-            )
         courses: dict[Key, Course] = {}
         n_known: dict[Key, int] = {}
-        for key, cells in cells_by_key(rows).items():
-            first = int(cells["step"].to_numpy(int).min())
-            if (cell := self._cells.get(key)) is not None:
-                step = cell["step"].to_numpy(int)
-                is_earlier = step < first
-                remembered = np.unique(step[is_earlier])[-_REMEMBERED:]
-                cells = pd.concat([cell.loc[np.isin(step, remembered)], cells])
+        for key, further in cells_by_key(as_table(rows)).items():
+            first = int(further.steps.min())
+            cells = further
+            if (earlier := self._cells.get(key)) is not None:
+                known_steps = np.unique(earlier.steps[earlier.steps < first])[-_REMEMBERED:]
+                is_remembered = np.isin(earlier.steps, known_steps)
+                cells = earlier.at(is_remembered).followed_by(further)
             self._cells[key] = cells
             courses[key] = Course(key, cells)
             n_known[key] = int(np.searchsorted(courses[key].steps, first))
@@ -542,7 +575,7 @@ class AlertEvaluator:
         return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
 
-def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
+def find_alerts(frame: pd.DataFrame | pa.Table, rules: Sequence[Rule] = RULES) -> list[Alert]:
     """Return the alerts of a run, by step.
 
     Args:

@@ -44,13 +44,13 @@ from repdyn.views.tables.style import (
     subset_title,
 )
 from repdyn.views.tables.texts import (
-    alert_lines,
     copies_line,
     cost_line,
     failure_line,
     probe_loss_line,
     sampling,
 )
+from repdyn.views.tables.words import alert_lines
 
 _BARS_OF_A_CURVE = 7
 _BARS = "▁▂▃▄▅▆▇█"

@@ -39,11 +39,12 @@ from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
 from repdyn.views.display import FAMILIES, display_of
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, panes_of
 from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
-from repdyn.views.tables.runs import Key, MeasuredRun, spans
+from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import INTERVAL, SeedGroup
 from repdyn.views.tables.series import MetricSeries, intervals
 from repdyn.views.tables.style import KINDS, has_own_figures, metric_title, overview_families
 from repdyn.views.tables.texts import brief_sampling
+from repdyn.views.tables.words import spans
 
 _MAX_MARKERS = 12
 _MARKERS = "os^DvPX*<>"

@@ -19,8 +19,9 @@ from repdyn.views.judging.baselines import (
 from repdyn.views.judging.comparison import settings_statements
 from repdyn.views.judging.insight import Insight, RunInsights, report_link
 from repdyn.views.judging.run import DescribedRun, ranked
-from repdyn.views.tables.runs import MeasuredRun, differences, layer_names
+from repdyn.views.tables.runs import MeasuredRun, differences
 from repdyn.views.tables.style import metric_title, number_text, short_subset_title
+from repdyn.views.tables.words import layer_names
 
 _NAMES_OF_TOKENIZER = ("tokenizer", "tokenizer_name", "tokenizer_name_or_path", "data.tokenizer")
 """Settings in which trainings name their tokenizer."""

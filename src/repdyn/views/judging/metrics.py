@@ -23,10 +23,10 @@ from repdyn.views.tables.frames import (
     is_finished,
     loss_of_run,
 )
-from repdyn.views.tables.runs import layer_names
 from repdyn.views.tables.series import LayerMean, MetricSeries
 from repdyn.views.tables.style import metric_title, number_text, short_subset_title
 from repdyn.views.tables.surrogates import against_drift
+from repdyn.views.tables.words import OWN_WINDOW, layer_names, own_window_sentence
 
 MIN_STEPS = 5  # least number of measured steps for a statement about a course
 MIN_CHANGE = 0.1  # least change that is worth a sentence, as a share of the larger value
@@ -365,9 +365,6 @@ larger one.
 """
 _CELL = ["layer", "metric", "subset", "head"]
 MANY_MISSING = 0.1  # share of values missing at the last step above which someone should look
-# share of vectors with the nearest neighbour in their own window above which values describe
-# windows
-OWN_WINDOW = 0.05
 
 
 def _last_profile(series: MetricSeries) -> tuple[int, np.ndarray, np.ndarray] | None:
@@ -526,20 +523,13 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     last = float(highest.iloc[-1])
     if last <= OWN_WINDOW:
         return
-    rising = f", up from {first:.0%}" if last > first + 0.1 else ""
     metric = str(shares["metric"].iloc[0])
-    sentence = (
-        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in "
-        "their own window of "
-        f'text{rising}, which this sampling design lets count; a probe of the design "independent" '
-        "leaves it out."
-    )
     evidence = {"first_share": first, "last_share": last}
     steps = int(highest.index[0]), int(highest.index[-1])
     yield Insight(
         severity="watch",
         kind="own window",
-        sentence=sentence,
+        sentence=own_window_sentence(metric, first, last),
         metric=metric,
         steps=steps,
         evidence=evidence,

@@ -17,10 +17,9 @@ from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
 from repdyn.views.tables.effects import MOVES
 from repdyn.views.tables.frames import of_metric, reasons_in_words
-from repdyn.views.tables.runs import layer_names
 from repdyn.views.tables.series import MetricSeries, beside_all, on_shared_layers
 from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
-from repdyn.views.tables.texts import steps_in_words
+from repdyn.views.tables.words import layer_names, steps_in_words
 
 MOST = 0.5
 """Fraction of the vectors whose nearest neighbour is the same token, from which on it is said."""

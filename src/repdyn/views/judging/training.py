@@ -23,10 +23,10 @@ from repdyn.views.tables.continuity import (
     repeated_values,
 )
 from repdyn.views.tables.frames import failures, is_finished, scalar, scalar_rows
-from repdyn.views.tables.runs import layer_names
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, number_text
-from repdyn.views.tables.texts import alert_text, failure_line, steps_in_words
+from repdyn.views.tables.texts import failure_line
+from repdyn.views.tables.words import alert_text, layer_names, steps_in_words
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from repdyn.store.schema import Row, to_table
+import pyarrow.compute as pc
+
+from repdyn.store.schema import Row
 from repdyn.tracking.budget import Spent
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.sinks import RunInfo, StopRequest
-from repdyn.utils.extras import require
 from repdyn.utils.printing import warn
 from repdyn.views.alerts import (
     ALERT_COLUMNS,
@@ -20,6 +21,7 @@ from repdyn.views.alerts import (
     write_rules,
 )
 from repdyn.views.publish.loggers import target_of
+from repdyn.views.tables.words import OWN_WINDOW, alert_lines, own_window_sentence
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,6 @@ class AlertSink:
         """Store the rules with the rows, for later views, and mention those that nothing is
         measured for.
         """
-        require("report", "an alert", "pandas")
         self._run = run
         self._needs_history = run.has_history
         for rule in self._rules:
@@ -65,8 +66,6 @@ class AlertSink:
         alerts = self._evaluator.update(rows)
         if not alerts:
             return None
-        from repdyn.views.tables.texts import alert_lines
-
         label = f"{self._run.label}: " if self._run.label else ""
         lines = [f"{label}{line}" for line in alert_lines(alerts)]
         for line in lines:
@@ -83,17 +82,21 @@ class AlertSink:
         store = self._run.store
         run_id = self._run.id
         if store is not None and run_id is not None and store.steps(run_id):
-            stored = store.to_pandas(run_id, columns=ALERT_COLUMNS)
-            is_earlier = (stored["probe"] == probe) & (stored["step"] < step)
-            self._evaluator.update(stored.loc[is_earlier])
+            stored = store.to_arrow(run_id, columns=ALERT_COLUMNS)
+            is_earlier = (pc.field("probe") == probe) & (pc.field("step") < step)
+            self._evaluator.update(stored.filter(is_earlier))
 
     def _mention_windows(self, step: int, rows: Sequence[Row]) -> None:
         """Mention once that many nearest neighbours are of a vector's own window of text."""
-        if self._has_mentioned_windows or all(row.own_window_excluded is not False for row in rows):
+        if self._has_mentioned_windows:
             return
-        # with pandas, which no import of a tracker waits for
-        from repdyn.views.judging.metrics import window_statements
-
-        for statement in window_statements(to_table(rows).to_pandas()):
+        counting = [
+            row
+            for row in rows
+            if row.own_window_excluded is False and row.same_window_share is not None
+        ]
+        share = max((row.same_window_share for row in counting), default=0.0)
+        if share > OWN_WINDOW:
             self._has_mentioned_windows = True
-            warn(log, f"step {step}: {statement.sentence}")
+            sentence = own_window_sentence(counting[0].metric, share, share)
+            warn(log, f"step {step}: {sentence}")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
@@ -456,26 +456,3 @@ def listed(names: Mapping[str, Sequence[str]]) -> str:
     '4,096 (a, b), 512 (c)'
     """
     return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
-
-
-def layer_names(layers: Sequence[int]) -> str:
-    """Return layers by number, in a sentence.
-
-    >>> layer_names([3]), layer_names([0, 4, 5, 6])
-    ('layer 3', 'layers 0, 4-6')
-    """
-    return f"{'layers' if len(layers) > 1 else 'layer'} {spans(layers)}"
-
-
-def spans(layers: Sequence[int]) -> str:
-    """Return numbers of layers as ranges.
-
-    >>> spans([0]), spans([0, 4, 5, 6])
-    ('0', '0, 4-6')
-    """
-    # along a span the difference to the position stays
-    groups = [
-        [layer for _, layer in group]
-        for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])
-    ]
-    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)

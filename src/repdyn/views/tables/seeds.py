@@ -22,9 +22,9 @@ from repdyn.views.tables.runs import (
     disagreement,
     in_comparison_order,
     listed,
-    spans,
 )
 from repdyn.views.tables.series import LayerMean, MetricSeries
+from repdyn.views.tables.words import spans
 
 INTERVAL = "95% interval over seeds"
 """What a band of seeds means."""

@@ -1,9 +1,8 @@
 """What a view says of a run in words: its sampling and intervals, its cost, checkpoints that failed
-or are copies, alerts, the loss on the probe."""
+or are copies, the loss on the probe."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,6 @@ from repdyn.store.schema import (
     PROBE_LOSS,
 )
 from repdyn.utils.printing import gigabytes
-from repdyn.views.alerts import Alert
 from repdyn.views.tables.frames import (
     LOSS_TITLES,
     design_names,
@@ -26,8 +24,8 @@ from repdyn.views.tables.frames import (
     scalar,
     scalar_rows,
 )
-from repdyn.views.tables.runs import layer_names
 from repdyn.views.tables.style import number_text
+from repdyn.views.tables.words import steps_in_words
 
 _WINDOW_COLUMNS = (
     "n_vectors",
@@ -107,7 +105,6 @@ PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
 DOWNLOADED = "bytes/download"
 
-_MAX_STEPS = 6
 _MAX_KINDS = 2
 _MAX_REASON = 72
 
@@ -185,39 +182,6 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
         index="step", columns="metric", values="seconds", aggfunc="sum", observed=True
     )
     return took.median()
-
-
-def steps_in_words(steps: Iterable[int]) -> str:
-    """Return steps, of many the first.
-
-    >>> steps_in_words([8]), steps_in_words([0, 8, 1000]), steps_in_words(range(8))
-    ('step 8', 'steps 0, 8 and 1,000', 'steps 0, 1, 2, 3, 4 and 3 more')
-    """
-    texts = [f"{step:,}" for step in steps]
-    if len(texts) > _MAX_STEPS:
-        texts[_MAX_STEPS - 1 :] = [f"{len(texts) - _MAX_STEPS + 1} more"]
-    *first, last = texts
-    return f"steps {', '.join(first)} and {last}" if first else f"step {last}"
-
-
-def alert_lines(alerts: Iterable[Alert], *, finished: bool = False) -> list[str]:
-    """Return a line for each step, rule and metric, with the numbers of the layer that changed
-    most; of alerts in the order of :func:`repdyn.views.alerts.find_alerts`. Those of a ``finished``
-    model name no step."""
-    groups = groupby(alerts, key=lambda alert: (alert.step, alert.rule, alert.subject))
-    return [
-        f"{'' if finished else f'step {step:,}, '}{rule}: {alert_text(list(group))}"
-        for (step, rule, _), group in groups
-    ]
-
-
-def alert_text(alerts: Sequence[Alert]) -> str:
-    """Describe the alerts of one rule and metric at one step."""
-    worst = max(alerts, key=lambda alert: alert.log_change)
-    if len(alerts) == 1:
-        return worst.message
-    layers = layer_names([alert.layer for alert in alerts if alert.layer is not None])
-    return f"{worst.subject} of {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
 
 
 _BESIDE = {
