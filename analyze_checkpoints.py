@@ -11,7 +11,7 @@ It is ``repdyn sweep`` under another name.
 import sys
 from collections.abc import Sequence
 
-from repdyn.cli.main import main as run_command
+from repdyn.__main__ import main as run_command
 
 
 def main(arguments: Sequence[str]) -> None:

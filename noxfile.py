@@ -161,7 +161,7 @@ def attached(session: nox.Session, age: str) -> None:
     year_ago = date.today() - timedelta(days=365)
     of_year_ago = [f"--exclude-newer-package={package}={year_ago}" for package in BOUNDS_SHARED]
     chosen = ["--resolution=lowest-direct"] if age == "lowest" else of_year_ago
-    _resolved(session, chosen, ("lightning", "hf", "report"))
+    _resolved(session, chosen, ("lightning", "hf"))
     session.install("wandb", "tensorboard")  # which some of the tests log to
     session.run(
         *DEFAULT_LANE,
@@ -171,9 +171,9 @@ def attached(session: nox.Session, age: str) -> None:
 
 # the extras that a job wants which has what tests/environments lists
 ENVIRONMENTS = {
-    "lightning": ("lightning", "report"),
-    "hugging_face": ("hf", "report"),
-    "notebook": ("hf", "report"),
+    "lightning": ("lightning",),
+    "hugging_face": ("hf",),
+    "notebook": ("hf",),
     "pytorch_container": (),
 }
 

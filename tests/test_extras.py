@@ -30,10 +30,10 @@ OF_USERS = {
     if extra not in OF_DEVELOPERS
 }
 # torch looks for scikit-learn, and takes an error of the blocker for one of its own
-BLOCKED = set().union(*map(packages, OF_USERS.values())) - BASE - {"sklearn"}
+BLOCKED = frozenset(set().union(*map(packages, OF_USERS.values())) - BASE - {"sklearn"})
+OF_VIEWS = frozenset(packages(OF_USERS["views"]))
 
-# run where neither the packages of the extras nor their versions are found, as after "pip install
-# repdyn"
+# run where neither some packages nor their versions are found, as after "pip install repdyn"
 BLOCKER = """
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -89,27 +89,61 @@ with Tracker(model, probe, schedule=2, store=sys.argv[2]) as tracker:
         loss.backward()
         optimizer.step()
         tracker.step(loss=loss)
-frame = open_store(sys.argv[2]).to_pandas()
-of_blocks = frame[(frame["layer"] > 0) & (frame["metric"] == "anisotropy")]
-print(sorted(set(of_blocks["step"].tolist())), bool(of_blocks["value"].notna().all()))
+
+def steps_with_values(store):
+    rows = store.to_arrow(columns=["step", "layer", "metric", "value"]).to_pylist()
+    of_blocks = [row for row in rows if row["layer"] and row["metric"] == "anisotropy"]
+    return sorted({row["step"] for row in of_blocks if row["value"] == row["value"]})
+
+store = open_store(sys.argv[2])
+print(steps_with_values(store))
+try:
+    store.to_pandas()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+SWEEP = """
+from repdyn import sweep
+loads = [(step, lambda: model) for step in (0, 8)]
+swept = sweep(loads, name="swept", probe=probe, store=sys.argv[2] + "-swept")
+print(steps_with_values(swept.store))
+"""
+LOADED = """
+print(sorted(set(sys.argv[1].split(",")) & set(sys.modules)))
 """
 COMMAND = """
-from repdyn.cli.main import main
+from repdyn.__main__ import main
 main(sys.argv[2:])
 """
 
 
-def run_without_extras(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    given = [sys.executable, "-c", BLOCKER + program, ",".join(sorted(BLOCKED)), *arguments]
+def run_without(
+    blocked: frozenset[str], program: str, *arguments: str, first: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without some packages, and one before it with them."""
+    whole = first + BLOCKER + program
+    given = [sys.executable, "-c", whole, ",".join(sorted(blocked)), *arguments]
     return subprocess.run(given, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.process
-def test_the_base_install_tracks_a_loop(tmp_path):
-    done = run_without_extras(LOOP, str(tmp_path / "store"))
+@pytest.mark.parametrize(
+    ("blocked", "further", "swept"),
+    [(BLOCKED, "", []), (OF_VIEWS, SWEEP, ["[0, 8]"])],
+    ids=["base", "without views"],
+)
+def test_what_measures_needs_no_package_that_shows(tmp_path, blocked, further, swept):
+    """A package of views that measuring loads would end the job of whoever has not installed it."""
+    # torch._dynamo asks for pandas in a way that a finder cannot answer
+    first = "import torch._dynamo\n"
+    program = LOOP + further + LOADED
+    done = run_without(blocked, program, str(tmp_path / "store"), first=first)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[0, 2, 4] True"
-    assert "pip install 'repdyn[report]'" in done.stderr
+    of_loop, no_frame, *printed, loaded = done.stdout.splitlines()[-3 - len(swept) :]
+    assert (of_loop, printed, loaded) == ("[0, 2, 4]", swept, "[]")
+    assert "'pandas', which a data frame needs" in no_frame
+    assert no_frame.endswith("pip install 'repdyn[views]'")
+    assert "drawing at step 0 is left out" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -118,7 +152,7 @@ def test_the_base_install_tracks_a_loop(tmp_path):
     ("name", "extra"), [("RepresentationDynamics", "lightning"), ("HuggingFaceTracker", "hf")]
 )
 def test_a_callback_names_the_extra_that_it_needs(name, extra):
-    done = run_without_extras(f"from repdyn.callbacks import {name}")
+    done = run_without(BLOCKED, f"from repdyn.callbacks import {name}")
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
     assert f"which repdyn.callbacks.{name} needs, found none; pip install 'repdyn[{extra}]'" in last
@@ -128,17 +162,15 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
     [
-        ("report {store}", "matplotlib", "report"),
         ("watch {store}", "uvicorn", "watch"),
         ("explore gpt2", "gradio", "lab"),
-        ("study tokens gpt2 -o out", "matplotlib", "report"),
         ("sweep gpt2 --dry-run", "httpx2", "sweep"),
         ("export {store} --to csv", "lightning", "lightning"),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, extra):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
-    done = run_without_extras(COMMAND, *command.format(store=store.path).split())
+    done = run_without(BLOCKED - OF_VIEWS, COMMAND, *command.format(store=store.path).split())
     assert done.returncode == 2, done.stderr
     assert f"expected the package {package!r}" in done.stderr
     assert f"pip install 'repdyn[{extra}]'" in done.stderr
@@ -146,10 +178,17 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["metrics", "insights {store}"])
-def test_a_command_of_the_base_install(tmp_path, command):
+def test_the_command_line_names_the_extra_that_it_needs():
+    done = run_without(BLOCKED, COMMAND, "metrics")
+    said = "error: expected the package 'cyclopts', which the command repdyn needs, found none; "
+    assert (done.returncode, done.stderr) == (2, f"{said}pip install 'repdyn[views]'\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["metrics", "insights {store}", "figures {store}"])
+def test_a_command_of_the_extra_of_views(tmp_path, command):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
-    done = run_without_extras(COMMAND, *command.format(store=store.path).split())
+    done = run_without(BLOCKED - OF_VIEWS, COMMAND, *command.format(store=store.path).split())
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -176,7 +215,8 @@ def packages_of(extra: str) -> set[str]:
     ("extra", "needed"),
     [
         # transformers' Trainer does not start without it
-        ("hf", {"accelerate"}),
+        ("hf", {"accelerate", "matplotlib", "pandas"}),
+        ("lightning", {"matplotlib", "pandas"}),
         # the commands that the pages show to whoever has installed it
         ("train", {"accelerate", "duckdb", "gradio", "matplotlib", "starlette", "uvicorn"}),
     ],

@@ -43,7 +43,7 @@ def test_it_names_extras_that_exist():
     of_rows = re.findall(r"^\| [^|]+ \| .+ \| (`[^|]+`) \|$", README, re.MULTILINE)
     named = {name for cell in of_rows for name in re.findall(r"`(\w+)`", cell)}
     named |= set(re.findall(r"^repdyn .*# \[(\w+)\]", README, re.MULTILINE))
-    assert named >= {"hf", "lab", "lightning", "query", "report", "sweep", "train", "watch"}
+    assert named >= {"hf", "lab", "lightning", "query", "sweep", "train", "views", "watch"}
     assert named <= set(project["optional-dependencies"])
 
 

@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from repdyn.utils.extras import lazy_names
+
 if TYPE_CHECKING:
     from repdyn import kernels
     from repdyn.activations import attention_weights, layer_states, load_model, output_head
@@ -70,15 +72,16 @@ _HOMES = {
 }
 
 
+_named = lazy_names("repdyn", _HOMES)
+
+
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for
     it.
     """
     if name in {"kernels", "lab", "torchmetrics", "views"}:
         return import_module(f"repdyn.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'repdyn' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return _named(name)
 
 
 def _picture(shown: Any) -> bytes | None:

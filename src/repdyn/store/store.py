@@ -295,7 +295,7 @@ class Store:
         Raises:
             ValueError: the store has no measurement (of this run), or no such column.
         """
-        require("report", "a data frame", "pandas")
+        require("views", "a data frame", "pandas")
         from repdyn.store.frame import as_frame, with_strings
 
         names = list(COLUMNS if categorical else READ_FIRST) if columns is None else list(columns)

@@ -9,8 +9,8 @@ from typing import Any
 
 # of the commands; a package that two extras have stands at the smaller one
 _EXTRAS = {
+    "views": ("cyclopts", "matplotlib", "pandas", "plotly", "rich"),
     "lightning": ("lightning",),
-    "report": ("matplotlib", "plotly"),
     "hf": ("transformers", "tokenizers", "accelerate"),
     "sweep": ("huggingface_hub", "httpx2", "psutil", "pydantic", "datasets"),
     "lab": ("gradio", "sklearn"),

@@ -2,4 +2,4 @@
 
 from repdyn.utils.extras import require
 
-require("report", "repdyn.views.figures", "matplotlib")
+require("views", "repdyn.views.figures", "matplotlib")

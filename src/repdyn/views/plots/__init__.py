@@ -4,7 +4,7 @@ Plotly.
 
 from repdyn.utils.extras import require
 
-require("report", "repdyn.views.plots", "matplotlib", "plotly")
+require("views", "repdyn.views.plots", "matplotlib", "plotly")
 
 from repdyn.views.plots.figures import compare, heatmap, means, profile  # noqa: E402 -- says what is missing first
 

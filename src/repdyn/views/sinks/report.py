@@ -66,7 +66,7 @@ class ReportSink:
     def begin(self, run: RunInfo) -> None:
         """Note the run; MissingPackageError where nothing of it can be drawn."""
         if run.store is not None and run.id is not None and run.weights_kind == "raw":
-            require("report", "a picture of the run", "matplotlib", "pandas", "rich")
+            require("views", "a picture of the run", "matplotlib", "pandas", "rich")
             self._run = _StoredRun(info=run, store=run.store, id=run.id)
 
     def rows(self, step: int, rows: Sequence[Row]) -> None:
