@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtrit
 
-from repdyn.measurement.rows import JACKKNIFE_GROUPS
+from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.utils.files import write_atomically
 from repdyn.utils.intervals import interval_within
 

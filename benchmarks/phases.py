@@ -24,7 +24,7 @@ import numpy as np
 from machine import facts
 
 from repdyn.lab.recipes.criteria import Phases, turning_points
-from repdyn.views.tables.effects import Estimate
+from repdyn.views.judging.effects import Estimate
 
 POINTS = 24
 MORE = {

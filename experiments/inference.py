@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from repdyn.views.judging.effects import judge_interval
+
 MARGIN = math.log(1.1)
 """Effects within ±10% count as none."""
 LEVEL = 0.05
@@ -282,10 +284,11 @@ def _verdict(
 ) -> Verdict:
     """Return the verdict from the 95% interval, the 90% interval and the corrected p-value."""
     significant = corrected < LEVEL
+    none = (-MARGIN, MARGIN)
     if claim == "equivalent":
         if significant:
             return "supported"
-        return "contradicted" if wide[0] > MARGIN or wide[1] < -MARGIN else "undecided"
+        return "contradicted" if judge_interval(*wide, none) == "not shown" else "undecided"
     if significant:
         return "supported" if (mean < 0) == (claim == "negative") else "contradicted"
-    return "absent" if narrow[0] > -MARGIN and narrow[1] < MARGIN else "undecided"
+    return "absent" if judge_interval(*narrow, none) == "shown" else "undecided"

@@ -39,7 +39,7 @@ from transformers import AutoModel
 import repdyn
 from repdyn.lab.studies.panels import series_colour
 from repdyn.store.schema import COLUMNS
-from repdyn.views.tables.findings import Finding, findings
+from repdyn.views.judging.findings import Finding, findings
 
 PLAN = Path(__file__).parent / "plans" / "public_models.yaml"
 SUBSETS = {

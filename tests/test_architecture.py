@@ -63,7 +63,7 @@ LAB = {
     "lab.studies": "activations kernels probe store utils views.charts views.tables",
     "lab.recipes": (
         "lab.studies activations checkpoints metrics probe store utils "
-        "views.charts views.display views.figures views.report views.tables"
+        "views.charts views.display views.figures views.judging views.report views.tables"
     ),
     "lab.explorer": "activations kernels utils views.tables lab.studies",
 }

@@ -23,18 +23,14 @@ from scipy.stats import t as student_t
 from synthetic_runs import make_published, make_row, make_scalar, measured_runs, to_frame
 
 from repdyn.views.judging import stacks_of_run
-from repdyn.views.tables.continuity import (
-    losses_out_of_line,
-    repeated_values,
-)
-from repdyn.views.tables.effects import (
+from repdyn.views.judging.effects import (
     Effect,
     Estimate,
     conjunction,
     mean_estimate,
     rank_correlation,
 )
-from repdyn.views.tables.findings import (
+from repdyn.views.judging.findings import (
     BELL,
     DIMENSION,
     GROWTH,
@@ -43,7 +39,11 @@ from repdyn.views.tables.findings import (
     findings,
     findings_over_seeds,
 )
-from repdyn.views.tables.fits import MIN_STEPS, fit_activations, fits_of
+from repdyn.views.judging.fits import MIN_STEPS, fit_activations, fits_of
+from repdyn.views.tables.continuity import (
+    losses_out_of_line,
+    repeated_values,
+)
 from repdyn.views.tables.frames import by_stack
 from repdyn.views.tables.seeds import mean_over_seeds, model_of, seed_groups
 

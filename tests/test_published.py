@@ -14,7 +14,7 @@ from repdyn.cli.main import main
 from repdyn.lab.recipes import published
 from repdyn.metrics import resolve
 from repdyn.probe.design import SUBSETS
-from repdyn.views.tables.scores import read_scores
+from repdyn.views.judging.scores import read_scores
 
 PYTHIA = "EleutherAI/pythia-6.9b"
 OURS = {"run": PYTHIA, "step": 512, "layer": 1, "subset": "last_token", "n_vectors": 10_000}

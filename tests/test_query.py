@@ -20,7 +20,7 @@ from repdyn.cli.main import main
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import COLUMNS
 from repdyn.views.judging import described_runs
-from repdyn.views.tables.findings import findings
+from repdyn.views.judging.findings import findings
 from repdyn.views.tables.frames import measurements
 from repdyn.views.tables.series import metric_series
 

@@ -224,7 +224,7 @@ def test_ci_calls_the_command_as_printed():
 
 
 def test_findings_page_states_the_criteria_of_the_code():
-    from repdyn.views.tables import findings
+    from repdyn.views.judging import findings
 
     page = " ".join((ROOT / "docs" / "findings.md").read_text().replace("*", "").split())
     stated = (findings.BELL, findings.UNIFORM, findings.GROWTH, findings.DIMENSION)

@@ -41,8 +41,8 @@ from repdyn.lab.recipes.recipe import (
 from repdyn.probe.corpus import builtin_corpus
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.utils.records import validated
-from repdyn.views.tables.effects import CannotBeJudgedError, Estimate
-from repdyn.views.tables.surrogates import against_drift
+from repdyn.views.judging.effects import CannotBeJudgedError, Estimate
+from repdyn.views.judging.surrogates import against_drift
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 ENTROPY = (

@@ -33,13 +33,13 @@ from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.views.charts.description import value_axis
 from repdyn.views.charts.on_plotly import colour_axis, coloured, plotly_axis
 from repdyn.views.judging import DescribedRuns, described_runs
+from repdyn.views.judging.findings import findings, on_kind
 from repdyn.views.plots import heatmap, means, profile
 from repdyn.views.report import write_report
 from repdyn.views.report.plots import LOSS as LOSS_COLOUR
 from repdyn.views.report.plots import course_plot
 from repdyn.views.report.sections import course_of_training
 from repdyn.views.report.write import as_text, packed, page_tree
-from repdyn.views.tables.findings import findings, on_kind
 from repdyn.views.tables.frames import grid, measurements
 
 STEPS = (0, 1, 8, 64)

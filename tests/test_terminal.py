@@ -27,7 +27,7 @@ from repdyn.views.console.runs import (
     sparkline,
 )
 from repdyn.views.judging import stacks_of_run
-from repdyn.views.tables.findings import findings, on_kind
+from repdyn.views.judging.findings import findings, on_kind
 from repdyn.views.tables.frames import by_stack, measurements
 from repdyn.views.tables.series import metric_series
 from repdyn.views.tables.texts import seconds_by_metric

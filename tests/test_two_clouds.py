@@ -21,10 +21,10 @@ from repdyn.views import plots
 from repdyn.views.alerts import RULES, AlertEvaluator, Rule, find_alerts
 from repdyn.views.figures.run import all_figures
 from repdyn.views.judging import comparison_statements, stacks_of_run
+from repdyn.views.judging.findings import findings
 from repdyn.views.publish.loggers import WandbTarget, layout_of
 from repdyn.views.publish.results import log_pictures
 from repdyn.views.report.plots import course_plot, layers_plot, profile_plot
-from repdyn.views.tables.findings import findings
 from repdyn.views.tables.words import alert_lines
 from repdyn.views.watch.index import Index
 

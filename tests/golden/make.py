@@ -260,7 +260,7 @@ def tables() -> Table:
     """
     from synthetic_runs import measured_runs
 
-    from repdyn.views.tables.findings import findings
+    from repdyn.views.judging.findings import findings
     from repdyn.views.tables.frames import by_stack
 
     table: Table = {}

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 from synthetic_runs import make_scalar, to_frame
 
-from repdyn.views.tables.findings import findings
+from repdyn.views.judging.findings import findings
 
 NAN = math.nan
 SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from repdyn.kernels import Cloud, UndefinedError
 from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, MetricRequest
 from repdyn.probe.design import view_of
-from repdyn.utils.intervals import interval_within
+from repdyn.utils.intervals import interval_within, student_quantile
 
 MIN_WINDOWS = 10
 """Least number of windows in a cloud from whose variation an interval is computed."""
@@ -57,7 +56,7 @@ def mean_and_spread(
     summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
     if n < 2 or not independent or math.isnan(spread):
         return {**summary, "std_error": None, "low": None, "high": None}
-    half = _student(n - 1, 0.975) * math.sqrt(2 / n) * spread
+    half = student_quantile(n - 1) * math.sqrt(2 / n) * spread
     low, high = map(float, interval_within(mean, half, bounds))
     return {**summary, "std_error": spread / math.sqrt(n), "low": low, "high": high}
 
@@ -81,16 +80,6 @@ def _interval_of_one_cloud(
         return {}
     if not math.isfinite(error):
         return {}
-    half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * error
+    half = student_quantile(min(n_windows, JACKKNIFE_GROUPS) - 1) * math.sqrt(2) * error
     low, high = map(float, interval_within(value, half, metric.range))
     return {"std_error": error, "low": low, "high": high}
-
-
-@cache
-def _student(degrees: int, probability: float) -> float:
-    """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with
-    a tracker.
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, probability))

@@ -1,8 +1,11 @@
-"""Intervals of quantities that have a smallest and a largest possible value."""
+"""Intervals: of the mean over seeds, and of quantities that have a smallest and a largest possible
+value.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,3 +57,25 @@ def interval_within(
     high = np.where(is_bounded, np.maximum(high, value), symmetric[1])
     unknown = np.isnan(value + half_width)
     return np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+
+
+@cache
+def student_quantile(degrees: float, probability: float = 0.975) -> float:
+    """Return a quantile of Student's t distribution: of 0.975 for an interval of 95%.
+
+    scipy is imported when it is needed, not with a tracker.
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of
+    freedom.
+
+    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a
+    value is NaN.
+    """
+    quantile = student_quantile(len(values) - 1)
+    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(len(values))

@@ -21,17 +21,18 @@ from pydantic import AfterValidator
 from repdyn.checkpoints.suites import Strict
 from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
-from repdyn.views.tables import effects, findings
-from repdyn.views.tables.effects import (
+from repdyn.views.judging import effects, findings
+from repdyn.views.judging.effects import (
     CannotBeJudgedError,
     Claim,
     Effect,
     Estimate,
     Verdict,
     conjunction,
+    judge_interval,
 )
+from repdyn.views.judging.surrogates import against_drift
 from repdyn.views.tables.frames import measurements, of_metric
-from repdyn.views.tables.surrogates import against_drift
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -262,7 +263,7 @@ class Phases(Criterion):
     of ``more``.
 
     The turning points are the measured steps that make the sum of the changes largest. Phases that
-    are no sharper than those of drift, by :mod:`repdyn.views.tables.surrogates`, cannot be judged.
+    are no sharper than those of drift, by :mod:`repdyn.views.judging.surrogates`, cannot be judged.
     """
 
     phases: tuple[Literal["rise", "fall"], ...]
@@ -337,13 +338,6 @@ def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) 
     )
 
 
-def _within(low: float, high: float, bounds: tuple[float, float]) -> Verdict:
-    """Judge the claim that a value lies between two bounds, as its whole interval must."""
-    if bounds[0] <= low and high <= bounds[1]:
-        return "shown"
-    return "not shown" if high < bounds[0] or low > bounds[1] else "cannot be judged"
-
-
 @dataclass(frozen=True)
 class Between(Criterion):
     """A value at the first or last measured step, between two bounds with its whole interval."""
@@ -366,7 +360,9 @@ class Between(Criterion):
             raise CannotBeJudgedError(
                 "no interval: a metric without one, or batches that share windows"
             )
-        verdict = _within(value.value - half, value.value + half, self.bounds)
+        verdict = judge_interval(
+            value.value - half, value.value + half, self.bounds, includes_bounds=True
+        )
         return verdict, f"{value.value:.3g} +- {half:.2g} at step {step:,}"
 
 
@@ -463,4 +459,5 @@ class Cell(Criterion):
         if math.isnan(value):
             raise CannotBeJudgedError("the value is undefined")
         interval = f" [{low:.4g}, {high:.4g}]" if low < high else ""
-        return _within(low, high, self.bounds), f"{value:.4g}{interval}"
+        verdict = judge_interval(low, high, self.bounds, includes_bounds=True)
+        return verdict, f"{value:.4g}{interval}"

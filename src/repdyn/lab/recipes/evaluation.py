@@ -29,7 +29,7 @@ from repdyn.store import Store
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import wide_console
 from repdyn.utils.files import write_atomically
-from repdyn.views.tables.effects import CannotBeJudgedError
+from repdyn.views.judging.effects import CannotBeJudgedError
 from repdyn.views.tables.frames import by_stack, design_names
 from repdyn.views.tables.runs import is_measured, known_runs, select
 

@@ -24,8 +24,8 @@ from repdyn.utils.intervals import interval_within
 from repdyn.utils.printing import plural
 from repdyn.views.charts.description import Axis, Chart, Line, Panel, axis_of_lines, notes
 from repdyn.views.charts.on_matplotlib import draw, save
+from repdyn.views.judging.effects import CannotBeJudgedError, Estimate
 from repdyn.views.report.markup import Markup, asset, joined, policy, table, tag
-from repdyn.views.tables.effects import CannotBeJudgedError, Estimate
 from repdyn.views.tables.frames import concatenated, measurements
 from repdyn.views.tables.style import (
     LOSS_COLOUR,

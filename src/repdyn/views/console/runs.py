@@ -20,7 +20,7 @@ from rich.text import Text
 from repdyn.store.schema import FINISHED
 from repdyn.utils.console import PrintableConsole
 from repdyn.views.judging import DescribedRun, Insight, RunInsights, Severity, Status
-from repdyn.views.tables.findings import (
+from repdyn.views.judging.findings import (
     COLOURS,
     JUDGED,
     MARKS,

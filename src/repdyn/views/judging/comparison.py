@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from repdyn.store.schema import LEARNING_RATE
+from repdyn.views.judging.effects import Effect, change_size
 from repdyn.views.judging.insight import Insight, report_link
 from repdyn.views.judging.metrics import MIN_CHANGE
 from repdyn.views.judging.neighbours import CLOUDS_DIFFER, distinct_of
 from repdyn.views.judging.run import chosen_series, ranked
-from repdyn.views.tables.effects import Effect, change_size
 from repdyn.views.tables.frames import scalar
 from repdyn.views.tables.runs import PLACES, MeasuredRun, differences, listed
 from repdyn.views.tables.seeds import SeedGroup, with_seeds

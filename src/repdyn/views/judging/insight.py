@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 from repdyn.utils.records import json_values
-from repdyn.views.tables.effects import Correlation
+from repdyn.views.judging.effects import Correlation
 from repdyn.views.tables.style import of_stack
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]

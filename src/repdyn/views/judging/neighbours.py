@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from repdyn.views.display import is_dimension_of_neighbours
+from repdyn.views.judging.effects import MOVES
 from repdyn.views.judging.insight import Evidence, Insight
 from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
-from repdyn.views.tables.effects import MOVES
 from repdyn.views.tables.frames import of_metric, reasons_in_words
 from repdyn.views.tables.series import MetricSeries, beside_all, on_shared_layers
 from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title

@@ -15,6 +15,7 @@ from repdyn.store.schema import LOSS
 from repdyn.views.alerts import RULES, Rule
 from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging import metrics, neighbours, training
+from repdyn.views.judging.findings import JUDGED, Finding, findings, on_kind
 from repdyn.views.judging.insight import (
     SEVERITIES,
     Insight,
@@ -24,7 +25,6 @@ from repdyn.views.judging.insight import (
     report_link,
 )
 from repdyn.views.tables.continuity import collapsed_layers
-from repdyn.views.tables.findings import JUDGED, Finding, findings, on_kind
 from repdyn.views.tables.frames import by_stack, scalar
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries

@@ -31,12 +31,12 @@ from repdyn.views.judging import (
     insights,
     stacks_of_run,
 )
+from repdyn.views.judging.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows
 from repdyn.views.publish.loggers import ALL_VECTORS, Target, each_target, log_status, named_figures
 from repdyn.views.report import write_report
 from repdyn.views.tables.frames import CLOUDS, concatenated
 from repdyn.views.tables.runs import MeasuredRun, differences, is_measured
-from repdyn.views.tables.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.views.tables.seeds import with_seeds
 from repdyn.views.tables.series import on_shared_layers
 from repdyn.views.tables.style import KINDS, has_own_figures, subset_title

@@ -17,11 +17,8 @@ from repdyn.views.judging import (
     Status,
     comparison_statements,
 )
-from repdyn.views.judging.metrics import CAVEAT
-from repdyn.views.judging.run import chosen_series
-from repdyn.views.report.markup import Markup, details, joined, table, tag
-from repdyn.views.tables.effects import Correlation
-from repdyn.views.tables.findings import (
+from repdyn.views.judging.effects import Correlation
+from repdyn.views.judging.findings import (
     JUDGED,
     MARKS,
     MEANINGS,
@@ -31,7 +28,10 @@ from repdyn.views.tables.findings import (
     findings_over_seeds,
     on_kind,
 )
-from repdyn.views.tables.fits import fits_of
+from repdyn.views.judging.fits import fits_of
+from repdyn.views.judging.metrics import CAVEAT
+from repdyn.views.judging.run import chosen_series
+from repdyn.views.report.markup import Markup, details, joined, table, tag
 from repdyn.views.tables.frames import failures, metrics_of, missing_values
 from repdyn.views.tables.runs import differences
 from repdyn.views.tables.style import (

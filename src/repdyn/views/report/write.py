@@ -24,9 +24,9 @@ from repdyn.views.charts import on_plotly
 from repdyn.views.charts.description import cloud_beside, shared_axis, training_axes
 from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
+from repdyn.views.judging.findings import JUDGED
 from repdyn.views.report import plots, sections
 from repdyn.views.report.markup import Markup, asset, joined, policy
-from repdyn.views.tables.findings import JUDGED
 from repdyn.views.tables.frames import CLOUDS
 from repdyn.views.tables.runs import differences
 from repdyn.views.tables.seeds import SeedGroup

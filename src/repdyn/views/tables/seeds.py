@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
-from repdyn.utils.intervals import interval_within
-from repdyn.views.tables.effects import mean_over_seeds
+from repdyn.utils.intervals import interval_within, mean_over_seeds
 from repdyn.views.tables.frames import concatenated
 from repdyn.views.tables.runs import (
     PLACES,

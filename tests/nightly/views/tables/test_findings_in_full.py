@@ -14,7 +14,7 @@ from judged_runs import (
     with_error,
 )
 
-from repdyn.views.tables.findings import findings
+from repdyn.views.judging.findings import findings
 
 GROWTHS = {
     "grows and settles": ({0: 0.1, 10: 0.4, 50: 0.5, 100: 0.5}, NARROW, SHOWN),

@@ -20,11 +20,11 @@ from test_findings import (
     steps_of,
 )
 
+from repdyn.views.judging.effects import rank_correlation
+from repdyn.views.judging.fits import fit_activations
 from repdyn.views.tables.continuity import (
     losses_out_of_line,
 )
-from repdyn.views.tables.effects import rank_correlation
-from repdyn.views.tables.fits import fit_activations
 
 
 @pytest.mark.parametrize("name", ["published", "early peak", "no peak yet", "a trough"])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.utils.steps import step_of, whole_number
-from repdyn.views.tables.effects import rank_correlation
+from repdyn.views.judging.effects import rank_correlation
 from repdyn.views.tables.runs import MeasuredRun
 
 COLUMNS = ("step", "task", "metric", "value")

@@ -11,16 +11,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.special import stdtrit
+
+from repdyn.utils.intervals import mean_over_seeds, student_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["shown", "not shown", "cannot be judged"]
 """What a criterion says of a run."""
-
-CONFIDENCE = 0.95
-"""Coverage of the intervals."""
 
 MOVES = ("grew", "fell")
 """What a value did that became larger, or smaller; the same words in every view."""
@@ -45,9 +43,30 @@ class CannotBeJudgedError(Exception):
     """Carries the reason why a criterion cannot be applied."""
 
 
-def _quantile(degrees: float) -> float:
-    """Return the quantile of Student's t that bounds the interval."""
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+def judge_interval(
+    low: float, high: float, bounds: tuple[float, float], *, includes_bounds: bool = False
+) -> Verdict:
+    """Judge the claim that a quantity lies between two bounds, by its whole 95% interval.
+
+    This is the one judge: of changes, which must exceed a bound, and of values, which may lie on it
+    where the claim says "at least", "at most" or "from ... to".
+
+    >>> [judge_interval(*ends, (1.0, 2.0)) for ends in ((1.1, 1.9), (0.9, 1.1), (2.0, 2.1))]
+    ['shown', 'cannot be judged', 'not shown']
+    >>> judge_interval(1.0, 1.5, (1.0, 2.0)), judge_interval(1.0, 1.5, (1.0, 2.0),
+    ...     includes_bounds=True)
+    ('cannot be judged', 'shown')
+    """
+    least, most = bounds
+    if includes_bounds:
+        is_inside = least <= low and high <= most
+        is_outside = high < least or most < low
+    else:
+        is_inside = least < low and high < most
+        is_outside = high <= least or most <= low
+    if is_inside:
+        return "shown"
+    return "not shown" if is_outside else "cannot be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +88,12 @@ class Estimate:
     @property
     def half_width(self) -> float:
         """Half of the 95% interval: 0 for an exact value, NaN where no error is known."""
-        return _quantile(self.degrees) * self.std_error if self.std_error else 0.0
+        return student_quantile(self.degrees) * self.std_error if self.std_error else 0.0
 
 
 def estimates(cells: pd.DataFrame) -> list[Estimate]:
     """Return the values of measurements, with their standard errors."""
     return [*map(Estimate, *(cells[name].tolist() for name in ("value", "std_error", "n_batches")))]
-
-
-def mean_over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean over seeds and half of its 95% interval, by Student's t with n - 1 degrees of
-    freedom.
-
-    ``values`` has the shape (n_seeds, ...), with at least two seeds; the mean of a seed without a
-    value is NaN.
-    """
-    quantile = _quantile(len(values) - 1)
-    return values.mean(axis=0), quantile * values.std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
@@ -121,7 +129,7 @@ class Effect:
             if estimate.value <= 0:
                 raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate.value:.3g}")
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
-        quantile = _quantile(min(value.degrees, base.degrees))
+        quantile = student_quantile(min(value.degrees, base.degrees))
         return cls(math.log(value.value / base.value), quantile * std_error)
 
     @classmethod
@@ -149,11 +157,7 @@ class Effect:
         """
         least = -math.inf if above is None else math.log1p(above)
         most = math.inf if below is None else math.log1p(below)
-        if least < self.low and self.high < most:
-            return "shown"
-        if self.high <= least or most <= self.low:
-            return "not shown"
-        return "cannot be judged"
+        return judge_interval(self.low, self.high, (least, most))
 
     def __str__(self) -> str:
         """Return the size of the change in percent, or the ratio as a factor if it is large, with

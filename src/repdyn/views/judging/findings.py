@@ -12,7 +12,7 @@ import pandas as pd
 
 from repdyn.probe.design import DISTINCT, DISTINCT_INPUTS, INPUT_DESIGNS, TYPES
 from repdyn.store.schema import LEARNING_RATE, LOSS
-from repdyn.views.tables.effects import (
+from repdyn.views.judging.effects import (
     MOVES,
     CannotBeJudgedError,
     Claim,
@@ -304,7 +304,7 @@ class Finding:
     """A published finding and what one run says about it."""
 
     name: str
-    """A key of :data:`repdyn.views.tables.findings.MEANINGS`."""
+    """A key of :data:`repdyn.views.judging.findings.MEANINGS`."""
     subset: str
     """The subset it is judged on."""
     title: str
