@@ -178,13 +178,13 @@ def cells_by_key(table: pa.Table) -> dict[Key, Cells]:
     codes = np.full(len(rows), "", object)
     columns = ("reason", "reason_code", "n_unique", "n_vectors")
     untold = zip(*(rows[name].to_pylist() for name in columns), strict=True)
-    for place, (reason, code, n_unique, n_vectors) in enumerate(untold):
+    for index, (reason, code, n_unique, n_vectors) in enumerate(untold):
         if reason:
-            reasons[place] = shown_reason(reason, code, n_unique, n_vectors)
-            codes[place] = code or ""
-        elif math.isnan(values[place]):  # a scalar of a trainer that is no number has none
-            reasons[place] = "NaN"
-            codes[place] = ReasonCode.NOT_FINITE
+            reasons[index] = shown_reason(reason, code, n_unique, n_vectors)
+            codes[index] = code or ""
+        elif math.isnan(values[index]):  # a scalar of a trainer that is no number has none
+            reasons[index] = "NaN"
+            codes[index] = ReasonCode.NOT_FINITE
     cells = Cells(
         steps=rows["step"].to_numpy(),
         layers=rows["layer"].fill_null(-1).to_numpy(),
@@ -194,11 +194,11 @@ def cells_by_key(table: pa.Table) -> dict[Key, Cells]:
         codes=codes,
         compares=rows["compared_to"].is_valid().to_numpy(),
     )
-    places: dict[Key, list[int]] = {}
+    rows_of: dict[Key, list[int]] = {}
     keys = zip(*(rows[name].to_pylist() for name in ("metric", "subset", "stack")), strict=True)
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return {key: cells.at(of_key) for key, of_key in places.items()}
+    for index, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(index)
+    return {key: cells.at(of_key) for key, of_key in rows_of.items()}
 
 
 class Course:
@@ -396,36 +396,36 @@ class Rule:
         for name in ("metrics", "subsets"):
             value = getattr(self, name)
             names = [value] if isinstance(value, str) else value
-            if not isinstance(names, list | tuple) or not all(
-                isinstance(each, str) for each in names
-            ):
+            is_list = isinstance(names, list | tuple)
+            if not is_list or not all(isinstance(text, str) for text in names):
                 raise ValueError(
                     f"expected {name} of the rule {self.name!r} to be a list of names, got "
                     f"{value!r}"
                 )
             object.__setattr__(self, name, tuple(names))
-        _, limits = CONDITIONS.get(str(self.when), ("", None))
-        low, high = limits or _ANY
+        is_text = isinstance(self.name, str) and self.name.isprintable()
+        self._require(is_text and bool(self.name), "name", "a name of printable text")
+        is_condition = str(self.when) in CONDITIONS
+        self._require(is_condition, "when", f"when: {' | '.join(CONDITIONS)}")
+        self._require(bool(self.metrics), "metrics", "metrics")
+        self._require_bound()
+        self._require(isinstance(self.stop, bool), "stop", "stop: true or false")
+
+    def _require(self, is_valid: bool, field: str, expected: str) -> None:
+        if not is_valid:
+            received = getattr(self, field)
+            raise ValueError(f"expected {expected} in the rule {self.name!r}, got {received!r}")
+
+    def _require_bound(self) -> None:
+        _, limits = CONDITIONS[self.when]
+        if limits is None:
+            self._require(self.bound is None, "bound", f"no bound with when: {self.when}")
+            return
+        low, high = limits
         is_number = isinstance(self.bound, int | float) and not isinstance(self.bound, bool)
-        is_bound = (
-            self.bound is None if limits is None else is_number and low < (self.bound or 0) < high
-        )
-        bounds = f"a bound between {low:g} and {high:g}" if limits else "no bound"
-        for is_valid, field, expected in (
-            (
-                isinstance(self.name, str) and self.name.isprintable() and self.name,
-                "name",
-                "a name of printable text",
-            ),
-            (str(self.when) in CONDITIONS, "when", f"when: {' | '.join(CONDITIONS)}"),
-            (self.metrics, "metrics", "metrics"),
-            (is_bound, "bound", f"{bounds} with when: {self.when}"),
-            (isinstance(self.stop, bool), "stop", "stop: true or false"),
-        ):
-            if not is_valid:
-                raise ValueError(
-                    f"expected {expected} in the rule {self.name!r}, got {getattr(self, field)!r}"
-                )
+        is_inside = is_number and low < (self.bound or 0) < high
+        bounds = f"a bound between {low:g} and {high:g} with when: {self.when}"
+        self._require(is_inside, "bound", bounds)
 
 
 RULES: tuple[Rule, ...] = (
@@ -560,9 +560,10 @@ class AlertEvaluator:
             first = int(further.steps.min())
             cells = further
             if (earlier := self._cells.get(key)) is not None:
-                known_steps = np.unique(earlier.steps[earlier.steps < first])[-_REMEMBERED:]
-                is_remembered = np.isin(earlier.steps, known_steps)
-                cells = earlier.at(is_remembered).followed_by(further)
+                before_first = earlier.at(earlier.steps < first)
+                known_steps = np.unique(before_first.steps)[-_REMEMBERED:]
+                remembered = earlier.at(np.isin(earlier.steps, known_steps))
+                cells = remembered.followed_by(further)
             self._cells[key] = cells
             courses[key] = Course(key, cells)
             n_known[key] = int(np.searchsorted(courses[key].steps, first))

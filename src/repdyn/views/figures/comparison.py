@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -144,18 +144,14 @@ def means_over_layers(
     drawn = [run for run in runs if len(run.steps) > 1]
     measured = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
-    axis = training_axis(
-        [x for run in drawn for x in (run.tokens if by_tokens else run.steps)], in_tokens=by_tokens
-    )
-    keys = {key for run in drawn for key in run.keys_of(measured)}
+    extents = [run.tokens if by_tokens else run.steps for run in drawn]
+    axis = training_axis(list(chain.from_iterable(extents)), in_tokens=by_tokens)
+    keys = set(chain.from_iterable(run.keys_of(measured) for run in drawn))
     in_order = sorted(keys, key=lambda key: measured.index(key[0]))
     board = Board(panes_of(in_order, "runs"), WIDE, drawn[0].vectors_of)
 
     def lines_of(run: MeasuredRun, series: MetricSeries) -> list[Line]:
-        lines = mean_lines(series, **looks[run.key])
-        steps = [int(step) for step in lines[-1].x]
-        x = run.tokens[steps].tolist() if by_tokens else steps
-        return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
+        return _mean_lines(run, series, looks[run.key], by_tokens=by_tokens)
 
     title = f"Mean over layers during training, {_count_kinds(drawn)}"
     if len(drawn) < len(runs):
@@ -164,6 +160,16 @@ def means_over_layers(
     cells = {run.label: run.rows_of(measured) for run in drawn}
     panels = _panels(board, axis, drawn, lines_of)
     return _drawn(board, panels, looks, suffixes, title, drawn, cells)
+
+
+def _mean_lines(
+    run: MeasuredRun, series: MetricSeries, look: Mapping[str, Any], *, by_tokens: bool
+) -> list[Line]:
+    """Return the mean of a metric over layers with its band, against tokens or steps."""
+    lines = mean_lines(series, **look)
+    steps = [int(step) for step in lines[-1].x]
+    x = run.tokens[steps].tolist() if by_tokens else steps
+    return [replace(line, x=x, marked=log_spaced(steps, _MAX_MARKERS)) for line in lines]
 
 
 def _averaged_layers(run: MeasuredRun, keys: Container[tuple[str, str]]) -> str:

@@ -6,6 +6,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics.names import base_name
@@ -150,7 +151,7 @@ def _panes(
 
     pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
     whole = [subset for subset in subsets if subset in NO_CLASSES]
-    elsewhere = {*whole, *(subset for pair in pairs for subset in pair)}
+    elsewhere = {*whole, *chain(*pairs)}
     classes = [subset for subset in subsets if subset not in elsewhere]
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
@@ -158,21 +159,26 @@ def _panes(
     of_whole = [pane([subset], names[subset]) for subset in whole]
     if along == "step" and whole:
         together = pane(whole, "" if len(whole) > 1 else names[whole[0]])
-        first = together.traces[0]
-        if first.key in embeddings and display_of(metric).shows_embeddings:
-            together = replace(together, traces=_with_embeddings(together.traces))
-        of_whole = [together]
-    tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
-    return [*of_whole, *of_pairs, *([pane(classes, tokens)] if classes else [])]
+        of_whole = [_with_embeddings(together, embeddings)]
+    of_classes = []
+    if classes:
+        tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
+        of_classes = [pane(classes, tokens)]
+    return [*of_whole, *of_pairs, *of_classes]
 
 
-def _with_embeddings(traces: tuple[Trace, ...]) -> tuple[Trace, ...]:
-    """Return lines of means over layers with one of the first of them at layer 0."""
-    first = traces[0]
-    if len(traces) > 1:
-        return *traces, first._replace(label=f"{first.label},\nlayer 0", layer=0)
+def _with_embeddings(pane: Pane, embeddings: Container[tuple[str, str]]) -> Pane:
+    """Return a panel of means over layers, with a line of the first of them at layer 0 where that
+    is among ``embeddings`` and the metric shows it.
+    """
+    first = pane.traces[0]
+    if first.key not in embeddings or not display_of(first.metric).shows_embeddings:
+        return pane
+    if len(pane.traces) > 1:
+        of_layer_0 = first._replace(label=f"{first.label},\nlayer 0", layer=0)
+        return replace(pane, traces=(*pane.traces, of_layer_0))
     mean = first._replace(label="mean over layers")
-    return mean, first._replace(label="layer 0", layer=0)
+    return replace(pane, traces=(mean, first._replace(label="layer 0", layer=0)))
 
 
 @dataclass(frozen=True)

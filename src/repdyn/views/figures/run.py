@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
+from itertools import chain, cycle
 from typing import TypeAlias
 
 import numpy as np
@@ -54,29 +54,37 @@ def over_depth(
     rows = run.rows_of(metrics)
     board = Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
     colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
-    several = len(steps) > 1
-    by_step = several and any(len(pane.traces) == 1 for pane in board.panes)
-    by_trace = several and any(len(pane.traces) > 1 for pane in board.panes)
-    both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}" if by_trace else ""
-    when = "" if several else f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
-    axis = charts.depth_axis(
-        [run.series[trace.key] for pane in board.panes for trace in pane.traces]
-    )
-    legend = [
-        charts.Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps)
-    ]
+    n_traces = {len(pane.traces) for pane in board.panes}
+    both = ""
+    legend: list[charts.Line] = []
+    if len(steps) > 1 and 1 in n_traces:
+        legend = [
+            charts.Line(x=(), y=(), colour=colours[step], label=f"{step:,}")
+            for step in reversed(steps)
+        ]
+    if len(steps) > 1 and n_traces != {1}:
+        both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}"
+    traces = chain.from_iterable(pane.traces for pane in board.panes)
+    axis = charts.depth_axis([run.series[trace.key] for trace in traces])
     chart = board.chart(
         [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
-        legend_width=_LEGEND_WIDTH if by_step else 0.0,
+        legend_width=_LEGEND_WIDTH if legend else 0.0,
         panel_legend_width=_LEGEND_WIDTH,
-        title=charts.run_title(run, f"{title} over depth{when}"),
+        title=charts.run_title(run, f"{title} over depth{_only_step(run, steps)}"),
         caption=charts.run_caption(
             rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)
         ),
-        legend=legend if by_step else [],
+        legend=legend,
         legend_title="step",
     )
     return draw(chart)
+
+
+def _only_step(run: MeasuredRun, steps: Sequence[int]) -> str:
+    """Return the end of a title: when a profile was measured; empty where there are several."""
+    if len(steps) > 1:
+        return ""
+    return f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
 
 
 def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:

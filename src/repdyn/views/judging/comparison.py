@@ -45,34 +45,37 @@ def comparison_statements(
         described: the runs.
         seeds: those that are seeds of one model, which count as one run.
     """
-    settings = [] if len(described) < 2 else [*settings_statements(described)]
+    statements = [] if len(described) < 2 else [*settings_statements(described)]
     if len({run.key for run in described}) < max(2, len(described)) or differences(described):
-        return settings
+        return statements
     runs = with_seeds(described, seeds)
     if len(runs) < 2:
-        return settings
-    statements = settings
-    agreeing: list[str] = []
-    of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
-    for key in (key for key in of_runs[0] if all(key in others for others in of_runs)):
-        compared = _compared_on_both(runs, [series[key] for series in of_runs])
-        if isinstance(compared, Insight):
-            statements.append(compared)
-        elif compared:
-            agreeing.append(metric_title(key[0]))
+        return statements
+    statements += _metric_statements(runs)
     if any(insight.kind in _DIFFERENT for insight in statements):
         statements += _of_single_seeds(runs)
+    return ranked(statements)
+
+
+def _metric_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
+    """Yield in which metrics runs differ, and in which they agree."""
+    agreeing: list[str] = []
+    of_runs = [{series.key: series for series in chosen_series(run)} for run in runs]
+    for key in of_runs[0]:
+        if not all(key in others for others in of_runs):
+            continue
+        compared = _compared_on_both(runs, [series[key] for series in of_runs])
+        if isinstance(compared, Insight):
+            yield compared
+        elif compared:
+            agreeing.append(metric_title(key[0]))
     if agreeing:
         common = set.intersection(*(set(run.steps) for run in runs))
-        at = (
-            "at the end"
-            if any(run.finished for run in runs) or not common
-            else f"at step {max(common):,}"
-        )
+        at = "at the end"
+        if common and not any(run.finished for run in runs):
+            at = f"at step {max(common):,}"
         what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
-        sentence = f"{what}: {', '.join(agreeing)}."
-        statements.append(Insight("note", "agreement", sentence))
-    return ranked(statements)
+        yield Insight("note", "agreement", f"{what}: {', '.join(agreeing)}.")
 
 
 _DIFFERENT = ("difference", CLOUDS_DIFFER)
@@ -149,6 +152,27 @@ def settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
 
     Of trainings without them the largest learning rate that was measured is compared.
     """
+    # a module's learning rate is its optimizer's too: what differs in the same way is listed once
+    names_by_values: dict[tuple[str, ...], list[str]] = {}
+    for name, of_runs in _settings_of(runs).items():
+        names_by_values.setdefault(tuple(of_runs), []).append(name)
+    different = []
+    for of_runs, names in names_by_values.items():
+        labels: dict[str, list[str]] = {}
+        for value, run in zip(of_runs, runs, strict=True):
+            labels.setdefault(value, []).append(run.label)
+        if len(labels) > 1:
+            shown = listed(labels) if len(labels) <= _MAX_VALUES else f"{len(labels)} values"
+            different.append(f"{' and '.join(names)} {shown}")
+    if different:
+        n_more = len(different) - _MAX_SETTINGS
+        more = f"; and {n_more} more settings" if n_more > 0 else ""
+        sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
+        yield Insight("note", "settings", sentence, weight=1.0)
+
+
+def _settings_of(runs: Sequence[MeasuredRun]) -> dict[str, list[str]]:
+    """Return the value of each setting in each run as text, by the name of the setting."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in PLACES)
     values = {name: [run.settings.get(name, NO_VALUE) for run in runs] for name in names}
     if not all(run.settings for run in runs):
@@ -162,23 +186,7 @@ def settings_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs
     ]
     values["probe"] = [run.probe[:8] for run in runs]
-    # a module's learning rate is its optimizer's too: what differs in the same way is listed once
-    names_by_values: dict[tuple[str, ...], list[str]] = {}
-    for name, of_runs in values.items():
-        names_by_values.setdefault(tuple(of_runs), []).append(name)
-    different = []
-    for of_runs, names_of_it in names_by_values.items():
-        labels: dict[str, list[str]] = {}
-        for value, run in zip(of_runs, runs, strict=True):
-            labels.setdefault(value, []).append(run.label)
-        if len(labels) > 1:
-            shown = listed(labels) if len(labels) <= _MAX_VALUES else f"{len(labels)} values"
-            different.append(f"{' and '.join(names_of_it)} {shown}")
-    if different:
-        n_more = len(different) - _MAX_SETTINGS
-        more = f"; and {n_more} more settings" if n_more > 0 else ""
-        sentence = f"These runs differ in: {'; '.join(different[:_MAX_SETTINGS])}{more}."
-        yield Insight("note", "settings", sentence, weight=1.0)
+    return values
 
 
 class _Compared(NamedTuple):
@@ -218,13 +226,14 @@ def _cells_to_compare(
     """Return what is compared of a metric; None where a run has no layer with a value."""
     shared = sorted(set.intersection(*(set(series.steps_with_values) for series in members)))
     steps = [] if any(run.finished for run in runs) else shared
-    columns = [[series.steps.index(step) for step in steps] or [-1] for series in members]
-    values = [series.values[:, at] for series, at in zip(members, columns, strict=True)]
-    margins = [series.margins[:, at] for series, at in zip(members, columns, strict=True)]
-    layers = [
-        ~np.isnan(of_run[:, -1]) & series.in_means
-        for series, of_run in zip(members, values, strict=True)
-    ]
+    of_members: list[np.ndarray] = []
+    margins_of_members: list[np.ndarray] = []
+    layers: list[np.ndarray] = []
+    for series in members:
+        columns = [series.steps.index(step) for step in steps] or [-1]
+        of_members.append(series.values[:, columns])
+        margins_of_members.append(series.margins[:, columns])
+        layers.append(~np.isnan(series.values[:, columns[-1]]) & series.in_means)
     if len({series.layers for series in members}) == 1:
         in_all = np.logical_and.reduce(layers)
         layers = [in_all for _ in members]
@@ -233,12 +242,16 @@ def _cells_to_compare(
     return _Compared(
         members=members,
         steps=steps,
-        values=values,
-        means=np.array([cells[at].mean(axis=0) for cells, at in zip(values, layers, strict=True)]),
-        margins=np.array(
-            [cells[at].mean(axis=0) for cells, at in zip(margins, layers, strict=True)]
-        ),
+        values=of_members,
+        means=_means_over(layers, of_members),
+        margins=_means_over(layers, margins_of_members),
     )
+
+
+def _means_over(layers: Sequence[np.ndarray], grids: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of each grid over some of its layers."""
+    pairs = zip(grids, layers, strict=True)
+    return np.array([of_run[chosen].mean(axis=0) for of_run, chosen in pairs])
 
 
 def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> Insight | bool:

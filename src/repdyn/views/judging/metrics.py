@@ -4,7 +4,7 @@ whole sequences."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -113,12 +113,10 @@ def _turn(course: _Course, kind: str, verbs: Sequence[str], place: int) -> Insig
         f"{number_text(last)}{_by(extreme, last)}{'' if drift.is_exceeded else NO_PHASE}."
     )
     size = max(abs(_share(last, extreme)), abs(_share(first, extreme)))
-    return Insight(
-        severity="note",
+    return note(
+        course.series,
         kind=kind,
         sentence=sentence,
-        metric=course.series.metric,
-        subset=course.series.subset,
         steps=(course.steps[0], at, course.steps[-1]),
         evidence={
             "first": first,
@@ -155,12 +153,10 @@ def _change(course: _Course) -> Insight:
     )
     if goes_on:
         sentence += f", and was still {falling if last < first else growing} at the end"
-    return Insight(
-        severity="note",
+    return note(
+        course.series,
         kind="change",
         sentence=f"{sentence}.",
-        metric=course.series.metric,
-        subset=course.series.subset,
         steps=(course.steps[0], end),
         evidence={"first": first, "last": last, "noise": course.noise},
         weight=min(1.0, abs(_share(last, first))),
@@ -190,12 +186,10 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
             f"{correlations.loss} (rank correlation of {changes.n} changes {changes.value:.2f}, "
             f"95% interval {changes.low:.2f} to {changes.high:.2f})."
         )
-        yield Insight(
-            severity="note",
+        yield note(
+            series,
             kind=COUPLING,
             sentence=sentence,
-            metric=series.metric,
-            subset=series.subset,
             steps=(series.steps[0], series.steps[-1]),
             evidence={
                 "correlation": changes.value,
@@ -205,6 +199,18 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
             },
             weight=0.4 * abs(changes.value),
         )
+
+
+def note(series: MetricSeries, *, kind: str, sentence: str, **further: Any) -> Insight:
+    """Return a description of a metric on a subset, with further fields of the statement."""
+    return Insight(
+        severity="note",
+        kind=kind,
+        sentence=sentence,
+        metric=series.metric,
+        subset=series.subset,
+        **further,
+    )
 
 
 def best_covered_mean(series: MetricSeries) -> LayerMean:
@@ -340,12 +346,10 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
         "peak_step": fit.peak_step,
         **fit._asdict(),
     }
-    yield Insight(
-        severity="note",
+    yield note(
+        series,
         kind="activation growth",
         sentence=sentence,
-        metric=series.metric,
-        subset=series.subset,
         layers=tuple(fits),
         steps=(first, last),
         evidence={name: float(value) for name, value in numbers.items()},
@@ -398,23 +402,21 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
         before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0
     )
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
-    for place in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
-        distance = float(distances[place - 1])
-        layer = series.layers[place]
+    for index in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
+        distance = float(distances[index - 1])
+        layer = series.layers[index]
         sentence = (
-            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at "
+            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[index])} at "
             f"step {step:,}, {'above' if distance > 0 else 'below'} "
-            f"{number_text(values[place - 1])} and {number_text(values[place + 1])} in the layers "
+            f"{number_text(values[index - 1])} and {number_text(values[index + 1])} in the layers "
             "before and after it."
         )
-        evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
+        evidence = {"value": float(values[index]), "distance": distance, "usual_distance": usual}
         weight = 0.6 * min(1.0, abs(distance) / largest)
-        yield Insight(
-            severity="note",
+        yield note(
+            series,
             kind="layer",
             sentence=sentence,
-            metric=series.metric,
-            subset=series.subset,
             layers=(layer,),
             steps=(step,),
             evidence=evidence,
@@ -443,12 +445,10 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
         "smallest": float(values[low]),
         "smallest_layer": float(series.layers[low]),
     }
-    yield Insight(
-        severity="note",
+    yield note(
+        series,
         kind="profile",
         sentence=sentence,
-        metric=series.metric,
-        subset=series.subset,
         layers=layers,
         steps=(step,),
         evidence=evidence,
@@ -514,8 +514,8 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     """Yield whether many vectors have their nearest neighbour in their own window of text, and
     whether ever more.
     """
-    counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
-    shares = rows.loc[counted, ["step", "metric", "same_window_share"]]
+    are_counted = rows["own_window_excluded"].eq(False) & rows["same_window_share"].notna()
+    shares = rows.loc[are_counted, ["step", "metric", "same_window_share"]]
     if shares.empty:
         return
     highest = shares.groupby("step")["same_window_share"].max()
@@ -559,12 +559,10 @@ def condensation_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     evidence = {"correlation": correlation, "first_correlation": before, "layers": float(n_layers)}
     weight = 0.3 * abs(correlation)
-    yield Insight(
-        severity="note",
+    yield note(
+        series,
         kind="condensation",
         sentence=sentence,
-        metric=series.metric,
-        subset=series.subset,
         steps=(step,),
         evidence=evidence,
         weight=weight,
@@ -598,12 +596,10 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
         "after": float(values[after]),
     }
     weight = 0.6 * rise / largest
-    yield Insight(
-        severity="note",
+    yield note(
+        series,
         kind="compression valley",
         sentence=sentence,
-        metric=series.metric,
-        subset=series.subset,
         layers=layers,
         steps=(step,),
         evidence=evidence,

@@ -320,7 +320,8 @@ class Nearest:
     @property
     def beginning(self) -> str:
         """Return the beginning of a sentence, up to a colon."""
-        first, last = self.by_step.index[0], self.by_step.index[-1]
+        first = self.by_step.index[0]
+        last = self.by_step.index[-1]
         before, after = (f"{self.by_step[step]:.0%}" for step in (first, last))
         of = f"{after} of the vectors"
         if before != after:

@@ -30,6 +30,8 @@ from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import of_stack
 
+_STEP_SHOWN = {"alert": 0, "peak": 1, "trough": 1}
+"""Which of the steps of a statement a link to it shows, by kind; of others the last."""
 _OTHER_METRICS = 0.5  # weight of statements about metrics that are not measured by default
 _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement", *training.LAYER_KINDS}
 """Kinds of statements by which a run is watched, apart from alerts."""
@@ -45,15 +47,6 @@ class DescribedRun(MeasuredRun):
         its label.
         """
         statements = ranked(chain(self._of_training, of_continuity(self), _of_metrics(self)))
-        linked = []
-        for each in statements:
-            place = {"alert": 0, "peak": 1, "trough": 1}.get(each.kind, -1)
-            at = {
-                "metric": each.metric,
-                "subset": each.subset,
-                "step": each.steps[place] if each.steps else None,
-            }
-            linked.append(replace(each, stack=self.stack, link=report_link(self.label, **at)))
         status, reason = self.status
         return RunInsights(
             run=self.name,
@@ -61,9 +54,17 @@ class DescribedRun(MeasuredRun):
             stack=self.stack,
             status=status,
             reason=reason,
-            statements=tuple(linked),
+            statements=tuple(map(self._linked, statements)),
             loss_correlations=self.loss_correlations,
         )
+
+    def _linked(self, statement: Insight) -> Insight:
+        """Return a statement with its stack, and a link to the chart that shows it."""
+        step = None
+        if statement.steps:
+            step = statement.steps[_STEP_SHOWN.get(statement.kind, -1)]
+        at = {"metric": statement.metric, "subset": statement.subset, "step": step}
+        return replace(statement, stack=self.stack, link=report_link(self.label, **at))
 
     @cached_property
     def loss_correlations(self) -> LossCorrelations:
@@ -81,8 +82,9 @@ class DescribedRun(MeasuredRun):
         many values of the last step are missing.
         """
         statements = ranked(self._of_training)
-        if failed := [each for each in statements if each.severity == "failed"]:
-            return "failed", failed[0].sentence
+        failed = next(filter(_is_failure, statements), None)
+        if failed is not None:
+            return "failed", failed.sentence
         if self.finished:
             return "unknown", "A finished model has no course of training to judge."
         if (number := len(self.steps)) < training.MIN_LOSSES:
@@ -90,24 +92,27 @@ class DescribedRun(MeasuredRun):
                 "unknown",
                 f"{number} of the {training.MIN_LOSSES} measured steps that a judgement needs.",
             )
-        watched = [
-            each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS
-        ]
-        if layers := [each.sentence for each in watched if each.kind in training.LAYER_KINDS]:
-            return "watch", layers[0]
-        if recent := [alert for alert in self.alerts if alert.step >= self._second_half]:
-            steps = {alert.step for alert in recent}
-            of = (
-                f"{len(steps)} of the last {sum(step >= self._second_half for step in self.steps)} "
-                "measured steps"
-            )
-            rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
-            return "watch", f"Alerts ({rules}) were raised at {of}."
-        if watched := [*watched, *training.repeated_checkpoints(self.rows)]:
-            return "watch", watched[0].sentence
+        if (watched := self._watched(statements)) is not None:
+            return "watch", watched
         has_loss = len(scalar(self.frame, LOSS)) >= training.MIN_LOSSES
         loss = ", and the loss has not diverged" if has_loss else ""
         return "healthy", f"No alert in the second half of the run{loss}."
+
+    def _watched(self, statements: Sequence[Insight]) -> str | None:
+        """Return why someone should look at the run; None where nothing says so."""
+        watched = list(filter(_is_watched, statements))
+        of_layers = [each for each in watched if each.kind in training.LAYER_KINDS]
+        if of_layers:
+            return of_layers[0].sentence
+        recent = [alert for alert in self.alerts if alert.step >= self._second_half]
+        if recent:
+            n_alerted = len({alert.step for alert in recent})
+            n_steps = sum(step >= self._second_half for step in self.steps)
+            rules = ", ".join(dict.fromkeys(alert.rule for alert in recent))
+            at = f"{n_alerted} of the last {n_steps} measured steps"
+            return f"Alerts ({rules}) were raised at {at}."
+        doubtful = [*watched, *training.repeated_checkpoints(self.rows)]
+        return doubtful[0].sentence if doubtful else None
 
     @property
     def _second_half(self) -> float:
@@ -121,26 +126,17 @@ class DescribedRun(MeasuredRun):
     @cached_property
     def _of_training(self) -> list[Insight]:
         of_losses = (training.loss_statements, training.overfitting, training.probe_loss_statements)
-        found = [
+        of_subjects = [
             *(statements(self.frame) for statements in of_losses if not self.finished),
             training.alert_statements(self.alerts, self._second_half, finished=self.finished),
             training.failed_measurements(self.frame),
             training.layer_failures(self.rows),
             metrics.missing_statements(self.rows),
         ]
-        statements = [*chain(*found)]
-        collapsed = {
-            layer for each in statements if each.kind == "collapsed layer" for layer in each.layers
-        }
-        return [
-            # what a collapsed layer lacks follows from its collapse
-            replace(each, severity="note", weight=0.0)
-            if each.kind in {"alert", "missing values"}
-            and each.layers
-            and collapsed.issuperset(each.layers)
-            else each
-            for each in statements
-        ]
+        statements = [*chain(*of_subjects)]
+        collapses = [each.layers for each in statements if each.kind == "collapsed layer"]
+        collapsed = set(chain(*collapses))
+        return [_without_consequence(each, collapsed) for each in statements]
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -254,13 +250,32 @@ def ranked(statements: Iterable[Insight]) -> list[Insight]:
     """Return statements by severity, then by weight, of which those on metrics not measured by
     default have half.
     """
-    weighted = (
-        each
-        if each.metric is None or base_name(each.metric) in DEFAULT_METRICS
-        else replace(each, weight=_OTHER_METRICS * each.weight)
-        for each in statements
-    )
-    return sorted(
-        weighted,
-        key=lambda each: (SEVERITIES.index(each.severity), -each.weight, each.kind, each.sentence),
-    )
+    return sorted(map(_weighted, statements), key=_rank)
+
+
+def _weighted(statement: Insight) -> Insight:
+    if statement.metric is None or base_name(statement.metric) in DEFAULT_METRICS:
+        return statement
+    return replace(statement, weight=_OTHER_METRICS * statement.weight)
+
+
+def _rank(statement: Insight) -> tuple[int, float, str, str]:
+    severity = SEVERITIES.index(statement.severity)
+    return severity, -statement.weight, statement.kind, statement.sentence
+
+
+def _is_failure(statement: Insight) -> bool:
+    return statement.severity == "failed"
+
+
+def _is_watched(statement: Insight) -> bool:
+    return statement.severity == "watch" and statement.kind in _WATCHED_KINDS
+
+
+def _without_consequence(statement: Insight, collapsed: set[int]) -> Insight:
+    """Return a statement as a note where it follows from the collapse of layers: what a collapsed
+    layer lacks."""
+    can_follow = statement.kind in {"alert", "missing values"} and bool(statement.layers)
+    if can_follow and collapsed.issuperset(statement.layers):
+        return replace(statement, severity="note", weight=0.0)
+    return statement

@@ -105,7 +105,8 @@ def described_rows(
     }
     if not (measured := {name: rows for name, rows in frames.items() if is_measured(rows)}):
         raise ValueError(_nothing_measured(frames.values()))
-    labels, keys = run_labels(measured), {name: key for key, name in names.items()}
+    labels = run_labels(measured)
+    keys = {name: key for key, name in names.items()}
 
     def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
         store, run, _ = keys[name]
@@ -211,53 +212,59 @@ def selected_rows(
     shows.
     """
     runs = [runs] if isinstance(runs, str) else runs
+    selected: dict[RunKey, pd.DataFrame] = {}
+    for store, names in _selected_names(stores, runs).items():
+        if names is None or names:
+            of_store = select(store, names, probe, columns=SHOWN_COLUMNS)
+            selected |= {(store, *key): rows for key, rows in of_store.items()}
+    return selected
+
+
+def _selected_names(
+    stores: Sequence[Store], runs: Sequence[str] | None
+) -> dict[Store, Sequence[str] | None]:
+    """Return which of some runs to read from each store; None for all."""
+    if not runs or len(stores) == 1:
+        return dict.fromkeys(stores, runs)
     there = {store: store.runs() for store in stores}
-    if runs and len(stores) > 1:
-        every = sorted({run for names in there.values() for run in names})
-        if unknown := [run for run in runs if run not in every]:
-            raise ValueError(
-                f"expected runs of these stores, got {unknown[0]!r}; they have {', '.join(every)}"
-            )
-    found = {}
-    for store in stores:
-        named = (
-            runs
-            if runs is None or len(stores) == 1
-            else [run for run in runs if run in there[store]]
+    every = sorted({run for names in there.values() for run in names})
+    if unknown := [run for run in runs if run not in every]:
+        raise ValueError(
+            f"expected runs of these stores, got {unknown[0]!r}; they have {', '.join(every)}"
         )
-        if named is None or named:
-            found |= {
-                (store, *key): rows
-                for key, rows in select(store, named, probe, columns=SHOWN_COLUMNS).items()
-            }
-    return found
+    return {store: [run for run in runs if run in names] for store, names in there.items()}
 
 
-def _names(found: Mapping[RunKey, pd.DataFrame]) -> dict[RunKey, str]:
+def _names(selected: Mapping[RunKey, pd.DataFrame]) -> dict[RunKey, str]:
     """Name each run: with its store where another has the same name, with its probe where it has
     several.
 
     Probes of several sampling designs go by these too.
     """
-    keys = list(found)
-    probes = Counter((store, run) for store, run, _ in keys)
-    in_stores = names_in_stores(list(probes))
+    probes: dict[tuple[Store, str], list[str]] = {}
+    for store, run, probe in selected:
+        probes.setdefault((store, run), []).append(probe)
     names = {}
-    for store, run, probe in keys:
-        name = in_stores[store, run]
-        if probes[store, run] > 1:
-            measured = {
-                key: rows.loc[rows["layer"].notna()]
-                for key, rows in found.items()
-                if key[:2] == (store, run)
-            }
-            of_run = {key: ", ".join(design_names(rows)) for key, rows in measured.items()}
-            design = (
-                f", design {of_run[store, run, probe]}" if len(set(of_run.values())) > 1 else ""
-            )
-            name = f"{name} (probe {probe[:8]}{design})"
-        names[store, run, probe] = name
-    return names
+    for (store, run), name in names_in_stores(list(probes)).items():
+        of_run = {probe: selected[store, run, probe] for probe in probes[store, run]}
+        for probe, ending in _probe_endings(of_run).items():
+            names[store, run, probe] = name + ending
+    return {key: names[key] for key in selected}
+
+
+def _probe_endings(rows_by_probe: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Return what names of a run on each of its probes end in."""
+    if len(rows_by_probe) == 1:
+        return dict.fromkeys(rows_by_probe, "")
+    designs = {
+        probe: ", ".join(design_names(rows.loc[rows["layer"].notna()]))
+        for probe, rows in rows_by_probe.items()
+    }
+    differ = len(set(designs.values())) > 1
+    return {
+        probe: f" (probe {probe[:8]}{f', design {design}' if differ else ''})"
+        for probe, design in designs.items()
+    }
 
 
 def names_in_stores(runs: Sequence[tuple[Store, str]]) -> dict[tuple[Store, str], str]:

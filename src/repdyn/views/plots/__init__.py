@@ -6,6 +6,7 @@ from repdyn.utils.extras import require
 
 require("views", "repdyn.views.plots", "matplotlib", "plotly")
 
-from repdyn.views.plots.figures import compare, heatmap, means, profile  # noqa: E402 -- says what is missing first
+# once the packages that draw are known to be there
+from repdyn.views.plots.figures import compare, heatmap, means, profile  # noqa: E402
 
 __all__ = ["compare", "heatmap", "means", "profile"]

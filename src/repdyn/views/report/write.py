@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -45,28 +46,19 @@ def page_tree(data: DescribedRuns) -> PlotlyDict:
     are.
     """
     runs = data.runs
-    metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
-    subsets = {subset for run in runs for _, subset in run.series}
-    trainings = [run for run in runs if not run.finished]
-    steps = {int(step) for run in trainings for step in (*run.steps, *run.loss(LOSS).index)}
+    keys = list(chain.from_iterable(run.series for run in runs))
+    metrics = list(dict.fromkeys(metric for metric, _ in keys))
+    subsets = {subset for _, subset in keys}
     of = runs[0].vectors_of if len({run.vectors_of for run in runs}) == 1 else "tokens"
-    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens}))
     return {
         "start": sections.first_run(data),
         "runs": [_run_tree(run) for run in runs],
         "comparisons": _comparisons(runs, data.seeds) if len(runs) > 1 else {},
         "losses": plots.losses_plot(runs, data.seeds),
-        "axes": {
-            name: {"layout": on_plotly.plotly_axis(axis), "floor": axis.floor}
-            for name, axis in axes.items()
-        },
-        "metrics": {
-            metric: {"title": metric_title(metric), "meaning": _meaning(metric)}
-            for metric in metrics
-        },
+        "axes": _axes_tree(runs),
+        "metrics": {metric: _metric_tree(metric) for metric in metrics},
         "subsets": {
-            name: [title(name, of) for title in (subset_title, short_subset_title)]
-            for name in sorted(subsets)
+            name: [subset_title(name, of), short_subset_title(name, of)] for name in sorted(subsets)
         },
         # names of the clouds of a dimension in a chart of two
         "clouds": {name: title_among(name, CLOUDS, subset_title(name, of)) for name in CLOUDS},
@@ -77,6 +69,26 @@ def page_tree(data: DescribedRuns) -> PlotlyDict:
         "themes": {"light": on_plotly.LIGHT, "dark": on_plotly.DARK},
         "dark_colours": plots.dark_colours(runs, data.seeds),
     }
+
+
+def _axes_tree(runs: Sequence[DescribedRun]) -> PlotlyDict:
+    """Return the axes of steps and of tokens that all runs fit on."""
+    steps: set[int] = set()
+    tokens: set[float] = set()
+    for run in runs:
+        tokens.update(run.tokens)
+        if not run.finished:
+            steps.update(map(int, run.steps))
+            steps.update(map(int, run.loss(LOSS).index))
+    axes = training_axes(sorted(steps), sorted(tokens))
+    return {
+        name: {"layout": on_plotly.plotly_axis(axis), "floor": axis.floor}
+        for name, axis in axes.items()
+    }
+
+
+def _metric_tree(metric: str) -> PlotlyDict:
+    return {"title": metric_title(metric), "meaning": _meaning(metric)}
 
 
 def _run_tree(run: DescribedRun) -> PlotlyDict:

@@ -247,15 +247,7 @@ def _groups_by_settings(
     alike: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
         if run.key not in grouped and _seed_of(run):
-            others = sorted(
-                (name, value)
-                for name, value in run.settings.items()
-                if name not in PLACES and not _is_seed(name)
-            )
-            # averaged weights of a training have its settings, and its name with an ending
-            ending = _ENDING.search(run.name)
-            key = (run.stack, ending and ending.group(), *others)
-            alike.setdefault(key, []).append(run)
+            alike.setdefault(_key_beside_seed(run), []).append(run)
     for members in alike.values():
         are_distinct = len({_seed_of(run) for run in members}) == len(members)
         if len(members) < 2 or not are_distinct or _differences(members):
@@ -263,6 +255,17 @@ def _groups_by_settings(
         if _shared_cells(members):
             name = _joined([member.name for member in members])
             yield _group(name, _joined([member.label for member in members]), members)
+
+
+def _key_beside_seed(run: MeasuredRun) -> tuple[object, ...]:
+    """Return what two runs share that differ in their seed alone."""
+    settings = run.settings.items()
+    others = sorted(
+        (name, value) for name, value in settings if not (name in PLACES or _is_seed(name))
+    )
+    # averaged weights of a training have its settings, and its name with an ending
+    ending = _ENDING.search(run.name)
+    return run.stack, ending and ending.group(), *others
 
 
 def _is_seed(setting: str) -> bool:
