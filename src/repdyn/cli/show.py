@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -22,6 +22,9 @@ from repdyn.utils.arguments import (
 )
 from repdyn.utils.choices import Destination
 from repdyn.utils.console import plain_records, print_frame
+
+if TYPE_CHECKING:
+    from repdyn.views.judging import DescribedRun
 
 FAILED = 1
 
@@ -245,10 +248,11 @@ def insights(
       repdyn insights RUN --alerts --rules alerts.yaml
       repdyn insights RUN --fail && echo healthy
     """
-    from repdyn.views.alerts import RULES, as_yaml, read_rules
-    from repdyn.views.console.runs import alerts_of, print_alerts, print_findings, print_insights
+    from repdyn.views.alerts import RULES, as_yaml
+    from repdyn.views.console.runs import print_insights
     from repdyn.views.judging import comparison_statements, described_runs
 
+    lists_alerts = alerts or fail or rules is not None
     if print_rules:
         print(as_yaml(RULES), end="")
         return 0
@@ -258,31 +262,55 @@ def insights(
             "rules"
         )
     if against or against_run:
-        if alerts or fail or rules or findings:
+        if lists_alerts or findings:
             raise ValueError(
                 "expected --against alone, got --alerts, --fail, --rules or --findings with it; "
                 "they say nothing of baselines"
             )
         return _insights_against(stores, rows, against or stores, against_run, json)
     data = described_runs(stores, rows.run, rows.probe)
-    if alerts or fail or rules:
-        used = read_rules(rules) if rules else None
-        runs = data.runs if used is None else [replace(run, rules=used) for run in data.runs]
-        print_json([alerts_of(run) for run in runs]) if json else print_alerts(runs)
-        return FAILED if fail and any(run.alerts for run in runs) else 0
+    if lists_alerts:
+        return _list_alerts(data.runs, rules, fail=fail, json=json)
     if findings:
-        verdicts = [{"run": run.name, "stack": run.stack} for run in data.runs]
-        for verdict, run in zip(verdicts, data.runs, strict=True):
-            verdict["findings"] = [asdict(finding) for finding in run.findings]
-        print_json(verdicts) if json else print_findings(data.runs)
-        return 0
-    if json:
+        _list_findings(data.runs, json=json)
+    elif json:
         print_json([run.insights.as_dict() for run in data.runs])
     else:
         print_insights(
             [run.insights for run in data.runs], comparison_statements(data.runs, data.seeds)
         )
     return 0
+
+
+def _list_alerts(
+    runs: "Sequence[DescribedRun]", rules: Path | None, *, fail: bool, json: bool
+) -> int:
+    """List the alerts of runs, by their own rules or by those of a file; return the status."""
+    from repdyn.views.alerts import read_rules
+    from repdyn.views.console.runs import alerts_of, print_alerts
+
+    if rules is not None:
+        read = read_rules(rules)
+        runs = [replace(run, rules=read) for run in runs]
+    if json:
+        print_json([alerts_of(run) for run in runs])
+    else:
+        print_alerts(runs)
+    return FAILED if fail and any(run.alerts for run in runs) else 0
+
+
+def _list_findings(runs: "Sequence[DescribedRun]", *, json: bool) -> None:
+    """Explain the verdicts on published findings."""
+    from repdyn.views.console.runs import print_findings
+
+    if not json:
+        print_findings(runs)
+        return
+    verdicts = []
+    for run in runs:
+        findings = [asdict(finding) for finding in run.findings]
+        verdicts.append({"run": run.name, "stack": run.stack, "findings": findings})
+    print_json(verdicts)
 
 
 def _insights_against(
