@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.metrics.logged import logged_values
 from repdyn.store import MeasurementKey, open_store
+from repdyn.tracking.sinks import RunInfo
 from repdyn.views.judging import insights
 from repdyn.views.publish.export import export_run, open_logger
 from repdyn.views.publish.loggers import (
@@ -22,7 +24,15 @@ from repdyn.views.publish.loggers import (
     named_config,
     target_of,
 )
-from repdyn.views.publish.results import log_heatmaps, provenance, show_run
+from repdyn.views.publish.results import (
+    log_heatmaps,
+    log_live_charts,
+    log_pictures,
+    provenance,
+    rows_and_stacks,
+    show_run,
+)
+from repdyn.views.sinks import report as sink_of_report
 
 NAN = math.nan
 
@@ -207,3 +217,77 @@ def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
         )
     log_heatmaps(store, run.id, target_of(board), probe=rows[0].probe)
     assert read(board).Tags()["images"] == ["figures/heatmap_two_nn_all"]
+
+
+class _Loggers:
+    """The loggers of a training, called at once."""
+
+    def __init__(self, *loggers):
+        self._loggers = loggers
+
+    def of_training(self):
+        return iter(self._loggers)
+
+    def each(self, job, step):
+        for logger in self._loggers:
+            job(logger)
+
+
+def test_all_layers_of_what_is_asked_for_are_in_a_chart_from_the_second_measurement_on(
+    tmp_path, monkeypatch
+):
+    """The charts came with the 4th, 8th and 16th measurement, and of geometry alone."""
+    charts = []
+    monkeypatch.setattr(
+        WandbTarget,
+        "log_lines",
+        lambda self, name, x, at, lines, step: charts.append((step, name, list(at), len(lines))),
+    )
+    monkeypatch.setattr(WandbTarget, "log_config", lambda *_: None)
+    monkeypatch.setattr(sink_of_report, "MAX_TIME_SHARE", math.inf)  # every step is due
+    logger = type("WandbLogger", (CSVLogger,), {})(tmp_path)
+    store = open_store(tmp_path / "store")
+    run = store.begin_run("mine")
+    sink = sink_of_report.ReportSink(SimpleNamespace(log_layers=["norm"], report=False))
+    for step in (0, 4, 8):
+        rows = [
+            row.with_columns(run_id=run.id, metric="norm" if row.metric == "two_nn" else row.metric)
+            for row in make_rows(run="mine", steps=(step,), n_blocks=2, loss=False)
+        ]
+        key = MeasurementKey(run=run.id, step=step, probe=rows[0].probe, metrics="m")
+        store.write(key, rows)
+        if step == 0:
+            info = RunInfo(
+                name="mine",
+                id=run.id,
+                store=store,
+                probe=rows[0].probe,
+                weights_kind="raw",
+                metrics=(("anisotropy", "all"), ("norm", "all")),
+                schedule="every 4",
+                configuration={},
+                label="",
+                has_history=False,
+                loggers=_Loggers(logger),
+            )
+            sink.begin(info)
+        sink.rows(step, rows)
+    names = ["anisotropy_all_layers", "anisotropy_no_sink_layers", "norm_all_layers"]
+    assert charts == [(4, name, [0, 4], 3) for name in names] + [
+        (8, name, [0, 4, 8], 3) for name in names
+    ]
+
+
+def test_a_live_chart_has_64_steps_and_the_last_one_all(tmp_path, monkeypatch):
+    """A file of every step at every step grows with the square of a training's length."""
+    at = []
+    monkeypatch.setattr(WandbTarget, "log_lines", lambda *given: at.append(list(given[3])))
+    steps = tuple(range(0, 700, 7))
+    rows = make_rows(steps=steps, n_blocks=1, loss=False)
+    store = fill(tmp_path / "store", [row for row in rows if row.metric == "two_nn"])
+    target = WandbTarget(None)
+    log_live_charts(store, RUN, target)
+    assert (len(at[0]), at[0][0], at[0][-1]) == (64, steps[0], steps[-1])
+    (stack,) = rows_and_stacks(store, RUN, None)[1]
+    log_pictures(stack, {}, target)
+    assert at[-1] == list(steps)

@@ -99,7 +99,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
         key = f"{section}/{layer}"
         if row.head is not None:
             key = f"{section}_heads/{layer}_head_{row.head:0{width_of_heads}d}"
-        if any(pattern.match(f"{row.metric}@{row.subset or ALL_TOKENS}") for pattern in patterns):
+        if _matches(patterns, row.metric, row.subset or ALL_TOKENS):
             values[key] = row.value
         if row.head is None:
             sections[section][row.layer] = row.value
@@ -111,6 +111,19 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
             values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
         values |= _statistics(section, of_blocks[section])
     return values
+
+
+def logs_every_layer(metric: str, subset: str, log_layers: LogLayers) -> bool:
+    """Return whether every layer of a metric on a subset is logged.
+
+    >>> logs_every_layer("two_nn", "all", "default"), logs_every_layer("norm", "all", ["cka_*"])
+    (True, False)
+    """
+    return _matches(_patterns(log_layers), metric, subset)
+
+
+def _matches(patterns: Iterable[re.Pattern[str]], metric: str, subset: str) -> bool:
+    return any(pattern.match(f"{metric}@{subset}") for pattern in patterns)
 
 
 def _section(row: Row) -> str:

@@ -88,7 +88,8 @@ def export_run(
                 each_target(loggers, methodcaller("log_values", row, step))
         for stack in stacks:
             with attempt():
-                each_target(loggers, partial(log_pictures, stack, all_figures(stack, attempt)))
+                figures = all_figures(stack, attempt)
+                each_target(loggers, partial(log_pictures, stack, figures, log_layers=log_layers))
         if any(target_of(logger).takes_pages for logger in loggers):
             with attempt(), TemporaryDirectory() as folder:
                 page = write_report(store, Path(folder) / "report.html", runs=[run], probe=probe)

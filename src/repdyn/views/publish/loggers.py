@@ -56,6 +56,8 @@ class Target:
 
     takes_pages = False
     """Whether it shows a page of HTML."""
+    takes_charts = False
+    """Whether it shows a chart of several lines."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
@@ -96,6 +98,7 @@ class WandbTarget(Target):
     """Weights & Biases."""
 
     takes_pages = True
+    takes_charts = True
 
     def log_values(self, values: Mapping[str, float], step: int) -> None:
         # no step=: W&B silently drops a row whose step is less than its own counter

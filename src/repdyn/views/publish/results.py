@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from repdyn.metrics.logged import LogLayers
 from repdyn.metrics.names import file_stem
 from repdyn.store import Store
 from repdyn.utils.attempts import Attempt, attempts
@@ -33,13 +34,13 @@ from repdyn.views.judging import (
 )
 from repdyn.views.judging.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
 from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows
-from repdyn.views.publish.loggers import ALL_VECTORS, Target, each_target, log_status, named_figures
+from repdyn.views.publish.line_charts import log_charts
+from repdyn.views.publish.loggers import Target, each_target, log_status, named_figures
 from repdyn.views.report import write_report
-from repdyn.views.tables.frames import CLOUDS, concatenated
+from repdyn.views.tables.frames import concatenated
 from repdyn.views.tables.runs import MeasuredRun, differences, is_measured
 from repdyn.views.tables.seeds import with_seeds
-from repdyn.views.tables.series import on_shared_layers
-from repdyn.views.tables.style import KINDS, has_own_figures, subset_title
+from repdyn.views.tables.style import KINDS, has_own_figures
 from repdyn.views.tables.texts import copies_line, failure_line, sampling
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SUMMARIES = 3  # largest number of runs that get a summary each
+# largest number of steps in a chart that a training logs at each measurement, in a file of its own
+MOST_LIVE_STEPS = 64
 _MOST_SCORES = 10  # largest number of correlations of a run that are printed
 
 
@@ -72,6 +75,7 @@ def show_run(
     prefix: str = "",
     report: Path | None = None,
     spent: Callable[[], dict[str, float]] = dict,
+    log_layers: LogLayers = "default",
 ) -> list[Path]:
     """Draw (as PNG), log and summarise a stored run, stack by stack if its model has several; write
     its report.
@@ -110,7 +114,8 @@ def show_run(
             with attempt():
                 figures, files = _draw(stack, _of_stack(folder, stack.stack), attempt, (".png",))
                 written += files
-                each_target(used_loggers, partial(log_pictures, stack, figures, prefix=prefix))
+                log = partial(log_pictures, stack, figures, prefix=prefix, log_layers=log_layers)
+                each_target(used_loggers, log)
             with attempt():
                 print_summary(stack, figures=files, console=console, **spent())
                 spent = dict  # printed once
@@ -280,7 +285,7 @@ def log_heatmaps(
     store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = ""
 ) -> None:
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the
-    last stored step, and the charts of :func:`log_pictures`.
+    last stored step.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show
     them as one series. Nothing is drawn for a target that takes no images. An error in one figure
@@ -302,45 +307,42 @@ def log_heatmaps(
                         stack, metric, subset
                     )
             with attempt():
-                log_pictures(stack, figures, target, prefix)
+                target.log_images(named_figures(figures, stack.stack, prefix), stack.steps[-1])
+
+
+def log_live_charts(
+    store: Store,
+    run: str,
+    target: Target,
+    *,
+    probe: str | None = None,
+    prefix: str = "",
+    log_layers: LogLayers = "default",
+) -> None:
+    """Log the charts of :func:`~repdyn.views.publish.line_charts.log_charts` up to the last stored
+    step, with at most :data:`MOST_LIVE_STEPS` steps; nothing of a run with a single step."""
+    if not target.takes_charts:
+        return
+    with attempts() as attempt:
+        for stack in rows_and_stacks(store, run, probe)[1]:
+            if len(stack.steps) > 1:
+                with attempt():
+                    log_charts(stack, target, prefix, log_layers, most_steps=MOST_LIVE_STEPS)
 
 
 def log_pictures(
-    run: DescribedRun, figures: Mapping[str, Figure], target: Target, prefix: str = ""
+    run: DescribedRun,
+    figures: Mapping[str, Figure],
+    target: Target,
+    prefix: str = "",
+    log_layers: LogLayers = "default",
 ) -> None:
-    """Log figures of a run, and for W&B a chart of each metric of geometry and of the user's own
-    with a line for each layer."""
+    """Log figures of a run, and its charts of lines where they are shown."""
     with attempts() as attempt:
         with attempt():
             target.log_images(named_figures(figures, run.stack, prefix), run.steps[-1])
-        for (metric, subset), series in run.series.items():
-            if has_own_figures(metric):
-                values = zip(series.layers, series.values.tolist(), strict=True)
-                lines = {f"layer {layer}": row for layer, row in values}
-                chart = "_".join(filter(None, [file_stem(metric), run.stack, subset]))
-                target.log_lines(
-                    f"{prefix}{chart}_layers", "step", series.steps, lines, run.steps[-1]
-                )
-        for metric in filter(has_own_figures, run.metrics()):
-            _log_clouds(run, metric, target, prefix)
-
-
-def _log_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
-    """Log a chart of the means over layers on all vectors and without repeats, at the steps at
-    which each has one; nothing of a metric that was measured in one way only."""
-    names = {subset: subset_title(subset) for subset in CLOUDS} | {"all": ALL_VECTORS}
-    measured = {
-        name: run.series[metric, subset]
-        for subset, name in names.items()
-        if (metric, subset) in run.series and run.series[metric, subset].steps_with_values
-    }
-    if ALL_VECTORS not in measured or len(measured) < 2:
-        return
-    means = [series.layer_mean.mean for series in on_shared_layers(*measured.values())]
-    shared = pd.concat(means, axis="columns", join="inner", keys=list(measured)).sort_index()
-    lines = {name: shared[name].tolist() for name in measured}
-    chart = "_".join(filter(None, [file_stem(metric), run.stack, "means"]))
-    target.log_lines(f"{prefix}{chart}", "step", shared.index.tolist(), lines, run.steps[-1])
+        with attempt():
+            log_charts(run, target, prefix, log_layers)
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from repdyn.measurement.rows import provenance_of_process
@@ -28,7 +29,8 @@ from repdyn.views.report import PAGE
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 15.0  # after which an open page reloads its file
-MAX_TIME_SHARE = 0.02  # of the time may go into pages
+# of the time may go into pages, and as much into charts for loggers
+MAX_TIME_SHARE = 0.01
 # measurements before the first heatmaps; twice as many before the next, so that a long run has few
 FIRST_HEATMAPS = 4
 
@@ -39,6 +41,28 @@ class _StoredRun(NamedTuple):
     info: RunInfo
     store: Store
     id: str
+
+
+class _Pace:
+    """Spaces out drawing, so that it takes at most :data:`MAX_TIME_SHARE` of the time."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0  # by time.perf_counter
+
+    @property
+    def allows_more(self) -> bool:
+        """Whether it may be drawn again."""
+        return time.perf_counter() >= self._free_at
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count what is drawn inside, even if it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self._free_at = end + (end - start) / MAX_TIME_SHARE
 
 
 class ReportSink:
@@ -56,8 +80,9 @@ class ReportSink:
         self._is_live = options.report
         self._run: _StoredRun | None = None
         self._last_step: int | None = None
-        self._page_after = 0.0
-        """When the page may be written again, by ``time.perf_counter``."""
+        self._log_layers = options.log_layers
+        self._pages = _Pace()
+        self._charts = _Pace()
         self._n_measured = 0
         self._heatmaps_at = FIRST_HEATMAPS
         """How many measurements there are before the next heatmaps."""
@@ -70,8 +95,8 @@ class ReportSink:
             self._run = _StoredRun(info=run, store=run.store, id=run.id)
 
     def rows(self, step: int, rows: Sequence[Row]) -> None:
-        """Write the page again and log how far the run has come: once what it is, at growing
-        intervals its heatmaps.
+        """Write the page again and log how far the run has come: once what it is, from the second
+        measurement on its charts, at growing intervals its heatmaps.
         """
         run = self._run
         if run is None or step == self._last_step:  # a loss is in the next page
@@ -79,7 +104,7 @@ class ReportSink:
         self._last_step = step
         self._n_measured += 1
         with attempts() as attempt:
-            if self._is_live and time.perf_counter() >= self._page_after:
+            if self._is_live and self._pages.allows_more:
                 with attempt():
                     self._write_page(run)
             if not list(run.info.loggers.of_training()):
@@ -87,6 +112,10 @@ class ReportSink:
             if not self._is_described:
                 with attempt():
                     self._describe(run, step)
+            has_course = self._n_measured > 1 or run.info.has_history
+            if self._is_described and has_course and self._charts.allows_more:
+                with attempt(), self._charts.timed():
+                    self._log_charts(run, step)
             if self._is_described and self._n_measured >= self._heatmaps_at:
                 self._heatmaps_at = 2 * self._n_measured
                 with attempt():
@@ -123,6 +152,7 @@ class ReportSink:
             prefix=run.info.prefix,
             report=run.store.output / PAGE if self._is_live else None,
             spent=spent.as_dict,
+            log_layers=self._log_layers,
         )
 
     def _write_page(self, run: _StoredRun) -> None:
@@ -131,12 +161,8 @@ class ReportSink:
         """
         from repdyn.views.report import write_report
 
-        start = time.perf_counter()
-        try:
+        with self._pages.timed():
             write_report(run.store, run.store.output / PAGE, refresh_seconds=REFRESH_SECONDS)
-        finally:
-            end = time.perf_counter()
-            self._page_after = end + (end - start) / MAX_TIME_SHARE
 
     def _describe(self, run: _StoredRun, step: int) -> None:
         """Log once what is known of the run."""
@@ -154,6 +180,21 @@ class ReportSink:
         about = {"schedule": run.info.schedule, "metrics": metrics, **facts}
         config = {**run.info.configuration, **named_config(about, run.info.prefix)}
         run.info.loggers.each(lambda logger: target_of(logger).log_config(config), step)
+
+    def _log_charts(self, run: _StoredRun, step: int) -> None:
+        from repdyn.views.publish.results import log_live_charts
+
+        def log_to(logger: Any) -> None:
+            log_live_charts(
+                run.store,
+                run.id,
+                target_of(logger),
+                probe=run.info.probe,
+                prefix=run.info.prefix,
+                log_layers=self._log_layers,
+            )
+
+        run.info.loggers.each(log_to, step)
 
     def _log_heatmaps(self, run: _StoredRun, step: int) -> None:
         from repdyn.views.publish.results import log_heatmaps
