@@ -219,6 +219,17 @@ def test_the_heatmaps_of_a_live_run_are_found_by_its_id(tmp_path, board):
     assert read(board).Tags()["images"] == ["figures/heatmap_two_nn_all"]
 
 
+def recorded_charts(monkeypatch):
+    """Step, name, places and number of lines of the charts that W&B gets from now on."""
+    charts = []
+
+    def log_lines(self, name, x, at, lines, step):
+        charts.append((step, name, list(at), len(lines)))
+
+    monkeypatch.setattr(WandbTarget, "log_lines", log_lines)
+    return charts
+
+
 class _Loggers:
     """The loggers of a training, called at once."""
 
@@ -237,12 +248,7 @@ def test_all_layers_of_what_is_asked_for_are_in_a_chart_from_the_second_measurem
     tmp_path, monkeypatch
 ):
     """The charts came with the 4th, 8th and 16th measurement, and of geometry alone."""
-    charts = []
-    monkeypatch.setattr(
-        WandbTarget,
-        "log_lines",
-        lambda self, name, x, at, lines, step: charts.append((step, name, list(at), len(lines))),
-    )
+    charts = recorded_charts(monkeypatch)
     monkeypatch.setattr(WandbTarget, "log_config", lambda *_: None)
     monkeypatch.setattr(sink_of_report, "MAX_TIME_SHARE", math.inf)  # every step is due
     logger = type("WandbLogger", (CSVLogger,), {})(tmp_path)
@@ -280,14 +286,14 @@ def test_all_layers_of_what_is_asked_for_are_in_a_chart_from_the_second_measurem
 
 def test_a_live_chart_has_64_steps_and_the_last_one_all(tmp_path, monkeypatch):
     """A file of every step at every step grows with the square of a training's length."""
-    at = []
-    monkeypatch.setattr(WandbTarget, "log_lines", lambda *given: at.append(list(given[3])))
+    charts = recorded_charts(monkeypatch)
     steps = tuple(range(0, 700, 7))
     rows = make_rows(steps=steps, n_blocks=1, loss=False)
     store = fill(tmp_path / "store", [row for row in rows if row.metric == "two_nn"])
     target = WandbTarget(None)
     log_live_charts(store, RUN, target)
-    assert (len(at[0]), at[0][0], at[0][-1]) == (64, steps[0], steps[-1])
+    ((_, _, live_steps, _),) = charts
+    assert (len(live_steps), live_steps[0], live_steps[-1]) == (64, steps[0], steps[-1])
     (stack,) = rows_and_stacks(store, RUN, None)[1]
     log_pictures(stack, {}, target)
-    assert at[-1] == list(steps)
+    assert charts[-1][2] == list(steps)
