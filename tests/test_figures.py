@@ -378,3 +378,13 @@ def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
         in (figure.get_suptitle().replace("\n", " "))
     )
     assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")
+
+
+def test_an_axis_over_depth_is_scaled_by_the_blocks(run):
+    """TwoNN of layer 0, 741 beside blocks of 15, made every profile a flat line."""
+    described = measured_runs(run(dimension=lambda step, depth: 15 + depth if depth else 741.0))
+    figure = all_figures(*described)["profile_two_nn"]
+    assert figure.axes[0].get_ylim()[1] < 30
+    assert "layer 0 lies above the axis" in figure.get_suptitle()
+    low = measured_runs(run(dimension=lambda step, depth: 15 + depth if depth else 20.0))
+    assert "layer 0 lies above" not in all_figures(*low)["profile_two_nn"].get_suptitle()

@@ -648,3 +648,19 @@ def test_a_run_is_shown_the_findings_on_its_kind_of_model(run):
         False: {"uniform"},
         None: set(MEANINGS),
     }
+
+
+def test_values_by_the_design_of_the_paper_are_judged_by_its_bands(run):
+    """Every verdict on them was "cannot be judged", since their batches share windows; a standard
+    error of the mean would be too narrow."""
+    clear = profile(run, [0.3, 0.6, 0.7, 0.6, 0.3], error=NAN, design="paper", n_batches=4)
+    of_layer = clear["layer"].notna()
+    clear.loc[of_layer, "std"] = 0.02 * clear.loc[of_layer, "value"]
+    finding = judged(clear, "bell")
+    assert finding.verdict == SHOWN
+    assert finding.evidence.startswith("by the paper's bands")
+    # the middle exceeds the ends by 17 %, and the bands are 10 % wide on each side
+    close = profile(run, [0.3, 0.35, 0.35, 0.35, 0.3], error=NAN, design="paper", n_batches=4)
+    close.loc[of_layer, "std"] = 0.1 * close.loc[of_layer, "value"]
+    assert judged(close, "bell").verdict == UNJUDGED
+    assert judged(close.assign(design="dense"), "bell").evidence.startswith("the batches share")

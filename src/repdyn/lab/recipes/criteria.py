@@ -76,25 +76,25 @@ class Measured:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The measured rows of layers."""
-        return measurements(self.frame)
+        """The measured rows of layers, those of the published design with its bands."""
+        return effects.with_bands(measurements(self.frame))
 
-    def profile(self, name: str, step: Step) -> tuple[int, Profile]:
+    def profile(self, name: str, step: Step, first_layer: int = 1) -> tuple[int, Profile]:
         """Return the first or last step at which a metric was measured, and the blocks with a value
-        at it.
+        at it, from a layer on: 0 is the embedding output, at a depth below 0.
         """
-        cells = self.cells(name)
+        cells = self.cells(name, first_layer)
         steps = cells["step"].tolist()
         chosen = min(steps) if step == "first" else max(steps)
-        last = round(float(cells["layer"].iloc[0] / cells["depth"].iloc[0]))
+        last = round(float(cells["layer"].max() / cells["depth"].max()))
         blocks = findings.profile(cells, 3, chosen)
         return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
 
-    def course(self, name: str, layers: Layers) -> Course:
+    def course(self, name: str, layers: Layers, first_layer: int = 1) -> Course:
         """Return the value at each step at which any block has one; the mean is over the same
-        blocks at all of them.
+        blocks at all of them, from a layer on.
         """
-        cells = self.cells(name)
+        cells = self.cells(name, first_layer)
         cells = cells.loc[np.isfinite(cells["value"])]
         if cells.empty:
             raise CannotBeJudgedError(f"no value of {name}")
@@ -107,13 +107,13 @@ class Measured:
             cells = cells.loc[is_last]
         return {snapshot.step: snapshot.mean for snapshot in findings.snapshots_of(cells)[0]}
 
-    def cells(self, name: str) -> pd.DataFrame:
-        """Return the rows of a metric at the blocks, layers 1 to L."""
+    def cells(self, name: str, first_layer: int = 1) -> pd.DataFrame:
+        """Return the rows of a metric at the blocks, layers 1 to L, or from another layer on."""
         rows = of_metric(self.rows, *split(name))
         if rows.empty:
             raise NotMeasuredError(f"{name} was not measured")
-        is_block = rows["layer"] >= 1
-        return rows.loc[is_block]
+        is_chosen = rows["layer"] >= first_layer
+        return rows.loc[is_chosen]
 
 
 def split(name: str) -> tuple[str, str]:
@@ -186,7 +186,8 @@ class PublishedFinding(Criterion):
         measured.cells(metric)
         for finding in findings.findings(measured.frame):
             if (finding.name, finding.subset) == (self.finding, subset):
-                return finding.verdict, finding.evidence
+                other = finding.with_embeddings.replace("shown", "reproduced")
+                return finding.verdict, f"{finding.evidence}; with layer 0, the embeddings: {other}"
         raise NotMeasuredError(f"the finding {self.finding!r} is not judged on {subset}")
 
 

@@ -21,7 +21,7 @@ from repdyn.activations import file_name
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.lab.recipes.criteria import Cell, Measured, NotMeasuredError
-from repdyn.lab.recipes.recipe import Cloud, Published, Recipe, find_models_of
+from repdyn.lab.recipes.recipe import BY_WHAT, Cloud, Published, Recipe, find_models_of
 from repdyn.probe import Probe
 from repdyn.probe.corpus import load_corpus
 from repdyn.probe.design import MAX_VECTORS, resolve_design
@@ -391,8 +391,8 @@ def print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome], page: Path) -> N
     """
     out = wide_console()
     out.print(Text(recipe.reference, style="bold"), soft_wrap=True)
-    if recipe.judged_by == "values":
-        out.print("values judged as exact, since the design has no intervals", highlight=False)
+    if recipe.judged_by != "intervals":
+        out.print(BY_WHAT[recipe.judged_by], highlight=False)
     for number, published in enumerate(recipe.published, start=1):
         out.print(Text(f"{number}. {published.claim} ({published.source})"), soft_wrap=True)
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))

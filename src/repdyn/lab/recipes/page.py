@@ -6,6 +6,7 @@ import base64
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from repdyn.lab.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError
 from repdyn.lab.recipes.evaluation import Outcome, count_verdicts
-from repdyn.lab.recipes.recipe import Published, Recipe
+from repdyn.lab.recipes.recipe import BY_WHAT, Published, Recipe
 from repdyn.metrics import metric_info
 from repdyn.utils.files import write_atomically
 from repdyn.utils.intervals import interval_within
@@ -48,7 +49,9 @@ _NARROW = (
 )
 _HEADINGS = ("published", "reproduced if", "model", "verdict", "measured")
 _AXES = {
-    "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
+    "depth": Axis(
+        label="relative depth (0: first block, 1: last; before it layer 0)", limits=(-0.2, 1.0)
+    ),
     "training": Axis(label="step", log_from=1.0),
 }
 
@@ -68,9 +71,13 @@ def draw_recipe(
         if criterion is None or isinstance(criterion, Cell):
             continue
         lines: list[Line] = []
+        with_embeddings: list[Line | None] = []
         for run in (outcome.run for outcome in judged):
             with suppress(CannotBeJudgedError, NotMeasuredError):
                 lines.append(_judged_line(criterion, published.metric, by_name[run], colours[run]))
+                with_embeddings.append(
+                    _line_with_embeddings(criterion, published.metric, by_name[run], colours[run])
+                )
         if not lines:
             continue
         if published.points:
@@ -79,15 +86,20 @@ def draw_recipe(
                 Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published")
             )
         shown = {line.label: line for line in lines if line.label} | shown
-        drawn.append((criterion, _panel(number, published, criterion, judged, lines)))
+        panel = _panel(number, published, criterion, judged, lines)
+        others = [line for line in with_embeddings if line is not None]
+        drawn.append((criterion, replace(panel, lines=[*others, *lines])))
     if not drawn:
         return None
     columns = min(_COLUMNS, len(drawn))
-    intervals = "" if recipe.judged_by == "values" else "shades and bars: 95% intervals"
+    shades_are = {"intervals": "95% intervals", "bands": "one standard deviation over batches"}
+    intervals = shades_are.get(recipe.judged_by, "")
+    intervals = f"shades and bars: {intervals}" if intervals else ""
     chart = Chart(
         title=recipe.reference,
         caption=notes(
             *("orange: published", intervals),
+            "dashed: with layer 0, the embeddings, which axes are not scaled by",
             brief_sampling(concatenated([of_run.rows for of_run in measured])),
         ),
         panels=[panel for _, panel in drawn],
@@ -147,6 +159,25 @@ def _judged_line(criterion: Criterion, metric: str, measured: Measured, colour: 
         return _line(profile, metric, **look)
     course = measured.course(metric, criterion.layers)
     return _line(course, metric, **look)
+
+
+def _line_with_embeddings(
+    criterion: Criterion, metric: str, measured: Measured, colour: str
+) -> Line | None:
+    """Return the line of a profile from layer 0 to the first block, or that of means over the
+    blocks and layer 0; None where it has no value, or where a course is of single blocks."""
+    look: dict[str, Any] = {"colour": colour, "dash": "--", "width": 1.2}
+    if criterion.axis == "depth":
+        _, profile = measured.profile(metric, criterion.step, first_layer=0)
+        ends = {depth: profile[depth] for depth in sorted(profile)[:2]}
+        return _line(ends, metric, **look) if min(ends) < 0 else None
+    has_embeddings = (measured.cells(metric, first_layer=0)["layer"] == 0).any()
+    if criterion.layers != "mean" or not has_embeddings:
+        return None
+    with suppress(CannotBeJudgedError):
+        course = measured.course(metric, criterion.layers, first_layer=0)
+        return replace(_line(course, metric, marker="", **look), band=None)
+    return None
 
 
 def _line(
@@ -322,11 +353,7 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
             else "text not recorded: the store has no copy of the probe"
         )
         lines.append(f"{run.name} at {at}: {sampling(measurements(run.frame))}; {text}")
-    exact = "values judged as exact, since the design has no intervals"
-    return [
-        *lines,
-        exact if recipe.judged_by == "values" else "ratios judged by their 95% intervals",
-    ]
+    return [*lines, BY_WHAT[recipe.judged_by]]
 
 
 def _figure(path: Path) -> Markup:

@@ -44,6 +44,18 @@ _Metric: TypeAlias = Annotated[str, AfterValidator(_known)]
 _Design: TypeAlias = Annotated[str, AfterValidator(lambda name: resolve_design(name).name)]
 
 
+JudgedBy: TypeAlias = Literal["intervals", "bands", "values"]
+"""What decides between published and measured values."""
+BY_WHAT: dict[JudgedBy, str] = {
+    "intervals": "ratios judged by their 95% intervals",
+    "bands": (
+        "judged by the paper's bands, one standard deviation over batches that share windows, "
+        "since the design has no intervals"
+    ),
+    "values": "values judged as exact, since the design has no intervals",
+}
+
+
 @Strict
 @dataclass(frozen=True)
 class Cloud:
@@ -115,8 +127,9 @@ class Recipe:
     metrics: tuple[_Metric, ...] = ()
     studies: dict[_Study, dict[str, Any]] = field(default_factory=dict)
     """Studies with their options, as ``repdyn study`` takes them."""
-    judged_by: Literal["intervals", "values"] = "intervals"
-    """Whether values are judged as exact, because the design has no intervals."""
+    judged_by: JudgedBy = "intervals"
+    """Whether the interval of a value is that of another probe, or for a design without, the
+    paper's band, or the value alone, taken as exact."""
     differs: _Texts
     """What differs from the paper's protocol."""
     published: Annotated[tuple[Published, ...], Field(min_length=1)]

@@ -169,6 +169,10 @@ class Chart:
     legend_title: str | None = None
 
 
+FLATTENING = 2.0
+"""How many times as high as all blocks layer 0 has to be to be left out of an axis."""
+BEYOND = "layer 0 lies above the axis, which the blocks scale"
+
 RELATIVE_DEPTH = Axis(
     label="relative depth (0 = embedding output)", limits=(0.0, 1.0), padding=(0.04, 0.04)
 )
@@ -218,6 +222,28 @@ def axis_of_lines(metric: str, lines: Sequence[Line], label: str | None = None) 
     return value_axis(
         metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *ends]), label
     )
+
+
+def scaled_by_blocks(lines: Sequence[Line]) -> list[Line]:
+    """Return lines over depth without their points at layer 0, the embedding output, if the highest
+    of these is more than :data:`FLATTENING` times the highest block, so that an axis is scaled by
+    the blocks."""
+    at_zero = [line for line in lines if len(line.x) > 1 and line.x[0] == 0]
+    highest = _highest(np.asarray(line.y, float)[:1] for line in at_zero)
+    blocks = [_without_first(line) if line in at_zero else line for line in lines]
+    highest_block = _highest(np.asarray(line.y, float) for line in blocks)
+    return blocks if highest > FLATTENING * highest_block > 0 else list(lines)
+
+
+def _highest(values: Iterable[np.ndarray]) -> float:
+    """Return the highest finite value; minus infinity without any."""
+    finite = np.concatenate([[-math.inf], *(part[np.isfinite(part)] for part in values)])
+    return float(finite.max())
+
+
+def _without_first(line: Line) -> Line:
+    band = None if line.band is None else (line.band[0][1:], line.band[1][1:])
+    return replace(line, x=line.x[1:], y=line.y[1:], band=band)
 
 
 def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> float | None:

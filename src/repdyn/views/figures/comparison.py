@@ -242,9 +242,15 @@ def _drawn(
     width = math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (
         0.7 + 0.085 * max(map(len, labels))
     )
-    return draw(
-        board.chart(panels, legend_width=width, title=title, caption=caption, legend=legend)
+    chart = board.chart(
+        panels,
+        legend_width=width,
+        is_over_depth=panels[0].x is RELATIVE_DEPTH,
+        title=title,
+        caption=caption,
+        legend=legend,
     )
+    return draw(chart)
 
 
 def _count_kinds(runs: Sequence[MeasuredRun]) -> str:

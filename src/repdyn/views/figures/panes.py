@@ -10,7 +10,15 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics.names import base_name
-from repdyn.views.charts.description import Chart, Line, Panel, axis_of_lines
+from repdyn.views.charts.description import (
+    BEYOND,
+    Chart,
+    Line,
+    Panel,
+    axis_of_lines,
+    notes,
+    scaled_by_blocks,
+)
 from repdyn.views.display import display_of
 from repdyn.views.tables.frames import NO_CLASSES, in_order
 from repdyn.views.tables.style import (
@@ -229,6 +237,8 @@ class Board:
         *,
         legend_width: float = 0.0,
         panel_legend_width: float = 0.0,
+        is_over_depth: bool = False,
+        caption: str = "",
         **texts: Any,
     ) -> Chart:
         """Return the chart of a panel for each pane, here given titles, one scale for the panels of
@@ -237,6 +247,10 @@ class Board:
         lines: defaultdict[str, list[Line]] = defaultdict(list)
         for pane, panel in zip(self.panes, panels, strict=True):
             lines[pane.quantity] += panel.lines
+        if is_over_depth:
+            scaling = {quantity: scaled_by_blocks(of_all) for quantity, of_all in lines.items()}
+            caption = notes(caption, BEYOND if scaling != lines else "")
+            lines.update(scaling)
         arranged = []
         for number, (panel, pane) in enumerate(zip(panels, self.panes, strict=True)):
             x = panel.x if number + self.columns >= len(panels) else replace(panel.x, label="")
@@ -255,6 +269,7 @@ class Board:
             size=(max(7.2, width), 1.1 + -(-len(panels) // self.columns) * height),
             is_small=self.panel == SMALL,
             shares_x=self.panel == WIDE,
+            caption=caption,
             **texts,
         )
 

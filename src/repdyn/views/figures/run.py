@@ -70,6 +70,7 @@ def over_depth(
         [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH if legend else 0.0,
         panel_legend_width=_LEGEND_WIDTH,
+        is_over_depth=True,
         title=charts.run_title(run, f"{title} over depth{_only_step(run, steps)}"),
         caption=charts.run_caption(
             rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)

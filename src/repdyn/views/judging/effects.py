@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from repdyn.probe.design import PAPER
 from repdyn.utils.intervals import mean_over_seeds, student_quantile
 
 if TYPE_CHECKING:
@@ -94,6 +95,29 @@ class Estimate:
 def estimates(cells: pd.DataFrame) -> list[Estimate]:
     """Return the values of measurements, with their standard errors."""
     return [*map(Estimate, *(cells[name].tolist() for name in ("value", "std_error", "n_batches")))]
+
+
+def with_bands(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in which values by the published design have its bands for intervals: the mean
+    over batches plus or minus one standard deviation of theirs.
+
+    The batches of this design share windows, so that their spread says nothing of another probe;
+    it is what the paper shows beside its values. Rows that name no design, and those of a single
+    batch, are left as they are.
+    """
+    if "design" not in rows:
+        return rows
+    is_banded = has_bands(rows)
+    degrees = rows["n_batches"].where(is_banded, 2) - 1
+    # so that the half width of the estimate is the standard deviation
+    std_error = rows["std"] / degrees.map(student_quantile)
+    return rows.assign(std_error=rows["std_error"].where(~is_banded, std_error))
+
+
+def has_bands(rows: pd.DataFrame) -> pd.Series:
+    """Return which rows have no standard error, but the band of the published design."""
+    is_of_paper = rows["design"].eq(PAPER.name)
+    return is_of_paper & rows["std_error"].isna() & rows["n_batches"].gt(1)
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:

@@ -21,8 +21,10 @@ from repdyn.views.judging.effects import (
     Judgement,
     Verdict,
     estimates,
+    has_bands,
     mean_estimate,
     over_seeds,
+    with_bands,
 )
 from repdyn.views.tables.frames import (
     SUBSETS,
@@ -108,6 +110,9 @@ VECTORS = {
 """Which vectors a verdict on the dimension is about, by subset: the published convention, and that
 without repeated tokens or inputs."""
 
+
+BY_BANDS = "by the paper's bands (one standard deviation over batches, which share windows): "
+"""What leads a judgement on values by the published design."""
 
 _Judge = Callable[[pd.DataFrame, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
@@ -368,6 +373,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     failures = list(filter(None, map(_failure, frames)))
     rows = list(map(_judged_rows, frames))
     warm_ups = list(map(_end_of_warm_up, frames))
+    by_what = BY_BANDS if len(frames) == 1 and _has_bands(frames[0]) else ""
     if len(frames) > 1:
         rows = _shared_cells(rows)
         failures = [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
@@ -388,7 +394,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
-        return joined.verdict, joined.sentence, joined.evidence
+        return joined.verdict, by_what + joined.sentence, by_what + joined.evidence
 
     clouds = ["all", _subset_without_repeats(rows)]
     judged = []
@@ -420,8 +426,17 @@ def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measurements that the findings are about, with the columns that these need."""
     is_judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
     # the other columns are many, and copied by each selection of rows
-    judged = frame.loc[is_judged, _MEASURED] if bool(is_judged.any()) else frame
-    return measurements(judged).loc[:, COLUMNS]
+    columns = [*_MEASURED, *({"design"} & set(frame))]
+    judged = frame.loc[is_judged, columns] if bool(is_judged.any()) else frame
+    return with_bands(measurements(judged)).loc[:, COLUMNS]
+
+
+def _has_bands(frame: pd.DataFrame) -> bool:
+    """Return whether judged values have the bands of the published design."""
+    if "design" not in frame:
+        return False
+    is_judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
+    return bool(has_bands(frame.loc[is_judged]).any())
 
 
 def _end_of_warm_up(frame: pd.DataFrame) -> float | None:

@@ -47,10 +47,10 @@ def _log_layers(
 ) -> None:
     places = _evenly_spaced(len(series.steps), most_steps)
     lines = {
-        f"layer {layer}": [values[place] for place in places]
+        f"layer {layer}": [values[index] for index in places]
         for layer, values in zip(series.layers, series.values.tolist(), strict=True)
     }
-    steps = [series.steps[place] for place in places]
+    steps = [series.steps[index] for index in places]
     target.log_lines(chart, "step", steps, lines, step)
 
 
