@@ -28,6 +28,7 @@ from synthetic_runs import (
 from repdyn import Probe, open_store
 from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
+from repdyn.lab.recipes.cells import Cell
 from repdyn.lab.recipes.criteria import Measured, NotMeasuredError
 from repdyn.lab.recipes.evaluation import count_verdicts, evaluate
 from repdyn.lab.recipes.page import write_results
@@ -532,3 +533,37 @@ def test_mistakes_on_the_command_line(command, arguments, message):
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err
+
+
+def test_cells_of_all_layers():
+    """ "The first step is the largest" was judged by the size of the first step alone."""
+    table = pd.DataFrame(
+        {
+            "class": ["complex"] * 4,
+            "layer": [0, 1, 2, 3],
+            "gradient": [0.26, 0.1, 0.12, math.nan],
+            "gradient_low": [0.25, 0.09, 0.11, math.nan],
+            "gradient_high": [0.27, 0.11, 0.13, math.nan],
+        }
+    )
+
+    def judged(over_layers, of=table, **bounds):
+        cell = Cell(
+            study="convergence",
+            table="classes",
+            column="gradient",
+            row={"class": "complex"},
+            over_layers=over_layers,
+            **bounds,
+        )
+        return cell.judge(of)[0]
+
+    first = {"value": 0.0, "within": 0.0}
+    assert judged("layer of the largest", **first) == "shown"
+    assert judged("layer of the largest", value=2.0, within=0.0) == "not shown"
+    unclear = table.assign(gradient_high=[0.27, 0.11, 0.26, math.nan])
+    assert judged("layer of the largest", unclear, **first) == "cannot be judged"
+    assert judged("mean", value=0.16, within=0.011) == "shown"
+    assert judged("largest", at_most=0.26) == "cannot be judged"
+    with pytest.raises(CannotBeJudgedError, match="several rows of a layer"):
+        judged("mean", pd.concat([table, table]), at_most=1.0)

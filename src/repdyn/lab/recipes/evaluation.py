@@ -20,7 +20,8 @@ from repdyn import lab
 from repdyn.activations import file_name
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
-from repdyn.lab.recipes.criteria import Cell, Measured, NotMeasuredError
+from repdyn.lab.recipes.cells import Cell
+from repdyn.lab.recipes.criteria import Measured, NotMeasuredError
 from repdyn.lab.recipes.recipe import BY_WHAT, Cloud, Published, Recipe, find_models_of
 from repdyn.probe import Probe
 from repdyn.probe.corpus import load_corpus

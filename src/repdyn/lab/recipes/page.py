@@ -16,7 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from repdyn.lab.recipes.criteria import Between, Cell, Criterion, Measured, NotMeasuredError
+from repdyn.lab.recipes.cells import Cell
+from repdyn.lab.recipes.criteria import Between, Criterion, Measured, NotMeasuredError
 from repdyn.lab.recipes.evaluation import Outcome, count_verdicts
 from repdyn.lab.recipes.recipe import BY_WHAT, Published, Recipe
 from repdyn.metrics import metric_info

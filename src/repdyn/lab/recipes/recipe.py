@@ -16,7 +16,8 @@ from pydantic import AfterValidator, Field
 from repdyn.checkpoints.audit import models_to_audit
 from repdyn.checkpoints.hub import GGUF
 from repdyn.checkpoints.suites import Address, PublishedModel, Strict, read_folder
-from repdyn.lab.recipes.criteria import Between, Cell, Extreme, Phases, PublishedFinding
+from repdyn.lab.recipes.cells import Cell
+from repdyn.lab.recipes.criteria import Between, Extreme, Phases, PublishedFinding
 from repdyn.metrics import resolve
 from repdyn.probe.corpus import DEFAULT_TEXT
 from repdyn.probe.design import INDEPENDENT, SUBSETS, resolve_design

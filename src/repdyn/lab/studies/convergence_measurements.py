@@ -341,12 +341,16 @@ def class_table(
     measured: Mapping[str, ClassCosines], n_resamples: int, seed: int = 0
 ) -> pd.DataFrame:
     """Return the alignment of each class of tokens or sentences, a row for each class and layer:
-    mean over tokens with its 95% interval, and over distinct words, each by the mean of its
-    tokens."""
+    mean over tokens with its 95% interval, its step to the next layer and the monotonic fit to
+    these, and the mean over distinct words, each by the mean of its tokens."""
     frames = {}
     for name, of_model in measured.items():
         [estimate] = bootstrap([of_model.alignment], n_resamples, seed)
         table = {"layer": range(of_model.alignment.sums.shape[1]), **estimate.columns("alignment")}
+        steps = estimate.map(np.diff)
+        # from each layer to the next, so that the last one has none
+        to_next = {**steps.columns("gradient"), "isotonic_fit": isotonic_regression(steps.values).x}
+        table |= {column: np.append(values, np.nan) for column, values in to_next.items()}
         table |= {
             "alignment_of_words": of_model.of_words.mean(0),
             "n_tokens": of_model.alignment.n_tokens,
