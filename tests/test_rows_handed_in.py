@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from repdyn import open_store
+from repdyn.lab.recipes.cells import Cell
+from repdyn.lab.recipes.recipe import shipped_recipes
 from repdyn.store.files import MeasurementKey
 from repdyn.store.schema import SCHEMA
 
@@ -59,8 +64,70 @@ def faults(folder: Path) -> list[str]:
     return found
 
 
+def faults_of_studies(folder: Path, *, as_in_recipe: bool = True) -> list[str]:
+    """Return what is wrong with each study of a model in a folder of RECIPE/STUDY/MODEL."""
+    found = []
+    for path in sorted(folder.glob("*/*/*/")):
+        recipe, study = path.parts[-3:-1]
+        if recipe not in shipped_recipes() or study not in shipped_recipes()[recipe].studies:
+            found.append(f"{path}: expected a study of a recipe of this version")
+            continue
+        of_recipe = shipped_recipes()[recipe]
+        source_path = path / "source.json"
+        source = json.loads(source_path.read_text()) if source_path.is_file() else {}
+        tables = {table.stem: pd.read_csv(table) for table in path.glob("*.csv")}
+        cells = [published.criterion for published in of_recipe.published]
+        of_study = [cell for cell in cells if isinstance(cell, Cell) and cell.study == study]
+        options = json.loads((path / "options.json").read_text())
+        expected = {
+            "one checkpoint, REPOSITORY@COMMIT": re.fullmatch(
+                r"[^@]+@[0-9a-f]{40}", source.get("checkpoint", "")
+            ),
+            "versions of all packages": all(source.get(name) for name in VERSIONS),
+            "the options of the recipe": not as_in_recipe or options == of_recipe.studies[study],
+            "the tables that are judged, and no others": {cell.table for cell in of_study}
+            >= set(tables)
+            != set(),
+            "their columns": all(
+                {cell.column, *cell.row} <= set(tables[cell.table])
+                for cell in of_study
+                if cell.table in tables
+            ),
+        }
+        found += [f"{path}: expected {what}" for what, holds in expected.items() if not holds]
+    return found
+
+
 def test_rows_in_the_repository_say_what_they_are_of():
     assert faults(HANDED_IN) == []
+    assert faults_of_studies(HANDED_IN.parent / "studies") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, None),
+        ({"checkpoint": "lab/roberta"}, "one checkpoint"),
+        ({"torch_version": ""}, "versions"),
+        ({"options": {"text": "builtin"}}, "the options"),
+        ({"column": "mean"}, "their columns"),
+        ({"table": "nearest"}, "no others"),
+        ({"study": "topics"}, "of this version"),
+    ],
+)
+def test_a_study_that_does_not_say_what_it_is_of_is_named(changed, message, tmp_path):
+    folder = tmp_path / "token-journeys" / changed.get("study", "tokens") / "lab_roberta"
+    folder.mkdir(parents=True)
+    source = {"checkpoint": f"lab/roberta@{'0123abcd' * 5}", **dict.fromkeys(VERSIONS, "1.0")}
+    source = {name: changed.get(name, value) for name, value in source.items()}
+    (folder / "source.json").write_text(json.dumps(source))
+    options = changed.get("options", shipped_recipes()["token-journeys"].studies["tokens"])
+    (folder / "options.json").write_text(json.dumps(options))
+    columns = ["layer", "state", changed.get("column", "size")]
+    table = pd.DataFrame([[1, "attention", 0.1]], columns=columns)
+    table.to_csv(folder / f"{changed.get('table', 'positions')}.csv", index=False)
+    found = faults_of_studies(tmp_path)
+    assert not found if message is None else any(message in fault for fault in found)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from repdyn.views.tables.frames import by_stack, design_names
 from repdyn.views.tables.runs import is_measured, known_runs, select
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
-_OPTIONS = "options.json"
+OPTIONS = "options.json"
 _VERDICTS = {
     "reproduced": "green",
     "not reproduced": "red",
@@ -338,7 +338,7 @@ def run_studies(
         result.save(output)
         # written last: without it the study is run again
         done = json.dumps(options).encode()
-        write_atomically(output / _OPTIONS, lambda path, content=done: path.write_bytes(content))
+        write_atomically(output / OPTIONS, lambda path, content=done: path.write_bytes(content))
     return problems
 
 
@@ -371,7 +371,7 @@ def table_of(
 
 def _options(output: Path) -> dict[str, Any] | None:
     """Return the options of a finished study; None where none is finished."""
-    path = output / _OPTIONS
+    path = output / OPTIONS
     return json.loads(path.read_bytes()) if path.is_file() else None
 
 
