@@ -12,6 +12,6 @@ effects.py      the preregistered numbers of one run, from its rows
 inference.py    tests over seeds
 analyze.py      python -m experiments.analyze ROWS: the table of tests, figures and the page of
                 results
-public_rows.py  python -m experiments.public_rows: what is missing of the papers' models, within limits
+public_rows.py  python -m experiments.public_rows: what is missing of the papers' models
 compare.py      python -m experiments.compare ROWS...: the arms of several experiments side by side
 """
