@@ -66,11 +66,11 @@ def faults(folder: Path) -> list[str]:
 
 def faults_of_studies(folder: Path, *, as_in_recipe: bool = True) -> list[str]:
     """Return what is wrong with each study of a model in a folder of RECIPE/STUDY/MODEL."""
-    found = []
+    problems = []
     for path in sorted(folder.glob("*/*/*/")):
         recipe, study = path.parts[-3:-1]
         if recipe not in shipped_recipes() or study not in shipped_recipes()[recipe].studies:
-            found.append(f"{path}: expected a study of a recipe of this version")
+            problems.append(f"{path}: expected a study of a recipe of this version")
             continue
         of_recipe = shipped_recipes()[recipe]
         source_path = path / "source.json"
@@ -94,8 +94,8 @@ def faults_of_studies(folder: Path, *, as_in_recipe: bool = True) -> list[str]:
                 if cell.table in tables
             ),
         }
-        found += [f"{path}: expected {what}" for what, holds in expected.items() if not holds]
-    return found
+        problems += [f"{path}: expected {what}" for what, holds in expected.items() if not holds]
+    return problems
 
 
 def test_rows_in_the_repository_say_what_they_are_of():
@@ -126,8 +126,8 @@ def test_a_study_that_does_not_say_what_it_is_of_is_named(changed, message, tmp_
     columns = ["layer", "state", changed.get("column", "size")]
     table = pd.DataFrame([[1, "attention", 0.1]], columns=columns)
     table.to_csv(folder / f"{changed.get('table', 'positions')}.csv", index=False)
-    found = faults_of_studies(tmp_path)
-    assert not found if message is None else any(message in fault for fault in found)
+    problems = faults_of_studies(tmp_path)
+    assert not problems if message is None else any(message in fault for fault in problems)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class Cell(Criterion):
             return float(values.max()), float(lows.max()), float(highs.max())
         layers = table["layer"].to_numpy(float)
         largest = int(values.argmax())
-        rivals = layers[highs >= lows[largest]]
+        rivals = np.extract(highs >= lows[largest], layers)
         return float(layers[largest]), float(rivals.min()), float(rivals.max())
 
     def judge(self, measured: pd.DataFrame, metric: str = "") -> Judgement:
