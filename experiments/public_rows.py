@@ -4,10 +4,10 @@
   python -m experiments.public_rows                    # within 60 GB of downloads and 3 hours
   python -m experiments.public_rows --gigabytes 20 --hours 1 --device cuda
 
-A part of the plan, experiments/plans/public_rows.yaml, is a sweep by the paper's design, whose rows
+A task of the plan, experiments/plans/public_rows.yaml, is a sweep by the paper's design, whose rows
 go to docs/public_models/rows, or a recipe of studies, of which the tables that it judges go to
-docs/public_models/studies. Parts that do not fit into what is left of the downloads are left out,
-and named; at the end of the time the current part is interrupted. The same command continues: what
+docs/public_models/studies. Tasks that do not fit into what is left of the downloads are left out,
+and named; at the end of the time the current task is interrupted. The same command continues: what
 is measured is neither downloaded nor measured again. Options that are not known here, such as
 --device, go to each command. CONTRIBUTING.md says how to hand in what was written.
 """
@@ -52,7 +52,7 @@ _GIGABYTE = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Task:
     """A sweep of models, or a recipe of studies."""
 
     about: str
@@ -74,20 +74,20 @@ class Part:
         return ["sweep", "--suite", *self.models, *swept, *options]
 
 
-def read_plan(path: Path = PLAN) -> list[Part]:
-    """Return the parts of a plan in their order."""
-    return [Part(**part) for part in yaml.safe_load(path.read_text(encoding="utf-8"))]
+def read_plan(path: Path = PLAN) -> list[Task]:
+    """Return the tasks of a plan in their order."""
+    return [Task(**task) for task in yaml.safe_load(path.read_text(encoding="utf-8"))]
 
 
-def missing_of(part: Part, options: Sequence[str], rows: Path, work: Path) -> tuple[int, float]:
-    """Return how many checkpoints of a part are not measured, and how many GB these are.
+def missing_of(task: Task, options: Sequence[str], rows: Path, work: Path) -> tuple[int, float]:
+    """Return how many checkpoints of a task are not measured, and how many GB these are.
 
     Raises:
         SystemExit: the hub cannot say.
     """
-    command = part.command(options, rows, work)
-    if part.recipe:
-        models = [model.run for model in _waiting_models(find_recipe(part.recipe), work)]
+    command = task.command(options, rows, work)
+    if task.recipe:
+        models = [model.run for model in _waiting_models(find_recipe(task.recipe), work)]
         if not models:
             return 0, 0.0
         command = ["sweep", "--suite", *models, "--store", str(work / "sizes"), *options]
@@ -112,14 +112,14 @@ def _waiting_models(recipe: Recipe, work: Path) -> list[Any]:
 
 
 def measure_parts(
-    parts: Sequence[Part],
+    tasks: Sequence[Task],
     options: Sequence[str],
     *,
     gigabytes: float,
     hours: float,
     folder: Path = Path(),
 ) -> list[str]:
-    """Measure parts one after another within a limit of downloads and of time, and return what is
+    """Measure tasks one after another within a limit of downloads and of time, and return what is
     left out, with the reason.
 
     Args:
@@ -131,26 +131,26 @@ def measure_parts(
     end = time.monotonic() + 3600 * hours
     left = gigabytes
     left_out = []
-    for part in parts:
+    for task in tasks:
         if time.monotonic() >= end:
-            left_out.append(f"{part.name}: the time is over")
+            left_out.append(f"{task.name}: the time is over")
             continue
         try:
-            n_waiting, size = missing_of(part, options, rows, work)
+            n_waiting, size = missing_of(task, options, rows, work)
         except SystemExit:
-            left_out.append(f"{part.name}: the hub does not say what it would download")
+            left_out.append(f"{task.name}: the hub does not say what it would download")
             continue
         if n_waiting and size > left:
-            left_out.append(f"{part.name}: {size:.1f} GB, where {left:.1f} are left")
+            left_out.append(f"{task.name}: {size:.1f} GB, where {left:.1f} are left")
             continue
         if n_waiting:
-            print(f"{part.name}: {n_waiting} checkpoints, {size:.1f} GB", flush=True)
+            print(f"{task.name}: {n_waiting} checkpoints, {size:.1f} GB", flush=True)
             left -= size
-            problem = _measure(part.command(options, rows, work), end)
-            if problem and not part.recipe:
-                left_out.append(f"{part.name}: {problem}")
-        if part.recipe:
-            left_out += hand_in(find_recipe(part.recipe), work, folder / STUDIES)
+            problem = _measure(task.command(options, rows, work), end)
+            if problem and not task.recipe:
+                left_out.append(f"{task.name}: {problem}")
+        if task.recipe:
+            left_out += hand_in(find_recipe(task.recipe), work, folder / STUDIES)
     return left_out
 
 
@@ -214,18 +214,18 @@ def _studies_of(recipe: Recipe) -> Iterator[tuple[str, Any]]:
             yield study, model
 
 
-def print_list(parts: Sequence[Part], options: Sequence[str], folder: Path = Path()) -> None:
-    """Print what is missing of each part and how many GB it is, by the hub or else by the plan."""
+def print_list(tasks: Sequence[Task], options: Sequence[str], folder: Path = Path()) -> None:
+    """Print what is missing of each task and how many GB it is, by the hub or else by the plan."""
     total = 0.0
-    for part in parts:
+    for task in tasks:
         try:
-            n_waiting, size = missing_of(part, options, folder / ROWS, folder / WORK)
+            n_waiting, size = missing_of(task, options, folder / ROWS, folder / WORK)
             what = f"{n_waiting:3} checkpoints, {size:5.1f} GB" if n_waiting else "measured"
         except SystemExit:
-            size = part.gigabytes
+            size = task.gigabytes
             what = f"{size:.1f} GB by the plan, since the hub does not say"
         total += size
-        print(f"{part.name}: {what}  ({part.about})")
+        print(f"{task.name}: {what}  ({task.about})")
     print(f"together {total:.1f} GB")
 
 
@@ -237,16 +237,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hours", type=float, default=3.0, help="after which it stops")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="recipes and models")
     given, options = parser.parse_known_args(arguments)
-    parts = read_plan()
+    tasks = read_plan()
     if given.only:
         names = set(given.only)
-        parts = [part for part in parts if names & {part.recipe, *part.models}]
-        if not parts:
+        tasks = [task for task in tasks if names & {task.recipe, *task.models}]
+        if not tasks:
             parser.error(f"expected recipes or models of {PLAN.name}, got {' '.join(given.only)}")
     if given.list:
-        print_list(parts, options)
+        print_list(tasks, options)
         return
-    left_out = measure_parts(parts, options, gigabytes=given.gigabytes, hours=given.hours)
+    left_out = measure_parts(tasks, options, gigabytes=given.gigabytes, hours=given.hours)
     for line in left_out:
         print(f"left out: {line}")
     print(f"hand in {ROWS} and {STUDIES}, as CONTRIBUTING.md says")
