@@ -236,17 +236,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gigabytes", type=float, default=60.0, help="of downloads, at most")
     parser.add_argument("--hours", type=float, default=3.0, help="after which it stops")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="recipes and models")
-    given, options = parser.parse_known_args(arguments)
+    settings, options = parser.parse_known_args(arguments)
     tasks = read_plan()
-    if given.only:
-        names = set(given.only)
+    if settings.only:
+        names = set(settings.only)
         tasks = [task for task in tasks if names & {task.recipe, *task.models}]
         if not tasks:
-            parser.error(f"expected recipes or models of {PLAN.name}, got {' '.join(given.only)}")
-    if given.list:
+            parser.error(
+                f"expected recipes or models of {PLAN.name}, got {' '.join(settings.only)}"
+            )
+    if settings.list:
         print_list(tasks, options)
         return
-    left_out = measure_parts(tasks, options, gigabytes=given.gigabytes, hours=given.hours)
+    left_out = measure_parts(tasks, options, gigabytes=settings.gigabytes, hours=settings.hours)
     for line in left_out:
         print(f"left out: {line}")
     print(f"hand in {ROWS} and {STUDIES}, as CONTRIBUTING.md says")

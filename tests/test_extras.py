@@ -1,15 +1,18 @@
 """The base install tracks a loop, and everything else names the extra that it needs."""
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from synthetic_runs import fill, make_rows
 
-from repdyn.utils.extras import _EXTRAS, MissingPackageError, require, with_extra
+from repdyn.utils import extras
+from repdyn.utils.extras import _EXTRAS, MissingPackageError, install_line, require, with_extra
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 # imported as it is called here, unlike its name in the index
@@ -142,7 +145,7 @@ def test_what_measures_needs_no_package_that_shows(tmp_path, blocked, further, s
     of_loop, no_frame, *printed, loaded = done.stdout.splitlines()[-3 - len(swept) :]
     assert (of_loop, printed, loaded) == ("[0, 2, 4]", swept, "[]")
     assert "'pandas', which a data frame needs" in no_frame
-    assert no_frame.endswith("pip install 'repdyn[views]'")
+    assert no_frame.endswith(install_line("views"))
     assert "drawing at step 0 is left out" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -155,7 +158,7 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
     done = run_without(BLOCKED, f"from repdyn.callbacks import {name}")
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
-    assert f"which repdyn.callbacks.{name} needs, found none; pip install 'repdyn[{extra}]'" in last
+    assert f"which repdyn.callbacks.{name} needs, found none; {install_line(extra)}" in last
 
 
 @pytest.mark.process
@@ -173,7 +176,7 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
     done = run_without(BLOCKED - OF_VIEWS, COMMAND, *command.format(store=store.path).split())
     assert done.returncode == 2, done.stderr
     assert f"expected the package {package!r}" in done.stderr
-    assert f"pip install 'repdyn[{extra}]'" in done.stderr
+    assert install_line(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -233,6 +236,29 @@ def test_a_package_of_no_extra_keeps_its_error():
     )
     with pytest.raises(
         MissingPackageError,
-        match=r"'no_such_package', which a test needs, found none; pip install 'repdyn\[x\]'",
+        match=r"'no_such_package', which a test needs, found none; pip install .*\[x\]",
     ):
         require("x", "a test", "json", "no_such_package")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (None, "pip install 'repdyn[x]'"),
+        ({"url": "file:///no/such.whl", "archive_info": {}}, "pip install 'repdyn[x]'"),
+        ({"url": "file:///"}, "pip install 'repdyn[x] @ file:///'"),
+        (
+            {"url": "https://host/repdyn", "vcs_info": {"vcs": "git", "commit_id": "0f"}},
+            "pip install 'repdyn[x] @ git+https://host/repdyn@0f'",
+        ),
+    ],
+    ids=["index", "file that is gone", "folder", "repository"],
+)
+def test_an_extra_is_installed_from_where_the_package_is(record, expected, monkeypatch, tmp_path):
+    """Messages said to install from an index on which the package is not."""
+    assert install_line("x").startswith("pip install -e ")  # of a checkout
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages/repdyn/utils/extras.py"))
+    text = json.dumps(record) if record else None
+    installed = SimpleNamespace(read_text=lambda name: text)
+    monkeypatch.setattr(extras, "distribution", lambda name: installed)
+    assert install_line("x") == expected

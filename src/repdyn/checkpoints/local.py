@@ -20,6 +20,7 @@ from repdyn.checkpoints.revisions import parse_revision
 from repdyn.checkpoints.suites import require_distinct_steps
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.store.schema import FINISHED
+from repdyn.utils.extras import install_line
 from repdyn.utils.printing import shorten_list
 from repdyn.utils.steps import DEFAULT_PATTERN, step_of, whole_number
 
@@ -275,7 +276,7 @@ def _quantisation(path: Path) -> str | None:
         from gguf import LlamaFileType
     except ImportError as error:
         raise ValueError(
-            f"expected the package gguf for {path.name}; pip install 'repdyn[gguf]'"
+            f"expected the package gguf for {path.name}; {install_line('gguf')}"
         ) from error
     try:
         number = _gguf_file_type(path)

@@ -20,6 +20,7 @@ from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.tasks import Task
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
+from repdyn.utils.extras import install_line
 from repdyn.utils.files import is_url
 
 MAX_RETRIES = 3
@@ -48,7 +49,7 @@ def sweep_with_ray(
         import ray
     except ImportError as error:
         raise ValueError(
-            "expected Ray for engine=\"ray\", which is not installed; pip install 'repdyn[ray]'"
+            f'expected Ray for engine="ray", which is not installed; {install_line("ray")}'
         ) from error
     if not tasks:
         return

@@ -30,6 +30,7 @@ from repdyn.store.files import ROW_FILE, copy_folder
 from repdyn.store.runs import RUN_FILE
 from repdyn.store.store import Store
 from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.extras import install_line
 from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -289,7 +290,7 @@ class RemoteFolder:
             filesystem, root = url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             extra = _EXTRAS.get(self.protocol) if isinstance(error, ImportError) else None
-            todo = f"; pip install 'repdyn[{extra}]'" if extra else ""
+            todo = f"; {install_line(extra)}" if extra else ""
             raise ValueError(
                 f"expected a folder or a URL such as s3://bucket/prefix, got {self.shown}: "
                 f"{redacted(str(error))}{todo}"

@@ -2,10 +2,15 @@
 packages.
 """
 
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 # of the commands; a package that two extras have stands at the smaller one
 _EXTRAS = {
@@ -50,10 +55,37 @@ def with_extra(error: ModuleNotFoundError, what: str) -> MissingPackageError | N
 
 def _missing(package: str, extra: str, what: str) -> MissingPackageError:
     return MissingPackageError(
-        f"expected the package {package!r}, which {what} needs, found none; pip install "
-        f"'repdyn[{extra}]'",
+        f"expected the package {package!r}, which {what} needs, found none; {install_line(extra)}",
         name=package,
     )
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra of this package, from where the package itself is:
+    a checkout, an address from which it was installed, or else the package index."""
+    checkout = Path(__file__).parents[3]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "src" / "repdyn").is_dir():
+        return f"pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
+    address = _address_of_installation()
+    return f"pip install {shlex.quote(f'repdyn[{extra}]' + (f' @ {address}' if address else ''))}"
+
+
+def _address_of_installation() -> str | None:
+    """Return the address of the folder, the file or the repository that was installed; None for the
+    package index, or a file that is there no more."""
+    try:
+        read_metadata = distribution("repdyn").read_text  # which takes no encoding: it is UTF-8
+    except PackageNotFoundError:
+        return None
+    recorded = read_metadata("direct_url.json")
+    if not recorded:
+        return None
+    record = json.loads(recorded)
+    url = str(record["url"])
+    if url.startswith("file://") and not Path(unquote(urlsplit(url).path)).exists():
+        return None
+    version = record.get("vcs_info")
+    return f"{version['vcs']}+{url}@{version['commit_id']}" if version else url
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -30,6 +30,7 @@ from repdyn.utils.arguments import (
     converted,
     listed,
 )
+from repdyn.utils.extras import install_line
 
 
 class AnatomyStudy(Study):
@@ -167,7 +168,7 @@ class AnatomyStudy(Study):
             return
         self.add("position_layouts", pd.DataFrame(rows))
         if not find_spec("ripser"):
-            self.show("loops of the positions are not searched: pip install 'repdyn[topology]'")
+            self.show(f"loops of the positions are not searched: {install_line('topology')}")
             return
         loops = [geometry.loops_of(table, seed) for table in layouts]
         for table, of_table in zip(layouts, loops, strict=True):

@@ -177,7 +177,7 @@ def topics(
     """Study topics: do words of one topic lie closer together, and attend more to each other, than
     others?
 
-    Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[lab]'. Every gap has a
+    Topics are found by Latent Dirichlet Allocation, with the extra lab. Every gap has a
     control: the same tokens under the topics of another document.
 
     Args:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.files import encoded_schema
 from repdyn.store.schema import SCHEMA
+from repdyn.utils.extras import install_line
 
 VIEWS = {
     "rows": "a row for each value: the columns of the store, and store, its path",
@@ -58,9 +59,7 @@ def query(stores: StoreLike | Iterable[StoreLike], sql: str) -> pd.DataFrame:
     try:
         import duckdb
     except ImportError as error:
-        raise ValueError(
-            "expected DuckDB, which runs queries; pip install 'repdyn[query]'"
-        ) from error
+        raise ValueError(f"expected DuckDB, which runs queries; {install_line('query')}") from error
     rows = pa.concat_tables(map(_rows, stores_of(stores)))
     with duckdb.connect() as connection:
         connection.register("rows", rows)
