@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.analyze import main as analyze
+from experiments.clouds import main as clouds
 from experiments.collect import RECORD
 from experiments.compare import main as compare
 from experiments.plan import Plan
@@ -18,9 +19,15 @@ FOLDER = ROOT / "docs" / "experiment"
 
 
 @pytest.mark.parametrize(
-    ("store", "name"), [("rows", "matched_pair"), ("small", "small"), ("small_no_bos",) * 2]
+    ("store", "name", "clouds"),
+    [
+        ("rows", "matched_pair", ["all"]),
+        ("small", "small", ["all"]),
+        ("small_no_bos", "small_no_bos", ["all"]),
+        ("small_clouds", "small_clouds", ["all", "distinct_inputs", "types"]),
+    ],
 )
-def test_every_run_is_whole_and_of_the_plan(store, name):
+def test_every_run_is_whole_and_of_the_plan(store, name, clouds):
     stored = FOLDER / store
     plan = Plan.read(ROOT / "experiments" / "plans" / f"{name}.yaml")
     record = json.loads((stored / RECORD).read_text())
@@ -33,7 +40,8 @@ def test_every_run_is_whole_and_of_the_plan(store, name):
     last = plan.training["max_steps"]
     steps = {step for step in range(last) if step in plan.schedule} | {last}
     layers = range(plan.model["n_layers"] + 1)
-    metrics = [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
+    metrics = [("anisotropy", "all"), ("anisotropy", "no_sink")]
+    metrics += [("two_nn", cloud) for cloud in clouds]
     for run, of_run in rows.groupby("run", observed=True):
         assert set(of_run["probe"]) == {record["probes"][probes[str(run)]]["hash"]}
         measured = of_run[of_run["layer"].notna()]
@@ -53,7 +61,9 @@ def test_the_published_results_are_remade_from_the_rows(tmp_path):
     analyze([str(FOLDER / "rows"), "--output", str(tmp_path)])
     made = {path.name for path in (tmp_path / "figures").glob("*.png")}
     compare([str(FOLDER / "small"), str(FOLDER / "small_no_bos"), "--output", str(tmp_path)])
-    for name in ("results.md", "effects.csv", "statistics.csv", "blocks.csv", "comparison.csv"):
+    clouds([str(FOLDER / "small_clouds"), "--output", str(tmp_path / "clouds.csv")])
+    tables = ("effects.csv", "statistics.csv", "blocks.csv", "comparison.csv", "clouds.csv")
+    for name in ("results.md", *tables):
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text()
     assert made
     assert made <= {path.name for path in (FOLDER / "figures").iterdir()}
