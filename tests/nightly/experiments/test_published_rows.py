@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.analyze import main as analyze
-from experiments.clouds import main as clouds
+from experiments.clouds import main as compare_clouds
 from experiments.collect import RECORD
 from experiments.compare import main as compare
 from experiments.plan import Plan
@@ -61,7 +61,7 @@ def test_the_published_results_are_remade_from_the_rows(tmp_path):
     analyze([str(FOLDER / "rows"), "--output", str(tmp_path)])
     made = {path.name for path in (tmp_path / "figures").glob("*.png")}
     compare([str(FOLDER / "small"), str(FOLDER / "small_no_bos"), "--output", str(tmp_path)])
-    clouds([str(FOLDER / "small_clouds"), "--output", str(tmp_path / "clouds.csv")])
+    compare_clouds([str(FOLDER / "small_clouds"), "--output", str(tmp_path / "clouds.csv")])
     tables = ("effects.csv", "statistics.csv", "blocks.csv", "comparison.csv", "clouds.csv")
     for name in ("results.md", *tables):
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text()
