@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
+from repdyn.capture.calls import takes_padding
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.tracking.origin import Origin
@@ -51,6 +52,7 @@ def probe_of(
     tokenizer: Any,
     *,
     tracker: str,
+    calls_it: bool = True,
     is_silent: bool = False,
 ) -> Probe:
     """Return a probe of the first data that there are, and print what was taken.
@@ -60,15 +62,23 @@ def probe_of(
         model: what is measured; batches of other inputs are restricted to its forward's arguments.
         tokenizer: that of the training, if it is known.
         tracker: the class whose ``probe=`` replaces this probe.
+        calls_it: whether the model is called by its own signature, and not by ``forward=``. If that
+            has no mask, windows have one length.
         is_silent: whether another process prints.
 
     Raises:
         ValueError: none of the data can be read as a probe; with the two lines to write.
     """
     reason = "no validation or training data"
+    equal_lengths = calls_it and not takes_padding(model)
     for candidate in candidates:
         try:
-            probe = _taken(candidate, model, tokenizer if callable(tokenizer) else None)
+            probe = _taken(
+                candidate,
+                model,
+                tokenizer if callable(tokenizer) else None,
+                equal_lengths=equal_lengths,
+            )
         # what a data set of the user raises is of any kind
         except Exception as error:
             reason = f"{candidate.name} without one ({type(error).__name__}: {error})"
@@ -182,7 +192,7 @@ def _first_loader(loaders: Any) -> Any:
     return loaders or None if isinstance(loaders, list | tuple) else loaders
 
 
-def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any) -> Probe:
+def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any, *, equal_lengths: bool) -> Probe:
     """Return a probe of some data, called by what they are."""
     data = _own_copy(candidate.data)
     rows = getattr(data, "dataset", data)
@@ -198,10 +208,13 @@ def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any) -> Probe:
             tokenizer,
             name=candidate.name,
             accepted=_arguments(model),
+            equal_lengths=equal_lengths,
         )
     size = "its first rows" if is_stream else f"{len(rows):,} rows"
     cut = any("are cut into windows" in str(warning.message) for warning in caught)
     how = ", long ones cut into windows" if cut else ""
+    if cut and equal_lengths:
+        how = f", in windows of {int(probe.lengths[0])} tokens, as the model takes no mask"
     return replace(probe, name=f"{candidate.name} ({size}{how})")
 
 

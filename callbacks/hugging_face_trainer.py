@@ -184,6 +184,7 @@ class HuggingFaceTracker(TrainerCallback):
             # called so before version 4.46 of transformers
             others.get("processing_class") or others.get("tokenizer"),
             tracker=HuggingFaceTracker.__name__,
+            calls_it=self.options.forward is None,
             is_silent=not state.is_world_process_zero,
         )
 

@@ -239,6 +239,7 @@ class RepresentationDynamics(ScheduledCallback):
             tracked_module(pl_module, self.model),
             next((tokenizer for tokenizer in tokenizers if callable(tokenizer)), None),
             tracker=type(self).__name__,
+            calls_it=self.options.forward is None,
             is_silent=not trainer.is_global_zero,
         )
 

@@ -62,6 +62,78 @@ def test_padding_changes_nothing(hand_written):
         capture(prepare(hand_written, probe), probe, ["all"])
 
 
+class OwnMask(nn.Module):
+    """An encoder; below are forwards with a name and a meaning of their own for its mask."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(50, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def run(self, tokens, is_padding=None, attends_to=None):
+        return self.encoder(self.embedding(tokens), attends_to, src_key_padding_mask=is_padding)
+
+
+class TrueAtTokens(OwnMask):
+    def forward(self, tokens, mask):
+        return self.run(tokens, ~mask)
+
+
+class TrueAtPadding(OwnMask):
+    def forward(self, tokens, mask):
+        return self.run(tokens, mask)
+
+
+class OneAtTokens(OwnMask):
+    def forward(self, tokens, mask):
+        return self.run(tokens, (1 - mask).bool())
+
+
+class Optional(OwnMask):
+    def forward(self, tokens, src_key_padding_mask=None):
+        return self.run(tokens, src_key_padding_mask)
+
+
+class InADictionary(OwnMask):
+    def forward(self, batch):
+        return self.run(batch["tokens"])
+
+
+class OfPairs(OwnMask):
+    """Its mask is of what each position sees."""
+
+    def forward(self, tokens, mask):
+        return self.run(tokens, attends_to=mask)
+
+
+@pytest.mark.parametrize(
+    "kind", [TrueAtTokens, TrueAtPadding, OneAtTokens, Optional, InADictionary]
+)
+def test_a_mask_of_another_name_is_understood(kind):
+    """Catches one that is passed the other way round, so that tokens see the padding alone."""
+    is_padded = kind is not InADictionary
+    lengths = torch.tensor([20, 9, 14] * 8) if is_padded else torch.full((24,), 20)
+    mask = torch.arange(20) < lengths[:, None]
+    probe = Probe.from_tokens(random_tokens(24, 20), mask, max_vectors=128)
+    model = kind()
+    written = measure(
+        model,
+        probe,
+        ["anisotropy"],
+        forward=lambda model, batch: model.run(batch.input_ids, batch.attention_mask == 0),
+    )
+    guessed = measure(model, probe, ["anisotropy"])
+    assert guessed.to_pandas()["value"].tolist() == written.to_pandas()["value"].tolist()
+
+
+def test_a_mask_of_pairs_is_not_guessed():
+    probe = Probe.from_tokens(random_tokens(24, 20), max_vectors=128)
+    with pytest.raises(ValueError, match=re.escape("mask=my_mask(batch)")):
+        prepare(OfPairs(), probe)
+
+
 class WeightsFirst(nn.Module):
     """Returns something of the shape of states before the states that the next block takes."""
 
@@ -154,14 +226,14 @@ def test_what_an_error_suggests_works_as_printed(small_probe):
     error of its own.
     """
 
-    class Masked(HandWritten):
-        def forward(self, *, tokens, mask):
-            return super().forward(tokens * mask)
+    class Labelled(HandWritten):
+        def forward(self, *, tokens, labels):
+            return super().forward(tokens), labels
 
     with pytest.raises(ValueError, match="forward=lambda") as error:
-        measure(Masked(), small_probe)
+        measure(Labelled(), small_probe)
     call = re.search(r"forward=(lambda model, batch: model\(.*?\))", str(error.value))
-    assert measure(Masked(), small_probe, forward=eval(call[1])).rows
+    assert measure(Labelled(), small_probe, forward=eval(call[1])).rows
 
     class Twofold(HandWritten):
         def __init__(self):

@@ -162,6 +162,32 @@ def test_more_is_read_where_it_is_asked_for():
         Probe.from_tokens(ids, n_windows=-1)
 
 
+def test_windows_of_one_length_for_models_that_take_no_mask():
+    """Catches sequence_length= alone, which cuts rows into equal parts of several lengths."""
+    rows = [row[: 6 + number % 15] for number, row in enumerate(IDS)]
+    assert len(set(Probe.from_dataset(rows, sequence_length=8).lengths.tolist())) > 1
+    with pytest.warns(UserWarning, match="cut"):
+        probe = Probe.from_dataset(rows, equal_lengths=True)
+    assert set(probe.lengths.tolist()) == {13}
+    of_eight = Probe.from_dataset(rows, equal_lengths=True, sequence_length=8)
+    assert set(of_eight.lengths.tolist()) == {8}
+    # whole windows from the beginning of a row, two of those that are long enough
+    assert of_eight.tokens[:8].tolist() == rows[2][:8].tolist()
+    whole = Probe.from_dataset(IDS, equal_lengths=True)
+    assert whole.hash == Probe.from_dataset(IDS).hash
+    with pytest.raises(ValueError, match="smaller sequence_length"):
+        Probe.from_dataset(rows, equal_lengths=True, sequence_length=64)
+
+
+def test_what_a_row_says_beside_its_tokens():
+    """Catches numbers of positions that are taken for tokens, and a source for a text."""
+    rows = [
+        {"source": "web", "weight": 0.5, "document": 7, "order": torch.arange(20), "ids": row}
+        for row in IDS
+    ]
+    assert Probe.from_dataset(rows).hash == Probe.from_dataset(IDS).hash
+
+
 def test_rows_of_one_length_are_cut_into_windows_of_one_length():
     """A model without an attention mask takes no others."""
     windows = bounded_windows(np.full(100, 257), INDEPENDENT, fills=True)

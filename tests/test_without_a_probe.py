@@ -182,6 +182,39 @@ def test_the_trainer_takes_held_out_data(tmp_path, capsys, data, name):
     assert f"measured on {name}" in capsys.readouterr().err
 
 
+class WithoutMask(Job):
+    """Its forward finds the padding by itself, so that nobody can tell it of another."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.network(tokens) * (tokens != 0).unsqueeze(-1)
+
+
+class WithMask(Job):
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None, *, scale: float = 1):
+        return self.network(tokens) * scale
+
+
+def of_many_lengths() -> DataLoader:
+    rows = [row[: 6 + number % 7] for number, row in enumerate(random_tokens(48, 12, seed=1))]
+    return DataLoader(
+        rows,  # type: ignore[arg-type]
+        batch_size=4,
+        collate_fn=lambda rows: {
+            "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        },
+    )
+
+
+@pytest.mark.parametrize("job", [WithoutMask, WithMask])
+def test_rows_of_many_lengths_for_a_forward_without_a_mask(tmp_path, capsys, job):
+    """Catches the refusal of padding, for which a new user has to learn about probes."""
+    attached = lightning()
+    lightning_trainer(tmp_path, attached).fit(job(), of_many_lengths(), of_many_lengths())
+    assert set(probe_in(attached).lengths.tolist()) == {9}
+    assert "in windows of 9 tokens, as the model takes no mask" in capsys.readouterr().err
+    assert attached.store.to_pandas()["value"].notna().any()
+
+
 def test_no_token_is_masked(tmp_path):
     tokenizer = byte_tokenizer("bert")
     attached = HuggingFaceTracker(schedule=2, on_error="raise")

@@ -4,39 +4,53 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from repdyn.capture.blocks import hugging_face_model
 from repdyn.probe import ProbeBatch
+from repdyn.probe.datasets import TOKENS
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 TARGETS = frozenset({"decoder_input", "target", "target_ids", "targets", "tgt", "trg"})
 """Names of a second sequence of tokens, by which a forward without a default asks for it."""
+PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask")
+"""Names of masks that are of the padding alone."""
+MASK = "mask"
+"""Name of a mask of the padding where a forward requires it; of another, it may be of what each
+position sees."""
 
 
-def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+def call_with_tokens(
+    model: nn.Module,
+    batch: ProbeBatch,
+    *,
+    logits: bool = True,
+    mask_by_name: Mapping[str, Tensor] | None = None,
+) -> Any:
     """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it
     takes them.
 
     The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and,
     where it takes one, ``decoder_attention_mask``; so do targets that a forward requires
     (:data:`TARGETS`). Without ``logits``, it computes those of the
-    last position alone, where it can.
+    last position alone, where it can. ``mask_by_name`` is the mask of a forward that calls it
+    otherwise.
     """
     parameters = parameters_of(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if (
-        not takes_any
+        not (takes_any or mask_by_name)
         and "attention_mask" not in parameters
         and bool((batch.attention_mask == 0).any())
     ):
         raise ValueError(
             f"expected a probe without padding, because {type(model).__name__}.forward takes no "
-            "attention_mask; use sequences of one length, or run the model with forward=lambda "
-            "model, batch: ..."
+            "attention_mask; use sequences of one length, as Probe.from_dataset(data, "
+            "equal_lengths=True) cuts them, or run the model with forward=lambda model, batch: ..."
         )
     ids, mask = batch.input_ids, batch.attention_mask
     arguments = {"attention_mask": mask, "use_cache": False}
@@ -47,6 +61,7 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     if "position_ids" in required:
         offered["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
     offered |= dict.fromkeys(required & TARGETS, ids)
+    offered |= mask_by_name or {}
     if "decoder_input_ids" in parameters:
         offered |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
     arguments = {
@@ -64,6 +79,54 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     return model(**{name: ids}, **arguments)
 
 
+@dataclass(frozen=True)
+class MaskedCall:
+    """Calls a model with the tokens and with a mask that its forward has a name of its own for."""
+
+    name: str
+    marks_tokens: bool
+    """Whether the mask is True at tokens, rather than at the padding."""
+    dtype: torch.dtype
+
+    def __call__(self, model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+        is_token = batch.attention_mask.bool()
+        mask = is_token if self.marks_tokens else ~is_token
+        mask_by_name = {self.name: mask.to(self.dtype)}
+        return call_with_tokens(model, batch, logits=logits, mask_by_name=mask_by_name)
+
+
+def masked_calls(model: nn.Module) -> list[MaskedCall]:
+    """Return the calls that a forward with a mask of another name than ``attention_mask`` may mean,
+    none of them where it has no such mask: nobody but a trial can tell what is True in it.
+    """
+    name = _mask_of(model)
+    if name is None:
+        return []
+    return [
+        MaskedCall(name, marks_tokens, dtype)
+        for dtype in (torch.bool, torch.int64)
+        for marks_tokens in (True, False)
+    ]
+
+
+def takes_padding(model: nn.Module) -> bool:
+    """Return whether a forward can be told of padding: it takes a mask, or any keyword."""
+    parameters = parameters_of(model)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return takes_any or "attention_mask" in parameters or _mask_of(model) is not None
+
+
+def _mask_of(model: nn.Module) -> str | None:
+    """Return the name of the mask of the padding that a forward takes instead of
+    ``attention_mask``; None without one."""
+    parameters = parameters_of(model)
+    if "attention_mask" in parameters:
+        return None
+    if MASK in parameters and parameters[MASK].default is inspect.Parameter.empty:
+        return MASK
+    return next((name for name in PADDING_MASKS if name in parameters), None)
+
+
 def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
     """Call a model with the token ids alone, which say everything where the batch has no
     padding.
@@ -79,6 +142,12 @@ def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -
 def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
     """Call a model with one dictionary of ``input_ids`` and ``attention_mask``."""
     return model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
+
+
+def call_with_names(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+    """Call a model with one dictionary that has the token ids under every usual name."""
+    names = dict.fromkeys(TOKENS, batch.input_ids)
+    return model({**names, "attention_mask": batch.attention_mask})
 
 
 def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:

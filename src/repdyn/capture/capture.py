@@ -265,9 +265,33 @@ def check_padding(model: RunnableModel, probe: Probe) -> None:
             raise ValueError(
                 "expected states that do not depend on the tokens in the padding, but those of "
                 f"{class_name(model.module)} do: something in its forward pass ignores "
-                "attention_mask (nonzero at tokens); use sequences of one length, or run the model "
-                "with forward=lambda model, batch: ..."
+                "attention_mask (nonzero at tokens); use sequences of one length, as "
+                "Probe.from_dataset(data, equal_lengths=True) cuts them, or run the model with "
+                "forward=lambda model, batch: ..."
             )
+
+
+def leaves_out_masked(model: RunnableModel, tokens: Tensor, every: Tensor) -> bool:
+    """Return whether the states of a sequence stay finite and the same while tokens in its middle
+    change that its mask leaves out; also True where there is one token alone, which shows nothing.
+
+    Args:
+        tokens: (length,) the sequence.
+        every: the tokens of the probe.
+    """
+    vocabulary = every.unique()
+    n = len(tokens) // 3
+    if len(vocabulary) == 1 or not n:
+        return True
+    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
+    changed = torch.cat([tokens[:n], others[n : 2 * n], tokens[2 * n :]])
+    mask = torch.ones_like(tokens)
+    mask[n : 2 * n] = 0
+    for states in _try(model, tokens, [changed], mask).values():
+        moved, rounding = _movement(states)
+        if not states.isfinite().all() or _has_moved(moved[1], states, rounding):
+            return False
+    return True
 
 
 def _try(

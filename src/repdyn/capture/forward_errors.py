@@ -16,7 +16,7 @@ from repdyn.probe import ProbeBatch
 
 _VALUES = {
     "attention_mask": "batch.attention_mask",
-    "mask": "batch.attention_mask",
+    "mask": "my_mask(batch)",  # no mask of the padding, which has been tried
     "labels": "batch.input_ids",
     "targets": "batch.input_ids",
 }

@@ -28,9 +28,12 @@ from repdyn.capture.calls import (
     call_with_dict,
     call_with_ids,
     call_with_inputs,
+    call_with_names,
     call_with_tokens,
+    masked_calls,
     parameters_of,
 )
+from repdyn.capture.capture import leaves_out_masked
 from repdyn.capture.forward_errors import ForwardError
 from repdyn.capture.hooks import KeepHooks, acting_hooks, changing_hooks, doubtful_hooks
 from repdyn.capture.located_model import LocatedModel, body_of, locate
@@ -169,11 +172,14 @@ def _tried(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
     largest = int(every.max())
     calls: list[Callable[..., Any]] = [call_with_tokens]
     if _leaves_open(model):
-        calls += [call_with_ids, call_with_dict]
+        calls += [call_with_ids, call_with_dict, call_with_names]
     failures: list[Exception] = []
     for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
         failures = []
         batch = as_batch(tokens[None, :length])
+        masked = _with_own_mask(model, batch, every)
+        if masked is not None:
+            return replace(masked, any_length=length < len(tokens))
         for call in calls:
             try:
                 tried = _linked(replace(model, call=call), batch, largest)
@@ -187,6 +193,24 @@ def _tried(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
                 failures = [error]
                 break
     raise failures[0]
+
+
+def _with_own_mask(model: RunnableModel, batch: ProbeBatch, every: Tensor) -> RunnableModel | None:
+    """Return the model called with the mask that it has a name of its own for; None where it has
+    none, or where none leaves out what it masks."""
+    if model.forward is not None or is_a(model.module, "transformers.PreTrainedModel"):
+        return None
+    for call in masked_calls(model.module):
+        try:
+            tried = _linked(replace(model, call=call), batch, int(every.max()))
+            if leaves_out_masked(tried, batch.input_ids[0], every):
+                return tried
+        except ShadowError:
+            raise
+        # the forward means another mask, or the call without one says what is wrong
+        except (ValueError, RuntimeError):
+            continue
+    return None
 
 
 def _on_inputs(model: RunnableModel, batch: ProbeBatch) -> RunnableModel:

@@ -68,6 +68,7 @@ def bounded_windows(
     n_windows: int | None = None,
     window_tokens: int | None = None,
     fills: bool = False,
+    has_equal_lengths: bool = False,
 ) -> Windows:
     """Return the windows of rows that a probe reads, evenly spread over them.
 
@@ -80,10 +81,31 @@ def bounded_windows(
         window_tokens: length to which rows are cut in any case; None for
             :data:`WINDOW_TOKENS`, and where it is needed alone.
         fills: whether long rows are also cut where there are fewer of them than windows.
+        has_equal_lengths: whether all windows are to have one length: ``window_tokens``, or the
+            median of those that would be read else.
 
     Raises:
-        ValueError: ``n_windows`` or ``window_tokens`` below 1.
+        ValueError: ``n_windows`` or ``window_tokens`` below 1; windows of one length that no row
+            has.
     """
+    windows = _bounded(lengths, design, max_vectors, n_windows, window_tokens, fills=fills)
+    if not has_equal_lengths or len(np.unique(windows.lengths)) == 1:
+        return windows
+    pieces = _pieces(lengths, window_tokens or int(np.median(windows.lengths)))
+    count = n_windows or max(len(windows.lengths), most_windows(max_vectors, design))
+    return _chosen(pieces, evenly(len(pieces.lengths), count))
+
+
+def _bounded(
+    lengths: np.ndarray,
+    design: Design,
+    max_vectors: int,
+    n_windows: int | None,
+    window_tokens: int | None,
+    *,
+    fills: bool,
+) -> Windows:
+    """Return the windows of rows, whose lengths may differ, by :func:`bounded_windows`."""
     for name, value in (("n_windows", n_windows), ("sequence_length", window_tokens)):
         if value is not None and value < 1:
             raise ValueError(f"expected {name} >= 1, got {value}; leave it out for the default")
@@ -146,6 +168,22 @@ def _cut(rows: Windows, size: int) -> Windows:
     number = np.arange(len(row)) - (np.cumsum(n_pieces) - n_pieces)[row]
     lengths = (rows.lengths // n_pieces)[row]
     return Windows(rows.starts[row] + number * lengths, lengths, size)
+
+
+def _pieces(lengths: np.ndarray, size: int) -> Windows:
+    """Return the windows of exactly ``size`` tokens that rows have from their beginning on; what
+    remains, and rows that are shorter, are left out.
+    """
+    n_pieces = lengths // size
+    if not n_pieces.any():
+        raise ValueError(
+            f"expected rows of at least {size} tokens for windows of one length, got at most "
+            f"{int(lengths.max())}; pass a smaller sequence_length="
+        )
+    row = np.repeat(np.arange(len(n_pieces)), n_pieces)
+    number = np.arange(len(row)) - (np.cumsum(n_pieces) - n_pieces)[row]
+    starts = (np.cumsum(lengths) - lengths)[row] + number * size
+    return Windows(starts, np.full(len(row), size), size)
 
 
 def _chosen(rows: Windows, indices: np.ndarray) -> Windows:

@@ -37,6 +37,8 @@ _BESIDE = LABELS | {
     "token_type_ids",
 }
 """Names of integers that are no token ids."""
+TOKENS = ("input_ids", "ids", "token_ids", "tokens", "inputs", "input", "x", "src")
+"""Usual names of token ids, the likeliest first, where a row has integers of several names."""
 _EXPECTED = "expected rows of token ids, of texts or of tensors"
 
 
@@ -210,6 +212,8 @@ def _rows_by_name(element: Mapping[str, Any], column: str | None) -> list[np.nda
         names = ["input_ids"]
     else:
         names = [name for name in element if name not in _BESIDE and _is_ids(element[name])]
+        usual = [name for name in TOKENS if name in names]
+        names = usual[:1] or names
     others = (value for name, value in element.items() if name not in {*_BESIDE, *names})
     # pixels beside the tokens are inputs of one model, which takes both
     if len(names) != 1 or not _is_ids(element[names[0]]) or any(map(_is_input, others)):

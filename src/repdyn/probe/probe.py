@@ -327,6 +327,7 @@ class Probe:
         seed: int = 0,
         name: str = "data set",
         accepted: Collection[str] | None = None,
+        equal_lengths: bool = False,
     ) -> Probe:
         """Return a probe of a data set: of 512 evenly spaced windows at most, and of 65,536 tokens.
 
@@ -349,6 +350,8 @@ class Probe:
             max_vectors, batch_vectors, seed, name: as for :meth:`from_texts`.
             accepted: names of the arguments of a forward pass, which batches of inputs are
                 restricted to; by default all but labels.
+            equal_lengths: whether all windows have one length, for models that cannot be told of
+                padding: ``sequence_length``, or the median. Shorter rows of token ids are left out.
 
         Raises:
             TypeError: something that has no rows.
@@ -372,7 +375,7 @@ class Probe:
                 content.texts, tokenizer, sequence_length=sequence_length, **sizes, name=name
             )
         tokens, lengths, cut_to = _windows_of_rows(
-            content.tokens, max_vectors, n_windows, sequence_length
+            content.tokens, max_vectors, n_windows, sequence_length, equal_lengths
         )
         if cut_to is not None and sequence_length is None:
             warnings.warn(
@@ -840,6 +843,7 @@ def _windows_of_rows(
     max_vectors: int,
     n_windows: int | None,
     sequence_length: int | None,
+    equal_lengths: bool,
 ) -> tuple[Tensor, list[int], int | None]:
     """Return the windows of the rows of a data set within the bound: tokens (n_tokens,), the length
     of each, and that to which rows were cut, if any was."""
@@ -855,6 +859,7 @@ def _windows_of_rows(
         n_windows=n_windows,
         window_tokens=sequence_length,
         fills=True,
+        has_equal_lengths=equal_lengths,
     )
     tokens = torch.from_numpy(np.concatenate(rows)[windows.tokens])
     return tokens, windows.lengths.tolist(), windows.cut_to
