@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, ViTConfig
 
 from repdyn import open_store
@@ -128,6 +129,7 @@ def run_twice(
         printed = run(folder, command, attaches=name == "tracked", **variables)
         results.append((losses_in(folder), weights_in(folder)))
     (plain_losses, plain), (losses, tracked) = results
+    assert losses, "the script has logged no loss"
     assert plain_losses == losses
     assert plain.keys() == tracked.keys()
     assert all(torch.equal(weight, tracked[name]) for name, weight in plain.items())
@@ -139,19 +141,29 @@ def run_twice(
     assert above["value"].notna().mean() >= 0.5
     assert above.query("metric == 'anisotropy'")["value"].notna().all()
     assert "repdyn: measured on" in printed
-    for picture in ("mean_over_layers", "profile_anisotropy", "heatmap_anisotropy_all"):
-        assert (folder / "store" / "figures" / f"{picture}.png").exists()
+    # those of several stacks lie in a folder each
+    pictures = {path.name for path in (folder / "store" / "figures").rglob("*.png")}
+    assert pictures >= {
+        "mean_over_layers.png",
+        "profile_anisotropy.png",
+        "heatmap_anisotropy_all.png",
+    }
     assert (folder / "store" / "report.html").exists()
     return frame, printed
 
 
 def losses_in(folder: Path) -> list[float]:
-    """Return the losses that the Trainer logged, or those of Lightning's table."""
+    """Return the losses that the Trainer logged, or those that Lightning logged to TensorBoard."""
     states = sorted(folder.rglob("trainer_state.json"), key=lambda path: path.stat().st_mtime)
     for path in states[-1:]:
         logged = json.loads(path.read_text())["log_history"]
         return [values["loss"] for values in logged if "loss" in values]
-    return []
+    losses = []
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        events = EventAccumulator(str(path)).Reload()
+        for name in sorted(set(events.Tags()["scalars"]) & {"train_loss", "val_loss", "test_loss"}):
+            losses += [event.value for event in events.Scalars(name)]
+    return losses
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
