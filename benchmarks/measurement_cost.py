@@ -97,7 +97,7 @@ def main() -> None:
     if options.cloud:
         return _clouds(*map(int, options.cloud.split("x")), options.layers, device)
     if options.handed:
-        job = _job(_sized(config, options.size), device, options.float32)
+        job = job_of(_sized(config, options.size), device, options.float32)
         return _handed(options.handed, job, options.repeats)
     if options.table:
         return _table(config, options.table, options.repeats, device, options.float32)
@@ -191,7 +191,7 @@ class _Job(NamedTuple):
     """Whether a step is in bf16-mixed."""
 
 
-def _job(config: dict, device: torch.device, in_float32: bool) -> _Job:
+def job_of(config: dict, device: torch.device, in_float32: bool) -> _Job:
     """Return the model, its probe and a training step."""
     data = TextDataModule(
         **config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"])
@@ -219,7 +219,7 @@ def _job(config: dict, device: torch.device, in_float32: bool) -> _Job:
 
 
 def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
-    module, probe, step, is_fast = _job(config, device, in_float32)
+    module, probe, step, is_fast = job_of(config, device, in_float32)
     times = _interleaved(
         {"step": step, "measurement": lambda: measure(module.model, probe)}, repeats
     )
@@ -260,7 +260,7 @@ def _table(
     ]
     _print_head(columns)
     for size in sizes:
-        module, probe, step, _ = _job(_sized(config, size), device, in_float32)
+        module, probe, step, _ = job_of(_sized(config, size), device, in_float32)
         model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
         run = {
             "forward": partial(_plain_script, model, probe, False),

@@ -12,7 +12,8 @@ from typing import Any, Unpack
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from repdyn.callbacks.held_out import of_trainer, probe_of, probe_of_run, trainers_of
-from repdyn.capture.blocks import LayerPatterns, unwrapped
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.wrappers import unwrapped
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe

@@ -18,7 +18,8 @@ from repdyn.callbacks.scheduled import (
     run_name,
     tracked_module,
 )
-from repdyn.capture.blocks import LayerPatterns, is_a
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.wrappers import is_a
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe

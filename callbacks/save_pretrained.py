@@ -17,7 +17,7 @@ from repdyn.callbacks.scheduled import (
     run_folder,
     tracked_module,
 )
-from repdyn.capture.blocks import is_a
+from repdyn.capture.wrappers import is_a
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import without_reports

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from repdyn.capture.blocks import hugging_face_model, is_a, unwrapped
+from repdyn.capture.blocks import hugging_face_model
+from repdyn.capture.wrappers import is_a, unwrapped
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 # a job has imported lightning, or pytorch_lightning, its other name with classes of its own

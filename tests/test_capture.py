@@ -11,7 +11,7 @@ from torch import nn
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.located_model import locate
+from repdyn.capture.model import locate
 from repdyn.capture.trial import prepare
 
 

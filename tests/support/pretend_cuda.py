@@ -90,15 +90,19 @@ class PretendCuda(TorchFunctionMode):
             get_device_capability=lambda *_: _CAPABILITY,
             get_device_name=lambda *_: "pretended",
         )
+        # a measurement leaves out the modes of its caller, and this one is the device
+        self._staying = mock.patch("repdyn.utils.caller_state.without_function_modes", nullcontext)
 
     def __enter__(self) -> PretendCuda:
         self._patches.start()
+        self._staying.start()
         _devices.append(self._device)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._patches.stop()
+        self._staying.stop()
         _devices.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

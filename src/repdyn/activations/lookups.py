@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.capture.forward import evaluating
-from repdyn.capture.located_model import device_of
+from repdyn.capture.model import device_of
 from repdyn.utils.internals import watching_operations
 
 TableKind: TypeAlias = Literal["input", "position", "segment"]

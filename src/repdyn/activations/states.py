@@ -14,11 +14,12 @@ from repdyn.capture import attention
 from repdyn.capture import output_head as heads
 from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
 from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.capture.calls import as_batch
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.output_head import OutputHead
-from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.states import CaptureKind, States
-from repdyn.capture.trial import as_batch, prepare
+from repdyn.capture.trial import prepare
 from repdyn.checkpoints.errors import model_errors
 from repdyn.probe import Design, Probe, ProbeBatch
 from repdyn.probe.design import MIN_BATCH_VECTORS

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, is_a
-from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.blocks import Block
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, exact_device, watched
+from repdyn.capture.wrappers import is_a
 from repdyn.kernels import UndefinedError
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.utils.caller_state import plain_state

@@ -1,23 +1,17 @@
-"""What a model is made of: its wrappers, the network inside, and its blocks, in one stack or
-several.
-
-Classes of transformers, of DeepSpeed and of torch's sharding are recognised without importing them:
-an object exists only after the module of its class has been imported, and a training that uses none
-does not wait for it.
-"""
+"""The blocks of a model, whose outputs are layers: in one stack or several."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+
+from repdyn.capture.wrappers import WRAPPINGS, is_a, unwrapped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -119,29 +113,6 @@ def silent_blocks(model: nn.Module, blocks: Blocks, called: Collection[str]) -> 
         "forward pass does not go through them. Name the blocks it does go through with layers=; "
         f"the model has {list_candidates(model)}"
     )
-
-
-# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they
-# wrap.
-WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside all wrappers: those of :data:`WRAPPINGS`, (Distributed)DataParallel
-    and DeepSpeed.
-    """
-    while True:
-        named = (getattr(model, name, None) for name in WRAPPINGS)
-        if isinstance(model, DistributedDataParallel | DataParallel):
-            model = model.module
-        elif is_a(model, "deepspeed.DeepSpeedEngine"):
-            model = model.get_submodule("module")  # whose own forward pass prepares a backward one
-        elif (
-            inner := next((each for each in named if isinstance(each, nn.Module)), None)
-        ) is not None:
-            model = inner
-        else:
-            return model
 
 
 def find_network(model: nn.Module) -> nn.Module:
@@ -301,25 +272,23 @@ def _candidates(model: nn.Module, network: nn.Module) -> Iterator[tuple[str, nn.
     inside = set(network.modules())
     if not is_a(network, "transformers.PreTrainedModel") or _reads_text(network):
         # but models inside another one that take images or sounds and no text
-        others = [
-            m
-            for m in network.modules()
-            if is_a(m, "transformers.PreTrainedModel") and not _reads_text(m)
-        ]
-        inside -= {module for other in others for module in other.modules()}
+        for module in network.modules():
+            if is_a(module, "transformers.PreTrainedModel") and not _reads_text(module):
+                inside.difference_update(module.modules())
     for name, module in _named_modules(model).items():
-        if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
-            continue
-        children = [unwrapped(child) for child in module.children()]
-        composite = bool(children) and all(
-            next(child.children(), None) is not None for child in children
-        )
-        alike = len({type(child) for child in children}) == 1 and len(children) > 1
-        if composite and (
-            isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)
-        ):
-            outer.append(name)
+        is_nested = any(name.startswith(prefix) for prefix in outer)
+        if module in inside and not is_nested and _is_list_of_blocks(module):
+            outer.append(f"{name}." if name else "")
             yield name, module
+
+
+def _is_list_of_blocks(module: nn.Module) -> bool:
+    """Return whether something is a list, or a sequence of one kind, of modules that have parts."""
+    children = [unwrapped(child) for child in module.children()]
+    if not children or any(next(child.children(), None) is None for child in children):
+        return False
+    is_alike = len({type(child) for child in children}) == 1 and len(children) > 1
+    return isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and is_alike)
 
 
 def _reads_text(model: PreTrainedModel) -> bool:
@@ -413,58 +382,3 @@ def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
         for name, submodule in module.named_modules()
         if not name or (submodule in has_weights and next(submodule.children(), None) is not None)
     }
-
-
-def is_a(candidate: object, *names: str) -> TypeGuard[Any]:
-    """Return whether something is of a class that may not have been imported, by one of its names:
-    with the package, such as "torch.DTensor", or, of whichever of Lightning's two packages,
-    without."""
-    return not _class_names(type(candidate)).isdisjoint(names)
-
-
-@cache
-def _class_names(kind: type) -> frozenset[str]:
-    names = ((str(each.__module__).partition(".")[0], each.__name__) for each in kind.__mro__)
-    return frozenset(each for package, name in names for each in (name, f"{package}.{name}"))
-
-
-def is_fsdp(candidate: object) -> bool:
-    """Return whether something is a module whose weights FSDP shards, of its first or its second
-    version.
-    """
-    return is_a(candidate, "torch.FullyShardedDataParallel", "torch.FSDPModule")
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether a rank holds only a part of the weights, so that each forward pass needs all
-    ranks.
-    """
-    by_fsdp = any(map(is_fsdp, model.modules()))
-    return by_fsdp or any(
-        is_a(p, "torch.DTensor") or hasattr(p, "ds_id") for p in model.parameters()
-    )
-
-
-def check_no_tensor_parallelism(root_module: nn.Module) -> None:
-    """Raise ValueError for models whose ranks must run the same tokens together, as shares of a
-    probe are not.
-    """
-    by_fsdp = any(is_a(module, "torch.FSDPModule") for module in root_module.modules())
-    for name, parameter in root_module.named_parameters():
-        placements = parameter.placements if is_a(parameter, "torch.DTensor") else ()
-        if sum(place.is_shard() for place in placements) > by_fsdp or hasattr(parameter, "ds_id"):
-            kind = (
-                "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
-            )
-            raise ValueError(
-                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save "
-                "checkpoints during training and measure them afterwards with "
-                "analyze_checkpoints.py"
-            )
-
-
-def class_name(model: nn.Module) -> str:
-    """Return the name of a model's original class: ``fully_shard`` replaces it with one of
-    its own.
-    """
-    return type(model).__mro__[2 if is_a(model, "torch.FSDPModule") else 0].__name__

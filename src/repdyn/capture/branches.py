@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block
+from repdyn.capture.blocks import Block, Blocks
 from repdyn.capture.states import STATES_BYTES, Branch, Branches, Buffers, LayerKey, Recorder
 from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
 
 if TYPE_CHECKING:
-    from repdyn.capture.runnable_model import RunningModel
+    from repdyn.capture.model import RunningModel
 
 NO_ATTENTION = "no part of the block is named attention"
 NOT_ADDED = "the block does not add its attention's output to what entered it"
@@ -51,10 +51,75 @@ class _ModuleTensor:
     call: int
     """Which of the module's calls within the block."""
     is_input: bool
-    of_attention: bool = False
+    of_attention: bool
     """Whether it was returned inside the block's attention, or by a module that received that
     unchanged.
     """
+
+
+class _Watch:
+    """Keeps the tensors that the modules inside of blocks take and return, block by block.
+
+    Args:
+        blocks: the blocks, each of which begins a layer.
+        rows_by_slot: returns the parts of a call that are states, as rows.
+    """
+
+    def __init__(self, blocks: Blocks, rows_by_slot: Callable[..., Mapping[Slot, Tensor]]) -> None:
+        self.tensors: dict[LayerKey, list[_ModuleTensor]] = defaultdict(list)
+        """By layer, in the order of time."""
+        self.has_attention: dict[LayerKey, bool] = {}
+        self._rows_by_slot = rows_by_slot
+        self._attention = {block.module: _attention_of(block.module) for block in blocks}
+        self._attentive = set().union(*self._attention.values())
+        self._n_entered = Counter[str | None]()
+        self._calls = Counter[nn.Module]()
+        self._dims = set[int]()
+
+    def enter_block(self, block: Block, taken: Mapping[Slot, Any]) -> None:
+        self._n_entered[block.stack] += 1
+        self.has_attention[self._layer(block)] = bool(self._attention[block.module])
+        self._calls.clear()
+        self._dims = {rows.shape[1] for rows in self._rows_by_slot(taken).values()}
+
+    def enter(self, inner: Block, taken: Mapping[Slot, Any]) -> None:
+        self._keep(inner, taken, is_input=True, of_attention=False)
+
+    def leave(self, inner: Block, returned: Mapping[Slot, Any]) -> None:
+        module = inner.module
+        seen = self.tensors[self._layer(inner)]
+        received = [
+            tensor.rows
+            for tensor in seen
+            if (tensor.is_input, tensor.module, tensor.call) == (True, module, self._calls[module])
+        ]
+        passed_on = any(
+            tensor.of_attention and any(are_equal(rows, tensor.rows) for rows in received)
+            for tensor in seen
+        )
+        of_attention = module in self._attentive or passed_on
+        self._keep(inner, returned, is_input=False, of_attention=of_attention)
+        self._calls[module] += 1
+
+    def _layer(self, block: Block) -> LayerKey:
+        return block.stack, self._n_entered[block.stack]
+
+    def _keep(
+        self, inner: Block, parts: Mapping[Slot, Any], *, is_input: bool, of_attention: bool
+    ) -> None:
+        # rows without an axis of sequences confirm a sum here, where there is one sequence, and are
+        # no branch
+        for slot, rows in self._rows_by_slot(parts, flat=not of_attention).items():
+            if rows.shape[1] in self._dims:
+                tensor = _ModuleTensor(
+                    rows=rows[:_TOKENS].clone(),
+                    module=inner.module,
+                    slot=slot,
+                    call=self._calls[inner.module],
+                    is_input=is_input,
+                    of_attention=of_attention,
+                )
+                self.tensors[self._layer(inner)].append(tensor)
 
 
 def find_branches(running: RunningModel, batch: ProbeBatch) -> Branches:
@@ -67,59 +132,30 @@ def find_branches(running: RunningModel, batch: ProbeBatch) -> Branches:
     inside = [
         Block("", module, stack) for module, stack in stack_of.items() if module not in modules
     ]
-    attention = {module: _attention_of(module) for module in modules}
-    attentive = set().union(*attention.values())
     recorder = Recorder(running.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
-    rows_by_slot = recorder.token_states.rows_by_slot
-    tensors: dict[LayerKey, list[_ModuleTensor]] = defaultdict(list)  # in the order of time
-    has_attention: dict[LayerKey, bool] = {}
-    n_entered, calls, dims = Counter[str | None](), Counter[nn.Module](), set[int]()
-
-    def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
-        n_entered[block.stack] += 1
-        has_attention[block.stack, n_entered[block.stack]] = bool(attention[block.module])
-        calls.clear()
-        dims.clear()
-        dims.update(rows.shape[1] for rows in rows_by_slot(taken).values())
-
-    def keep(part: Block, parts: Mapping[Slot, Any], *, of_attention: bool | None = None) -> None:
-        # rows without an axis of sequences confirm a sum here, where there is one sequence, and are
-        # no branch
-        for slot, rows in rows_by_slot(parts, flat=not of_attention).items():
-            if rows.shape[1] in dims:
-                first, is_input = rows[:_TOKENS].clone(), of_attention is None
-                tensor = _ModuleTensor(
-                    first, part.module, slot, calls[part.module], is_input, bool(of_attention)
-                )
-                tensors[part.stack, n_entered[part.stack]].append(tensor)
-
-    def leave(part: Block, returned: Mapping[Slot, Any]) -> None:
-        module = part.module
-        call = calls[module]
-        seen = tensors[part.stack, n_entered[part.stack]]
-        received = [
-            one.rows for one in seen if one.is_input and one.module is module and one.call == call
-        ]
-        passed_on = any(
-            one.of_attention and any(are_equal(rows, one.rows) for rows in received) for one in seen
-        )
-        keep(part, returned, of_attention=module in attentive or passed_on)
-        calls[module] += 1
-
-    with watched(blocks, enter), watched(inside, keep, leave), recorder.recording(batch):
+    watch = _Watch(blocks, recorder.token_states.rows_by_slot)
+    with (
+        watched(blocks, watch.enter_block),
+        watched(inside, watch.enter, watch.leave),
+        recorder.recording(batch),
+    ):
         running(batch)
     layers = {
         (layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers
     }
-    keys = [key for key in layers if key[1] > 0]
-    if any(modules & set(module.modules()) - {module} for module in modules):
-        return dict.fromkeys(keys, NESTED)
-    return {
-        (s, index): _branch(tensors[s, index], layers[s, index - 1], layers[s, index])
-        if has_attention[s, index]
-        else NO_ATTENTION
-        for s, index in keys
-    }
+    are_nested = any(modules & set(module.modules()) - {module} for module in modules)
+    branches: dict[LayerKey, Branch | str] = {}
+    for (stack, index), left in layers.items():
+        key = stack, index
+        if index == 0:
+            continue
+        if are_nested:
+            branches[key] = NESTED
+        elif not watch.has_attention[key]:
+            branches[key] = NO_ATTENTION
+        else:
+            branches[key] = _branch(watch.tensors[key], layers[stack, index - 1], left)
+    return branches
 
 
 def _attention_of(block: nn.Module) -> set[nn.Module]:
@@ -139,24 +175,25 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
     """Return the branch of the block that leads from one layer to the next, or why there
     is none.
     """
-    fits = [one for one in tensors if one.rows.shape == entered.shape]
+    fits = [tensor for tensor in tensors if tensor.rows.shape == entered.shape]
     branches = [
-        (place, one) for place, one in enumerate(fits) if one.of_attention and not one.is_input
+        (time, tensor)
+        for time, tensor in enumerate(fits)
+        if tensor.of_attention and not tensor.is_input
     ]
-    sums = [(place, one.rows) for place, one in enumerate(fits) if one.is_input] + [
-        (len(fits), left)
-    ]
+    sums = [(time, tensor.rows) for time, tensor in enumerate(fits) if tensor.is_input]
+    sums.append((len(fits), left))
     for scale_of in (_unscaled, _scale):
-        for place, total in sums:
-            for earlier, one in branches:
-                if earlier < place and (scale := scale_of(entered, one.rows, total)) is not None:
-                    return _as_branch(one, entered, scale)
-    others = [one.rows for one in fits if not one.is_input]
-    for _, one in branches:
-        if any(
-            other is not one.rows and _adds_up(entered, one.rows, other, left) for other in others
-        ):
-            return _as_branch(one, entered, 1.0)
+        for time_of_sum, total in sums:
+            for time, branch in branches:
+                scale = scale_of(entered, branch.rows, total) if time < time_of_sum else None
+                if scale is not None:
+                    return _as_branch(branch, entered, scale)
+    others = [tensor for tensor in fits if not tensor.is_input]
+    for _, branch in branches:
+        for other in others:
+            if other is not branch and _adds_up(entered, branch.rows, other.rows, left):
+                return _as_branch(branch, entered, 1.0)
     return NOT_ADDED
 
 

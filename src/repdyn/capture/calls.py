@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,14 @@ PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask", "padding_mask", "pa
 MASK = "mask"
 """Name of a mask of the padding where a forward requires it; of another, it may be of what each
 position sees."""
+
+
+def as_batch(ids: Tensor) -> ProbeBatch:
+    """Return whole sequences of token ids, (n_sequences, length), as a batch."""
+    numbers = np.arange(ids.numel())
+    return ProbeBatch(
+        input_ids=ids, attention_mask=torch.ones_like(ids), positions=numbers, tokens=numbers
+    )
 
 
 def call_with_tokens(
@@ -42,41 +51,49 @@ def call_with_tokens(
     """
     parameters = parameters_of(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if (
-        not (takes_any or mask_by_name)
-        and "attention_mask" not in parameters
-        and bool((batch.attention_mask == 0).any())
-    ):
+    takes_mask = takes_any or "attention_mask" in parameters
+    if not (takes_mask or mask_by_name) and bool((batch.attention_mask == 0).any()):
         raise ValueError(
             f"expected a probe without padding, because {type(model).__name__}.forward takes no "
             "attention_mask; use sequences of one length, as Probe.from_dataset(data, "
             "equal_lengths=True) cuts them, or run the model with forward=lambda model, batch: ..."
         )
-    ids, mask = batch.input_ids, batch.attention_mask
-    arguments = {"attention_mask": mask, "use_cache": False}
-    offered: dict[str, Any] = {} if logits else {"logits_to_keep": 1}
+    arguments: dict[str, Any] = {}
+    if takes_mask:
+        arguments["attention_mask"] = batch.attention_mask
+    if takes_any or "use_cache" in parameters:
+        arguments["use_cache"] = False
+    if not logits and "logits_to_keep" in parameters:
+        arguments["logits_to_keep"] = 1
+    arguments |= _required_arguments(parameters, batch)
+    arguments |= mask_by_name or {}
+    if "input_ids" not in parameters:
+        first = next(iter(parameters.values()))
+        if first.kind is first.POSITIONAL_OR_KEYWORD:
+            return model(batch.input_ids, **arguments)
+        if first.kind is first.KEYWORD_ONLY:
+            return model(**{first.name: batch.input_ids}, **arguments)
+    return model(input_ids=batch.input_ids, **arguments)
+
+
+def _required_arguments(
+    parameters: Mapping[str, inspect.Parameter], batch: ProbeBatch
+) -> dict[str, Any]:
+    """Return what a forward requires beside ``input_ids``, and what the decoder of an
+    encoder-decoder gets.
+    """
+    ids = batch.input_ids
     required = {name for name, p in parameters.items() if p.default is p.empty}
+    arguments: dict[str, Any] = dict.fromkeys(required & TARGETS, ids)
     if "token_type_ids" in required:
-        offered["token_type_ids"] = torch.zeros_like(ids)
+        arguments["token_type_ids"] = torch.zeros_like(ids)
     if "position_ids" in required:
-        offered["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
-    offered |= dict.fromkeys(required & TARGETS, ids)
-    offered |= mask_by_name or {}
+        arguments["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
     if "decoder_input_ids" in parameters:
-        offered |= {"decoder_input_ids": ids, "decoder_attention_mask": mask}
-    arguments = {
-        name: value for name, value in arguments.items() if takes_any or name in parameters
-    }
-    arguments |= {name: value for name, value in offered.items() if name in parameters}
-    first = next(iter(parameters.values()))
-    if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        return model(ids, **arguments)
-    name = (
-        first.name
-        if "input_ids" not in parameters and first.kind is first.KEYWORD_ONLY
-        else "input_ids"
-    )
-    return model(**{name: ids}, **arguments)
+        arguments["decoder_input_ids"] = ids
+    if {"decoder_input_ids", "decoder_attention_mask"} <= parameters.keys():
+        arguments["decoder_attention_mask"] = batch.attention_mask
+    return arguments
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import class_name
 from repdyn.capture.branches import find_branches
-from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
 from repdyn.capture.token_states import EmbeddingSearch
+from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.content import padded_batches
 from repdyn.utils.caller_state import plain_state
@@ -86,19 +86,11 @@ def capture(
     sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
     rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
     rows[sampled] = np.arange(len(sampled))
-    needed = None
     if probe.inputs is None:
         with ranks.sync_errors():
             if model.forward is None and not model.causal:
                 check_padding(model, probe)
-        needed = probe.tokens_needed(
-            np.array(sampled), model.is_causal is True and model.any_length
-        )
-    # those of a probe of inputs are given
-    n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
-    batches = list(
-        probe.batches(1 if needed is None else max(1, n_tokens // int(needed.max())), needed)
-    )
+    batches = _batches(model, probe, np.array(sampled), tokens_per_forward)
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [
             replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches
@@ -115,6 +107,19 @@ def capture(
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = record(model, share, own_rows, states_bytes, captures, first, progress=progress)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
+
+
+def _batches(
+    model: RunnableModel, probe: Probe, sampled: np.ndarray, tokens_per_forward: int | None
+) -> list[ProbeBatch]:
+    """Return the forward passes of a probe, as far as its samples need them; those of a probe of
+    inputs are given.
+    """
+    if probe.inputs is not None:
+        return list(probe.batches(1))
+    needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
+    n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
+    return list(probe.batches(max(1, n_tokens // int(needed.max())), needed))
 
 
 def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
@@ -388,8 +393,6 @@ def record(
         for number, batch in enumerate(batches):
             with recorder.recording(batch), search.during(batch) if search else nullcontext():
                 run(batch)
-            if model.forward is None and not model.needs_logits:
-                run.guard.rest_after_first_pass(run.model.body)
             progress((number + 1) / len(batches))
     found = recorder.states(run.guard.autocast)
     return replace(found, embeddings=search.table()) if search else found

@@ -6,21 +6,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
-from repdyn.capture.blocks import is_a, is_fsdp
-from repdyn.capture.hooks import acting_hooks, global_hooks
+from repdyn.capture.hooks import GLOBAL_HOOKS, acting_hooks
 from repdyn.capture.shadow import Shadow
+from repdyn.capture.wrappers import is_a, is_fsdp
 from repdyn.capture.write_guard import WriteGuard, losses_taken_back, parameters_restored
 from repdyn.kernels import full_precision
 from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
 
 T = TypeVar("T")
+_GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
 
 
 @contextmanager
@@ -54,11 +56,34 @@ def evaluating(
             losses_taken_back(model),
             settings(device),
             defaults_of_model(device, dtype),
-            global_hooks(acting, shadow.hook),
+            _global_hooks(acting, shadow.hook),
             guard,
         ):
             shadow.module.eval()  # in which LoRA layers may merge their weights
             yield shadow, guard
+
+
+@contextmanager
+def _global_hooks(acting: Collection[int], second: Callable[[Any], Any]) -> Iterator[None]:
+    """Leave torch's hooks on every module out, but for those that act, and restore them on leaving.
+
+    Args:
+        acting: the numbers of those that act.
+        second: returns what stands in for such a hook.
+    """
+    with ExitStack() as stack:
+        for name in (*GLOBAL_HOOKS, *_GLOBAL_BACKWARD):
+            hooks = vars(torch_module)[name]
+            before = dict(hooks)
+            if not before:
+                continue
+            stack.callback(hooks.update, before)
+            stack.callback(hooks.clear)
+            hooks.clear()
+            if name in GLOBAL_HOOKS:
+                kept = {number: hook for number, hook in before.items() if number in acting}
+                hooks.update({number: second(hook) for number, hook in kept.items()})
+        yield
 
 
 @contextmanager

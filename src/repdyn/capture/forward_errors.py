@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch import nn
 
-from repdyn.capture.blocks import class_name
+from repdyn.capture.blocks import hugging_face_model
 from repdyn.capture.calls import parameters_of
-from repdyn.capture.located_model import LocatedModel
+from repdyn.capture.wrappers import class_name
 from repdyn.probe import ProbeBatch
 
 _VALUES = {
@@ -40,37 +40,32 @@ def is_own(error: Exception) -> bool:
     return Path(__file__).parent in Path(frames[-1].filename).resolve().parents if frames else False
 
 
-def explain(model: LocatedModel, batch: ProbeBatch, error: Exception) -> str:
-    """Return what to do about an error of a model's forward pass."""
-    name = class_name(model.module)
+def explain(
+    model: nn.Module, batch: ProbeBatch, error: Exception, *, by_caller: bool = False
+) -> str:
+    """Return what to do about an error of a model's forward pass, which a function of the caller's
+    has run, or this package.
+    """
+    name = class_name(model)
     shape = tuple(batch.input_ids.shape)
     failure = f"{type(error).__name__}: {error}"
-    if {weight.device.type for weight in model.module.parameters()} == {"meta"}:
+    if {weight.device.type for weight in model.parameters()} == {"meta"}:
         return (
             f"expected weights that have values, got a {name} on the meta device: {failure}; load "
             "them first"
         )
-    signature = f"({', '.join(parameters_of(model.module))})"
+    signature = f"({', '.join(parameters_of(model))})"
     if batch.inputs is not None:
-        how = "forward= to run" if model.forward is not None else "the inputs to run"
+        how = "forward= to run" if by_caller else "the inputs to run"
         return (
             f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the "
             "forward does, give them as a tuple in its order, or run the model with forward=lambda "
             "model, batch: model(batch.inputs)"
         )
-    if model.forward is not None:
+    if by_caller:
         return f"expected forward= to run {name} on a ProbeBatch of shape {shape}, got {failure}"
-    longest = (
-        None
-        if model.whole is None
-        else getattr(model.whole.config.get_text_config(), "max_position_embeddings", None)
-    )
-    if longest is None and isinstance(error, IndexError):  # positions that the model has learned
-        sizes = [
-            each.num_embeddings for each in model.module.modules() if isinstance(each, nn.Embedding)
-        ]
-        longest = max((size for size in sizes if size < shape[1]), default=None)
-    if isinstance(longest, int) and 0 < longest < shape[1]:
+    longest = _longest_window(model, shape[1], error)
+    if longest is not None:
         return (
             f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} "
             f"({failure}); make the probe with sequence_length={longest}"
@@ -82,10 +77,23 @@ def explain(model: LocatedModel, batch: ProbeBatch, error: Exception) -> str:
     )
 
 
-def _example(model: LocatedModel, error: Exception) -> str:
+def _longest_window(model: nn.Module, length: int, error: Exception) -> int | None:
+    """Return how many tokens a model can read where that is less than it got."""
+    whole = hugging_face_model(model)
+    longest = None
+    if whole is not None:
+        longest = getattr(whole.config.get_text_config(), "max_position_embeddings", None)
+    if longest is None and isinstance(error, IndexError):  # positions that the model has learned
+        embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding))
+        sizes = [embedding.num_embeddings for embedding in embeddings]
+        longest = max((size for size in sizes if size < length), default=None)
+    return longest if isinstance(longest, int) and 0 < longest < length else None
+
+
+def _example(model: nn.Module, error: Exception) -> str:
     """Return a function for ``forward=`` as source, with a value for each argument that the forward
     requires, by its signature or by the line that failed."""
-    parameters = parameters_of(model.module)
+    parameters = parameters_of(model)
     required = [
         p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD
     ]

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +24,7 @@ HOOKS = {
 }
 """A module's dictionaries of hooks, and those that say which of them get keyword arguments."""
 MODULE_HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
-_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _ACTING = ("torch.nn.", "torch.ao.", "transformers.", "peft.", "adapters.")
 """Where the hooks are from that make a model what it is."""
 _LEFT_OUT = ("torch.utils.", "torch.profiler.", "torch.distributed.", "wandb.")
@@ -49,7 +47,7 @@ class Hook(NamedTuple):
 def forward_hooks(model: nn.Module) -> list[Hook]:
     """Return the forward hooks of a model, and torch's on every module."""
     homes: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
-        ("", vars(torch_module), _GLOBAL)
+        ("", vars(torch_module), GLOBAL_HOOKS)
     ]
     homes += [(name, vars(module), tuple(HOOKS)) for name, module in model.named_modules()]
     hooks = []
@@ -118,26 +116,3 @@ def _are_equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
         a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
         for a, b in zip(first, second, strict=True)
     )
-
-
-@contextmanager
-def global_hooks(acting: Collection[int], second: Callable[[Any], Any]) -> Iterator[None]:
-    """Leave torch's hooks on every module out, but for those that act, and restore them on leaving.
-
-    Args:
-        acting: the numbers of those that act.
-        second: returns what stands in for such a hook.
-    """
-    with ExitStack() as stack:
-        for name in (*_GLOBAL, *_GLOBAL_BACKWARD):
-            hooks = vars(torch_module)[name]
-            before = dict(hooks)
-            if not before:
-                continue
-            stack.callback(hooks.update, before)
-            stack.callback(hooks.clear)
-            hooks.clear()
-            if name in _GLOBAL:
-                kept = {number: hook for number, hook in before.items() if number in acting}
-                hooks.update({number: second(hook) for number, hook in kept.items()})
-        yield

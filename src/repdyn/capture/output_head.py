@@ -7,18 +7,18 @@ to rounding.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import is_sharded
+from repdyn.capture.calls import as_batch
 from repdyn.capture.forward import restoring, settings
-from repdyn.capture.runnable_model import RunnableModel, Way
+from repdyn.capture.model import RunnableModel, RunningModel, Way
 from repdyn.capture.token_states import Slot, are_equal, watched, widened
+from repdyn.capture.wrappers import is_sharded
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -117,10 +117,47 @@ def find_output_head(
         return SEVERAL_STACKS
     if is_sharded(model.root_module):
         return SHARDED
-    batch = _as_batch(input_ids)
-    last: list[Tensor] = []  # outputs of the last block, as rows
+    with model.evaluating() as run:
+        whole = run.model.whole
+        called = whole.base_model if whole is not None and to_last_state else None
+        output, last, calls = _watched_pass(run, as_batch(input_ids), called)
+        cap = None
+        if to_last_state:
+            logits = _last_state(output, last)
+        else:
+            logits = _logits(output, run.model.module, {states.shape[-1] for states in last})
+            if whole is not None:
+                cap = getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
+        if isinstance(logits, str):
+            return logits
+        if not bool(logits.isfinite().all()):
+            return NOT_FINITE
+        for start in last:
+            chain = _chain(start, calls, logits, cap)
+            if chain is not None:
+                modules, scale = chain
+                head = OutputHead(
+                    modules=nn.ModuleList(modules),
+                    scale=scale,
+                    device=run.model.device,
+                    way=run.model.way,
+                )
+                return head if _reproduces(head, start, logits) else NOT_REPRODUCED
+        return NOT_A_CHAIN
+
+
+def _watched_pass(
+    run: RunningModel, batch: ProbeBatch, called: nn.Module | None
+) -> tuple[Any, list[Tensor], list[_Call]]:
+    """Run one batch through a part of the model, or all of it.
+
+    Returns:
+        What it returns; what the last block puts out, as rows; and the calls of modules outside of
+        the blocks.
+    """
+    last: list[Tensor] = []
     running: list[list[Tensor]] = []  # what the modules that have been entered took
-    calls: list[_Call] = []  # of modules outside the blocks
+    calls: list[_Call] = []
 
     def keep_last(_module: nn.Module, returned: Mapping[Slot, Any]) -> None:
         last[:] = _states(returned)
@@ -134,66 +171,42 @@ def find_output_head(
         if len(taken) == len(returned) == 1:
             calls.append(_Call(module, taken[0], returned[0]))
 
-    with model.evaluating() as run:
-        module = run.model.module
-        whole = run.model.whole
-        blocks = [block.module for block in run.model.blocks]
-        inside = {module for block in blocks for module in block.modules()}
-        outside = [
-            m for m in module.modules() if m not in inside and not set(blocks) & set(m.modules())
-        ]
-        with watched([blocks[-1]], leave=keep_last), watched(outside, enter, leave):
-            output = run(
-                batch,
-                whole.base_model if whole is not None and to_last_state else None,
-                logits=True,
-            )
-        if to_last_state:
-            logits, cap = getattr(output, "last_hidden_state", None), None
-            if not isinstance(logits, Tensor):
-                return NO_LAST_STATE
-            if any(are_equal(states, logits.reshape(-1, logits.shape[-1])) for states in last):
-                return NO_NORM
-        else:
-            logits = _logits(output, module, {states.shape[-1] for states in last})
-            cap = (
-                None
-                if whole is None
-                else getattr(whole.config.get_text_config(), "final_logit_softcapping", None)
-            )
-            if logits is None:
-                return NO_LOGITS
-        if not bool(logits.isfinite().all()):
-            return NOT_FINITE
-        for start in last:
-            if (chain := _chain(start, calls, logits, cap)) is not None:
-                modules, scale = chain
-                head = OutputHead(
-                    nn.ModuleList(modules), scale, device=run.model.device, way=run.model.way
-                )
-                return head if _reproduces(head, start, logits) else NOT_REPRODUCED
-        return NOT_A_CHAIN
+    blocks = [block.module for block in run.model.blocks]
+    inside = {module for block in blocks for module in block.modules()}
+    outside = [
+        module
+        for module in run.model.module.modules()
+        if module not in inside and not set(blocks) & set(module.modules())
+    ]
+    with watched([blocks[-1]], leave=keep_last), watched(outside, enter, leave):
+        output = run(batch, called, logits=True)
+    return output, last, calls
 
 
-def _as_batch(input_ids: Tensor) -> ProbeBatch:
-    numbers = np.arange(input_ids.numel())
-    return ProbeBatch(input_ids, torch.ones_like(input_ids), positions=numbers, tokens=numbers)
+def _last_state(output: Any, last: Sequence[Tensor]) -> Tensor | str:
+    """Return the ``last_hidden_state`` of a model's output, or why there is none beside what the
+    last block puts out.
+    """
+    state = getattr(output, "last_hidden_state", None)
+    if not isinstance(state, Tensor):
+        return NO_LAST_STATE
+    rows = state.reshape(-1, state.shape[-1])
+    return NO_NORM if any(are_equal(states, rows) for states in last) else state
 
 
-def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:
-    """Return the logits in a model's output: those so named, or a tensor as wide as a vocabulary,
-    but not as states.
+def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | str:
+    """Return the logits in a model's output, those so named, or a tensor as wide as a vocabulary,
+    but not as states; or why there are none.
     """
     named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
         return named
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding))
     vocabularies = {module.num_embeddings for module in embeddings} - {*dims}
-    parts = output if isinstance(output, tuple | list) else [output]
-    return next(
-        (p for p in parts if isinstance(p, Tensor) and p.ndim == 3 and p.shape[-1] in vocabularies),
-        None,
-    )
+    for value in output if isinstance(output, tuple | list) else [output]:
+        if isinstance(value, Tensor) and value.ndim == 3 and value.shape[-1] in vocabularies:
+            return value
+    return NO_LOGITS
 
 
 def _states(parts: Any) -> list[Tensor]:

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils.data import DataLoader, Dataset
 
-from repdyn.capture.blocks import WRAPPINGS, is_a, is_sharded
 from repdyn.capture.hooks import HOOKS, MODULE_HOOKS, acting_hooks, functions_of
+from repdyn.capture.wrappers import WRAPPINGS, is_a, is_sharded
 
 SHARED_BYTES = 1 << 20
 """Larger tensors and arrays share their memory with the model's."""
@@ -276,17 +276,13 @@ def contents_of(value: Any) -> Collection[Any] | None:
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):
         return value
-    if isinstance(value, types.FunctionType):
-        cells = [content for cell in value.__closure__ or () for content in _content_of(cell)]
-        return [*cells, value.__defaults__, value.__kwdefaults__] if cells else ()
-    if isinstance(value, types.MethodType):
-        return value.__func__, value.__self__
-    if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
-    if isinstance(value, _WHOLE) and not isinstance(value, np.memmap):
+    if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        return _contents_of_callable(value)
+    if isinstance(value, _FOREIGN) or is_a(value, "transformers.PreTrainedTokenizerBase"):
+        return None
+    if isinstance(value, _WHOLE):
         return ()
-    is_foreign = isinstance(value, _FOREIGN) or is_a(value, "transformers.PreTrainedTokenizerBase")
-    if is_foreign or hasattr(type(value), "__del__"):
+    if hasattr(type(value), "__del__"):
         return None
     state: Any = object.__getstate__(value)
     if isinstance(state, tuple):
@@ -295,6 +291,15 @@ def contents_of(value: Any) -> Collection[Any] | None:
         return state.values()
     is_told_by_value = type(value).__hash__ not in {object.__hash__, None}
     return () if hasattr(value, "__dict__") or is_told_by_value else None
+
+
+def _contents_of_callable(value: Any) -> Collection[Any]:
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    cells = [content for cell in value.__closure__ or () for content in _content_of(cell)]
+    return [*cells, value.__defaults__, value.__kwdefaults__] if cells else ()
 
 
 def _content_of(cell: types.CellType) -> list[Any]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block, silent_blocks
-from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.streams import SUM
 from repdyn.capture.token_states import Slot, exact_device, watched
 from repdyn.probe import ProbeBatch

@@ -9,12 +9,14 @@ says what positions count.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, class_name, is_a
+from repdyn.capture.blocks import Block
+from repdyn.capture.wrappers import class_name, is_a
 from repdyn.probe import ProbeBatch
 
 Slot: TypeAlias = int | str | tuple
@@ -189,31 +191,33 @@ class InputStates(TokenStates):
         these are of frames, is scaled to them: where it covers the first part of an input, as many
         frames count as are covered in full.
         """
-        inputs = self.batch.inputs
         rule = self.batch.rule_of(self.stack)
-        shape = states.shape[:2]
-        if rule is None or isinstance(rule, slice):
-            counting = torch.zeros(shape, dtype=torch.bool)
-            counting[:, rule or slice(None)] = True
-            return counting
         if callable(rule):
-            counting = rule(states, inputs)
-            if (
-                isinstance(counting, Tensor)
-                and counting.dtype == torch.bool
-                and counting.shape == shape
-            ):
+            return self._counting_by_function(rule, states)
+        if isinstance(rule, str):
+            return self._counting_by_mask(rule, states.shape[1])
+        counting = torch.zeros(states.shape[:2], dtype=torch.bool)
+        counting[:, rule or slice(None)] = True
+        return counting
+
+    def _counting_by_function(self, rule: Callable[..., Any], states: Tensor) -> Tensor:
+        """Return the mask that a function of the caller's returns for states."""
+        counting = rule(states, self.batch.inputs)
+        came = type(counting).__name__
+        if isinstance(counting, Tensor):
+            if counting.dtype == torch.bool and counting.shape == states.shape[:2]:
                 return counting.cpu()
-            is_tensor = isinstance(counting, Tensor)
-            came = (
-                f"{tuple(counting.shape)} of {counting.dtype}"
-                if is_tensor
-                else type(counting).__name__
-            )
-            raise ValueError(
-                f"expected positions= to return a mask of shape {tuple(shape)} of torch.bool, got "
-                f"{came}; return True for each position that counts"
-            )
+            came = f"{tuple(counting.shape)} of {counting.dtype}"
+        raise ValueError(
+            f"expected positions= to return a mask of shape {tuple(states.shape[:2])} of "
+            f"torch.bool, got {came}; return True for each position that counts"
+        )
+
+    def _counting_by_mask(self, rule: str, n_positions: int) -> Tensor:
+        """Return the mask that is among the inputs by the name ``rule``, scaled to the positions
+        of states.
+        """
+        inputs = self.batch.inputs
         mask = inputs.get(rule) if isinstance(inputs, Mapping) else None
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             names = (
@@ -226,7 +230,6 @@ class InputStates(TokenStates):
             )
         mask = mask.cpu() != 0
         length = mask.shape[1]
-        n_positions = shape[1]
         if length == n_positions:
             return mask
         covered = mask.sum(1, keepdim=True)
@@ -270,34 +273,32 @@ def watched(
             is_block = isinstance(watched_module, Block)
             module = watched_module.module if is_block else watched_module
             if enter:
-                before = _before(enter, watched_module)
+                before = partial(_tell_taken, enter, watched_module)
                 hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             if leave:
-                after = _after(leave, watched_module)
+                after = partial(_tell_returned, leave, watched_module)
                 hooks.enter_context(module.register_forward_hook(after))
         yield
 
 
-def _before(
-    enter: Callable[[Watched, Mapping[Slot, Any]], None], module: Watched
-) -> Callable[..., None]:
-    """Return a hook that calls ``enter`` with what a module takes."""
+def _tell_taken(
+    enter: Callable[[Watched, Mapping[Slot, Any]], None],
+    watched_module: Watched,
+    _module: nn.Module,
+    args: tuple,
+    kwargs: dict,
+) -> None:
+    enter(watched_module, by_slot(dict(enumerate(args)) | kwargs))
 
-    def hook(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-        enter(module, by_slot(dict(enumerate(args)) | kwargs))
 
-    return hook
-
-
-def _after(
-    leave: Callable[[Watched, Mapping[Slot, Any]], None], module: Watched
-) -> Callable[..., None]:
-    """Return a hook that calls ``leave`` with what a module returned."""
-
-    def hook(_module: nn.Module, _args: tuple, output: Any) -> None:
-        leave(module, by_slot(output))
-
-    return hook
+def _tell_returned(
+    leave: Callable[[Watched, Mapping[Slot, Any]], None],
+    watched_module: Watched,
+    _module: nn.Module,
+    _args: tuple,
+    output: Any,
+) -> None:
+    leave(watched_module, by_slot(output))
 
 
 class EmbeddingSearch:

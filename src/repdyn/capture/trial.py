@@ -11,20 +11,13 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import (
-    Block,
-    LayerPatterns,
-    class_name,
-    is_a,
-    list_candidates,
-    silent_blocks,
-)
+from repdyn.capture.blocks import Block, LayerPatterns, list_candidates, silent_blocks
 from repdyn.capture.calls import (
     Forward,
+    as_batch,
     call_with_dict,
     call_with_ids,
     call_with_inputs,
@@ -36,16 +29,19 @@ from repdyn.capture.calls import (
 from repdyn.capture.capture import leaves_out_masked
 from repdyn.capture.forward_errors import ForwardError
 from repdyn.capture.hooks import KeepHooks, acting_hooks, changing_hooks, doubtful_hooks
-from repdyn.capture.located_model import LocatedModel, body_of, locate
-from repdyn.capture.runnable_model import (
+from repdyn.capture.model import (
+    LocatedModel,
     ReportedState,
     RunnableModel,
     RunningModel,
+    body_of,
+    locate,
     structure_of,
 )
 from repdyn.capture.shadow import ShadowError, check_can_be_copied
 from repdyn.capture.streams import Streams, chain_of, refusal_of_chain, refusal_of_several
 from repdyn.capture.token_states import EmbeddingSearch, Slot, are_same_states, by_slot, watched
+from repdyn.capture.wrappers import class_name, is_a
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input
 from repdyn.utils.caller_state import plain_state
@@ -76,11 +72,11 @@ def prepare(
 
     Args:
         model, layers, forward, root_module, parameters, keep_hooks: as for
-            :func:`repdyn.capture.located_model.locate`.
+            :func:`repdyn.capture.model.locate`.
         probe: what the model will run on, or a batch of it.
 
     Raises:
-        ValueError: as :func:`repdyn.capture.located_model.locate` does; the forward pass fails,
+        ValueError: as :func:`repdyn.capture.model.locate` does; the forward pass fails,
             with the ``forward=`` to write; token ids that the model does not know; or no blocks
             were found.
         RuntimeError: the blocks that were found do not pass states from one to the next.
@@ -332,13 +328,6 @@ def one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:
     if probe.inputs is not None:
         return first_input(next(probe.batches(1)))
     return as_batch(probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][None])
-
-
-def as_batch(ids: Tensor) -> ProbeBatch:
-    numbers = np.arange(ids.shape[1])
-    return ProbeBatch(
-        input_ids=ids, attention_mask=torch.ones_like(ids), positions=numbers, tokens=numbers
-    )
 
 
 def _links(

@@ -56,7 +56,6 @@ class WriteGuard(TorchFunctionMode):
         self._saved: dict[int, list[Tensor]] = {}
         self.autocast: torch.dtype | None = None
         """The precision of autocast; None while none has been met."""
-        self._is_resting = False
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -64,43 +63,30 @@ class WriteGuard(TorchFunctionMode):
         if kind is not None and self.autocast is None and torch.is_autocast_enabled(kind):
             self.autocast = torch.get_autocast_dtype(kind)
         name = getattr(func, "__name__", "")
-        written = [kwargs["out"]] if "out" in kwargs else []
+        if "out" in kwargs:
+            self._save(kwargs["out"])
         if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
-            written += [*args, *kwargs.values()][:1]
+            self._save([*args, *kwargs.values()][:1])
         elif name in _UPDATING and kwargs.get(_UPDATING[name]) not in (None, False):
-            written += [*args, *kwargs.values()]
-        for value in written:
-            for part in value if isinstance(value, list | tuple) else [value]:
-                start = address(part) if isinstance(part, Tensor) else None
-                if start in self._by_address and start not in self._saved:
-                    tensors = self._by_address[start]
-                    self._saved[start] = [tensor.detach().clone() for tensor in tensors]
+            self._save([*args, *kwargs.values()])
         return func(*args, **kwargs)
 
-    def rest_after_first_pass(self, body: nn.Module) -> None:
-        """See no more operations, each of which costs a call of Python, where all code is of torch
-        and transformers.
-
-        Their modules overwrite no weight in a later pass that they left alone in the first; a
-        user's own may.
-        """
-        is_plain = not self._is_resting and all(
-            type(module).__module__.startswith(_PACKAGES)
-            and not (
-                "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
-            )
-            for module in body.modules()
-        )
-        if is_plain:
-            super().__exit__(None, None, None)
-            self._is_resting = True
+    def _save(self, written: Any) -> None:
+        """Copy what is about to be overwritten: a tensor, or tensors among the values of a list."""
+        if isinstance(written, list | tuple):
+            for value in written:
+                self._save(value)
+        elif isinstance(written, Tensor):
+            start = address(written)
+            if start in self._by_address and start not in self._saved:
+                tensors = self._by_address[start]
+                self._saved[start] = [tensor.detach().clone() for tensor in tensors]
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Restore what was overwritten; raise RuntimeError where something was that was
         not seen.
         """
-        if not self._is_resting:
-            super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
         with torch.no_grad():
             for place, copies in self._saved.items():
                 for tensor, before in zip(self._by_address[place], copies, strict=True):

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repdyn.capture.attention import AttentionWeights, attention_weights
-from repdyn.capture.blocks import LayerPatterns, class_name, is_sharded, unwrapped
+from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.output_head import find_final_norm, find_output_head
-from repdyn.capture.runnable_model import RunnableModel
 from repdyn.capture.shadow import own_names
 from repdyn.capture.states import CaptureKind, States
 from repdyn.capture.trial import prepare
+from repdyn.capture.wrappers import class_name, is_sharded, unwrapped
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer

@@ -12,25 +12,23 @@ import torch.distributed as dist
 from torch import nn
 
 from repdyn.capture.capture import try_model
-from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.model import RunnableModel
 from repdyn.capture.trial import prepare
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.tracking.budget import Cost
-from repdyn.tracking.last_step import LastStep
 from repdyn.tracking.notices import Notices
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.origin import EarlierSteps, Origin
-from repdyn.tracking.ranks import n_processes
 from repdyn.tracking.run import Means, TrackedRun
 from repdyn.tracking.sinks import Loggers, RunInfo, Sinks
-from repdyn.tracking.weights import AVERAGED
+from repdyn.tracking.weights import AVERAGED, LastStep
 from repdyn.tracking.writer import STORE_SECONDS, Writer
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.caller_state import isolated_rng
-from repdyn.utils.distributed import Ranks
+from repdyn.utils.distributed import Ranks, n_processes
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from repdyn.capture.blocks import is_sharded
+from repdyn.capture.wrappers import is_sharded
 from repdyn.store.schema import ReasonCode, Row, shown_reason
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.extras import MissingPackageError

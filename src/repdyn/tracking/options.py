@@ -9,8 +9,8 @@ from typing import Any, get_args
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.metrics.logged import LogLayers, validate_log_layers
 from repdyn.tracking.notices import OnFailure
-from repdyn.tracking.ranks import WhichRanks
 from repdyn.tracking.sinks import Sink, check_sinks, installed_sinks
+from repdyn.utils.distributed import WhichRanks
 
 
 class TrackingArguments(MeasurementArguments, total=False):

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from repdyn.capture.blocks import class_name, is_sharded
-from repdyn.capture.runnable_model import RunnableModel
+from repdyn.capture.model import RunnableModel
+from repdyn.capture.wrappers import class_name, is_sharded
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
 from repdyn.metrics import resolve
 from repdyn.metrics.logged import logged_values
@@ -27,15 +27,13 @@ from repdyn.store.schema import (
 )
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.budget import Cost, Spent
-from repdyn.tracking.last_step import LastStep
 from repdyn.tracking.notices import Notices, why_unchanged
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.origin import EarlierStep, EarlierSteps
-from repdyn.tracking.progress import LongMeasurement
 from repdyn.tracking.scalars import Scalar, scalar_rows
-from repdyn.tracking.signals import MeasurementInterruptedError, watching_signals
+from repdyn.tracking.signals import LongMeasurement, MeasurementInterruptedError, watching_signals
 from repdyn.tracking.sinks import RunInfo, Sinks
-from repdyn.tracking.weights import AVERAGED, Weights, fingerprint
+from repdyn.tracking.weights import AVERAGED, LastStep, Weights, fingerprint
 from repdyn.tracking.writer import (
     END_SECONDS,
     INTERRUPTED_SECONDS,

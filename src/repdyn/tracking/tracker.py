@@ -13,7 +13,8 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
+from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.capture.wrappers import unwrapped
 from repdyn.measurement.measure import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from repdyn.capture.wrappers import is_sharded
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
@@ -22,14 +23,13 @@ from repdyn.tracking.budget import Cost
 from repdyn.tracking.notices import Notices
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.origin import Origin
-from repdyn.tracking.ranks import measuring_ranks, n_processes
 from repdyn.tracking.run import Moment, NullRun, TrackedRun
 from repdyn.tracking.scalars import Scalar
 from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.sinks import Loggers
 from repdyn.tracking.weights import AVERAGED, Weights, weights_of
 from repdyn.utils.attempts import attempts
-from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.distributed import ALONE, Ranks, n_processes
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -89,7 +89,8 @@ class TrackedTraining:
         """The last one since the measurement before; stored with the measured step when that is
         over.
         """
-        ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
+        root = model if root_module is None else root_module
+        ranks = Ranks.measuring(options.ranks, is_sharded=is_sharded(root))
         # what was measured decides about other ranks by a sink that stops or a value that is read
         decides = monitors is not None and (options.read_by(monitors) or options.may_stop)
         self._listeners = Ranks.of_job() if decides and n_processes() > 1 else None

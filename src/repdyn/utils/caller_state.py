@@ -3,14 +3,12 @@ numpy, generators.
 """
 
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from repdyn.utils.internals import (
     default_device,
@@ -30,12 +28,11 @@ def plain_state() -> Iterator[None]:
 
     These are the default device and dtype, gradient and inference mode, anomaly detection,
     deterministic algorithms, autocast, modes that see or change operations (flop counters, default
-    devices), and what numpy does at an overflow. A mode whose Python module also defines a class of
-    tensors stays, since these tensors may need it.
+    devices), and what numpy does at an overflow.
     """
     with ExitStack() as stack:
         stack.enter_context(without_dispatch_modes())  # they would see the questions that follow
-        stack.enter_context(without_function_modes(keep=_has_tensors))
+        stack.enter_context(without_function_modes())
         device = default_device()
         dtype = torch.get_default_dtype()
         is_strict = torch.are_deterministic_algorithms_enabled()
@@ -76,19 +73,6 @@ def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterat
             yield
         finally:
             torch.set_default_dtype(before)
-
-
-def _has_tensors(mode: TorchFunctionMode) -> bool:
-    name = type(mode).__module__
-    defined = (
-        vars(sys.modules[name]).values()
-        if name in sys.modules and not name.startswith("torch.")
-        else ()
-    )
-    return any(
-        isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name
-        for each in defined
-    )
 
 
 @contextmanager

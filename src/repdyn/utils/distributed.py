@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+WhichRanks: TypeAlias = Literal["zero", "all"]
 
 _TIMEOUT = timedelta(minutes=30)  # how long a rank waits for the others before it raises an error
 
@@ -40,9 +41,22 @@ class Ranks:
         """Return the ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it is
         not initialized.
         """
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        if n_processes() == 1:
             return ALONE
         return cls(_gloo_group(dist.group.WORLD))
+
+    @classmethod
+    def measuring(cls, which: WhichRanks, *, is_sharded: bool) -> Ranks | None:
+        """Return the ranks that measure a model together with this one; None where this one has
+        nothing to do.
+
+        Decided without communication: a tracker may be on one rank alone.
+        """
+        if n_processes() == 1:
+            return ALONE
+        if which == "all" or is_sharded:
+            return cls.of_job()
+        return ALONE if dist.get_rank() == 0 else None
 
     def shard(self, items: Sequence[T], rank: int | None = None) -> list[T]:
         """Return every size-th item, from the rank's own on; those of another rank with
@@ -125,3 +139,8 @@ def _gloo_group(parent: dist.ProcessGroup) -> dist.ProcessGroup:
     process ends.
     """
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_TIMEOUT))
+
+
+def n_processes() -> int:
+    """Return how many processes the job has."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

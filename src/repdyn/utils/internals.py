@@ -11,11 +11,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 NAMES = (
     "torch._C._len_torch_function_stack",
@@ -28,6 +28,7 @@ NAMES = (
 )
 
 
+@cache
 def private(name: str) -> Any:
     """Return what a name of :data:`NAMES` stands for, None where this version of torch lacks it."""
     module, _, attribute = name.rpartition(".")
@@ -47,11 +48,8 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def without_function_modes(
-    keep: Callable[[TorchFunctionMode], bool] = lambda _mode: False,
-) -> Iterator[None]:
-    """Run without modes that see or change calls of torch, such as a default device, but for those
-    that are kept.
+def without_function_modes() -> Iterator[None]:
+    """Run without modes that see or change calls of torch, such as a default device.
 
     Where torch lacks a name, all of them stay.
     """
@@ -62,14 +60,9 @@ def without_function_modes(
         yield
         return
     modes = [pop() for _ in range(count())]
-    staying = [mode for mode in reversed(modes) if keep(mode)]
-    for mode in staying:
-        push(mode)
     try:
         yield
     finally:
-        for _ in staying:
-            pop()
         for mode in reversed(modes):
             push(mode)
 

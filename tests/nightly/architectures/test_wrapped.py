@@ -19,9 +19,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedMo
 from wrapped_models import last_states, values
 
 from repdyn import Probe, measure
-from repdyn.capture.blocks import unwrapped
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
+from repdyn.capture.wrappers import unwrapped
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

@@ -16,8 +16,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 from repdyn import Probe, Tracker, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.metrics import Metric
-from repdyn.tracking.progress import LongMeasurement
-from repdyn.tracking.signals import MeasurementInterruptedError, watching_signals
+from repdyn.tracking.signals import LongMeasurement, MeasurementInterruptedError, watching_signals
 
 
 class PreemptedError(Exception):

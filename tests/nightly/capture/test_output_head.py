@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from repdyn.capture import output_head
+from repdyn.capture.calls import as_batch
 from repdyn.capture.output_head import OutputHead, find_output_head
-from repdyn.capture.trial import as_batch, prepare
+from repdyn.capture.trial import prepare
 from repdyn.models import build_model
 
 SIZES = {

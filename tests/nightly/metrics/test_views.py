@@ -10,7 +10,7 @@ import torch
 from small import random_tokens
 
 from repdyn import Probe, kernels, measure
-from repdyn.capture.located_model import locate
+from repdyn.capture.model import locate
 from repdyn.models import build_model
 from repdyn.probe.design import DISTINCT, VIEWS
 

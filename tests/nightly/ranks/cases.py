@@ -114,7 +114,7 @@ def one_rank_fails() -> list[str]:
         said = "nothing"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    assert len(measure(model, PROBE, ranks=ranks).rows) == 12
+    assert len(measure(model, PROBE, ranks=ranks).rows) == len(measure(model, PROBE).rows)
     return ranks.all_gather(said)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from repdyn.tracking import budget
 from repdyn.tracking.budget import Cost
-from repdyn.tracking.progress import LongMeasurement
 from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.signals import LongMeasurement
 
 
 @pytest.fixture
