@@ -256,6 +256,10 @@ def test_what_an_error_suggests_works_as_printed(small_probe):
 
 
 class OfDict(HandWritten):
+    """Takes one dictionary (UKPLab/sentence-transformers,
+    sentence_transformers/models/CLIPModel.py).
+    """
+
     def forward(self, batch):
         return super().forward(batch["input_ids"])
 

@@ -552,7 +552,9 @@ class Adapter(nn.Module):
 
 
 def test_a_method_put_in_forwards_place_calls_the_shadows_own(probe):
-    """As TRL's trainer puts one that keeps the model's forward: no block of the shadow ran."""
+    """It keeps the model's own forward, so that no block of the shadow ran (huggingface/trl,
+    trl/trainer/sft_trainer.py).
+    """
     torch.manual_seed(0)
     model = HandWritten()
     expected = [row.value for row in measure(model, probe).rows]

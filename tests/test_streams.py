@@ -52,7 +52,9 @@ def are_rows_of(states, whole) -> bool:
 
 
 class Branch(nn.Module):
-    """A block without its residual connection."""
+    """A block without its residual connection, as those of lucidrains/vit-pytorch,
+    vit_pytorch/simple_vit.py.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,8 +101,9 @@ def test_what_such_blocks_return_can_be_measured_on_purpose():
 
 
 class Residual(nn.Module):
-    """Returns what it adds to the residual apart from that, as blocks of Mamba do: the next block
-    adds both before its norm."""
+    """Returns what it adds to the residual apart from that, and the next block adds both before its
+    norm (state-spaces/mamba, mamba_ssm/modules/block.py).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +152,9 @@ def test_a_residual_that_is_added_in_the_next_block_is_added_to_the_layer(way):
 
 
 class Joint(nn.Module):
-    """Two streams, each of which changes by the other, as text and image do."""
+    """Two streams, each of which changes by the other, as text and image do
+    (black-forest-labs/flux, src/flux/modules/layers.py).
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -377,7 +377,10 @@ def record(
     number = 0
 
     def freeze(_module: nn.Module, _args: Any, output: Any) -> Any:
-        return frozen.popleft() if number else frozen.append(output)
+        if number > 0:
+            return frozen.popleft()
+        frozen.append(output)
+        return None
 
     with model.evaluating() as run, ExitStack() as hooks:
         branches = None if first is None else find_branches(run, first)
@@ -393,6 +396,8 @@ def record(
         for number, batch in enumerate(batches):
             with recorder.recording(batch), search.during(batch) if search else nullcontext():
                 run(batch)
+            if model.forward is None and not model.needs_logits:
+                run.guard.rest_after_first_pass(run.model.body)
             progress((number + 1) / len(batches))
     found = recorder.states(run.guard.autocast)
     return replace(found, embeddings=search.table()) if search else found

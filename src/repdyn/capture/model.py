@@ -102,7 +102,7 @@ def locate(
             module whose class has no ``forward`` stands for the one network in it.
         layers: names of the blocks, see :func:`repdyn.capture.blocks.find_blocks`.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`;
-            None calls it as :func:`repdyn.capture.forward.call_with_tokens` does.
+            None calls it as :func:`repdyn.capture.calls.call_with_tokens` does.
         root_module: the module that the model is a part of, where that is sharded as a whole; None
             for the model itself.
         parameters: by their names in the model, what to take in place of its own parameters and

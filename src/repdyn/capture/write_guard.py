@@ -56,6 +56,7 @@ class WriteGuard(TorchFunctionMode):
         self._saved: dict[int, list[Tensor]] = {}
         self.autocast: torch.dtype | None = None
         """The precision of autocast; None while none has been met."""
+        self._is_resting = False
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -70,6 +71,24 @@ class WriteGuard(TorchFunctionMode):
         elif name in _UPDATING and kwargs.get(_UPDATING[name]) not in (None, False):
             self._save([*args, *kwargs.values()])
         return func(*args, **kwargs)
+
+    def rest_after_first_pass(self, body: nn.Module) -> None:
+        """See no more operations, each of which costs a call of Python, where all code is of torch
+        and transformers.
+
+        Their modules overwrite no weight in a later pass that they left alone in the first; a
+        user's own may.
+        """
+        is_plain = not self._is_resting and all(
+            type(module).__module__.startswith(_PACKAGES)
+            and not (
+                "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
+            )
+            for module in body.modules()
+        )
+        if is_plain:
+            super().__exit__(None, None, None)
+            self._is_resting = True
 
     def _save(self, written: Any) -> None:
         """Copy what is about to be overwritten: a tensor, or tensors among the values of a list."""
@@ -86,7 +105,8 @@ class WriteGuard(TorchFunctionMode):
         """Restore what was overwritten; raise RuntimeError where something was that was
         not seen.
         """
-        super().__exit__(kind, error, trace)
+        if not self._is_resting:
+            super().__exit__(kind, error, trace)
         with torch.no_grad():
             for place, copies in self._saved.items():
                 for tensor, before in zip(self._by_address[place], copies, strict=True):

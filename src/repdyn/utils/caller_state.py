@@ -28,8 +28,11 @@ def plain_state() -> Iterator[None]:
 
     These are the default device and dtype, gradient and inference mode, anomaly detection,
     deterministic algorithms, autocast, modes that see or change operations (flop counters, default
-    devices), and what numpy does at an overflow.
+    devices), and what numpy does at an overflow. Inside of itself it has nothing to do.
     """
+    if _DEFAULTS.get() is not None:
+        yield
+        return
     with ExitStack() as stack:
         stack.enter_context(without_dispatch_modes())  # they would see the questions that follow
         stack.enter_context(without_function_modes())
@@ -37,8 +40,7 @@ def plain_state() -> Iterator[None]:
         dtype = torch.get_default_dtype()
         is_strict = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        caller = _DEFAULTS.get() or (device, dtype)
-        stack.callback(_DEFAULTS.reset, _DEFAULTS.set(caller))
+        stack.callback(_DEFAULTS.reset, _DEFAULTS.set((device, dtype)))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda", "mps", "xpu"):

@@ -111,6 +111,10 @@ def feed_forward() -> nn.Module:
 
 
 class InPairs(nn.Module):
+    """A list of pairs, or of their parts in turn (lucidrains/vit-pytorch,
+    vit_pytorch/simple_vit.py).
+    """
+
     def __init__(self, flat: bool, wrap: type[nn.Module] = Around) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 16)

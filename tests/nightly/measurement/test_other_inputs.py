@@ -153,6 +153,7 @@ class PositionsFirst(nn.Module):
 
 
 def test_states_with_the_positions_first_are_told_from_others() -> None:
+    """(facebookresearch/detr, models/transformer.py)"""
     torch.manual_seed(0)
     one = PositionsFirst(False)
     other = PositionsFirst(True)
