@@ -1,5 +1,6 @@
-# A sweep in a container:
+# Commands in a container: the report of a training in out/, and a sweep.
 #   docker build -t repdyn .
+#   docker run --rm -v "$PWD/out:/out" repdyn demo --no-browser -o /out
 #   docker run --rm -v "$PWD/out:/out" -v "$HOME/.cache/huggingface:/root/.cache/huggingface" repdyn sweep EleutherAI/pythia-14m --store /out/pythia
 FROM python:3.11-slim
 WORKDIR /repdyn
