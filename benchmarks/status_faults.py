@@ -63,7 +63,7 @@ import numpy as np
 import pandas as pd
 import torch
 from machine import facts
-from status_calibration import rate_text, track
+from status_calibration import EVERY, rate_text, track
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -72,6 +72,7 @@ from repdyn.data.tokens import byte_tokenizer
 from repdyn.models import build_model, objective_of
 from repdyn.probe.corpus import load_corpus
 from repdyn.store.schema import VALIDATION_LOSS
+from repdyn.views.judging import DescribedRun
 
 STEPS, WARMUP, LENGTH = 150, 15, 64
 SOUND, TWINS = 60, 4
@@ -100,6 +101,13 @@ OPTIMIZERS = {
     "SGD": (lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9), 50.0),
 }
 """Makers, and the learning rate as a multiple of Adam's."""
+LATE_STEP = 70
+LATE_FAULTS = {
+    "collapses": "the middle block gives the mean of all tokens and a hundredth of what differs",
+    "dies": "the output of the middle block is zero",
+    "explodes": "100 times the learning rate, without clipping",
+}
+"""Faults of a training that was sound until :data:`LATE_STEP`."""
 
 
 class Setting(NamedTuple):
@@ -191,7 +199,30 @@ def _text(name: str) -> tuple[Tensor, Probe]:
 
 
 def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
-    setting = Setting.drawn(seed)
+    run, true_losses = trained(Setting.drawn(seed), seed, fault, doubling=doubling)
+    second_half = [alert for alert in run.alerts if alert.step >= STEPS / 2]
+    earlier = [
+        alert for alert in run.alerts if run.steps[len(run.steps) // 2] <= alert.step < STEPS / 2
+    ]
+    return {
+        "first": true_losses[0],
+        "lowest": float(np.nanmin(true_losses)),
+        "last": true_losses[-1],
+        "status": run.status[0],
+        "alerts": "; ".join(sorted({alert.rule for alert in second_half})),
+        "earlier_alerts": "; ".join(sorted({alert.rule for alert in earlier})),
+        "reason": run.status[1],
+    }
+
+
+def trained(
+    setting: Setting, seed: int, fault: str, *, doubling: bool
+) -> tuple[DescribedRun, list[float]]:
+    """Train with a fault, one of :data:`LATE_FAULTS`, or "none".
+
+    Returns:
+        The run, named by fault and seed, and the true losses at the measured steps.
+    """
     generator = torch.Generator().manual_seed(seed)
     tokens, probe = _text(setting.text)
     read = torch.arange(260)
@@ -213,7 +244,8 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         pad_token_id=256,
         global_attention=True,
     )
-    break_model(model, fault)
+    if fault not in LATE_FAULTS:
+        break_model(model, fault)
     make, _ = OPTIMIZERS[setting.optimizer]
     optimizer = make(
         [each for each in model.parameters() if each.requires_grad],
@@ -222,7 +254,8 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
 
     def height(step: int) -> float:
         warm = 1.0 if fault == "abrupt" else min(1.0, (step + 1) / WARMUP)
-        return warm * (0.1 + 0.9 * (1 - step / STEPS) if setting.cosine else 1.0)
+        late = 100.0 if fault == "explodes" and step >= LATE_STEP else 1.0
+        return late * warm * (0.1 + 0.9 * (1 - step / STEPS) if setting.cosine else 1.0)
 
     def windows(
         number: int, low: int, high: int, generator: torch.Generator
@@ -275,7 +308,10 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         if fault == "overflow":
             for each in gradients:
                 each.copy_(each.mul(2.0**20).half().float().div(2.0**20))
-        if fault != "abrupt":
+        is_late = fault in LATE_FAULTS and schedule.last_epoch >= LATE_STEP
+        if is_late and schedule.last_epoch == LATE_STEP:
+            break_model(model, fault)
+        if fault != "abrupt" and not (fault == "explodes" and is_late):
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if fault == "decay":
@@ -284,28 +320,19 @@ def _training(seed: int, fault: str, doubling: bool) -> dict[str, object]:
         optimizer.zero_grad()
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, height)
-    name = f"{fault} {seed}"
-    scalars = {VALIDATION_LOSS: evaluate}
-    if doubling:
-        steps = {0, *(2**power for power in range(7)), *range(75, STEPS + 1, 25)}
-        run, _ = track(
-            name, model, probe, STEPS, step_loss, update, schedule, scalars, steps.__contains__
-        )
-    else:
-        run, _ = track(name, model, probe, STEPS, step_loss, update, schedule, scalars)
-    second_half = [alert for alert in run.alerts if alert.step >= STEPS / 2]
-    earlier = [
-        alert for alert in run.alerts if run.steps[len(run.steps) // 2] <= alert.step < STEPS / 2
-    ]
-    return {
-        "first": true_losses[0],
-        "lowest": float(np.nanmin(true_losses)),
-        "last": true_losses[-1],
-        "status": run.status[0],
-        "alerts": "; ".join(sorted({alert.rule for alert in second_half})),
-        "earlier_alerts": "; ".join(sorted({alert.rule for alert in earlier})),
-        "reason": run.status[1],
-    }
+    doubled = {0, *(2**power for power in range(7)), *range(75, STEPS + 1, 25)}
+    run, _ = track(
+        f"{fault} {seed}",
+        model,
+        probe,
+        STEPS,
+        step_loss,
+        update,
+        schedule,
+        {VALIDATION_LOSS: evaluate},
+        doubled.__contains__ if doubling else lambda step: step % EVERY == 0,
+    )
+    return run, true_losses
 
 
 @torch.no_grad()
@@ -317,12 +344,20 @@ def break_model(model: nn.Module, fault: str) -> None:
     def zeroed(_block: nn.Module, _inputs: object, output: Any) -> Any:
         return (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
 
+    def collapsed(_block: nn.Module, _inputs: object, output: Any) -> Any:
+        states = output[0] if isinstance(output, tuple) else output
+        mean = states.mean(dim=(0, 1), keepdim=True)
+        states = mean + 0.01 * (states - mean)
+        return (states, *output[1:]) if isinstance(output, tuple) else states
+
     def swollen(_block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Any:
         states = output[0] if isinstance(output, tuple) else output
         states = inputs[0] + 100 * (states - inputs[0])
         return (states, *output[1:]) if isinstance(output, tuple) else states
 
-    if fault == "zeroed":
+    if fault == "collapses":
+        blocks[len(blocks) // 2].register_forward_hook(collapsed)
+    elif fault in {"zeroed", "dies"}:
         blocks[len(blocks) // 2].register_forward_hook(zeroed)
     elif fault == "residual":
         for block in blocks:
