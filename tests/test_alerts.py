@@ -126,13 +126,44 @@ def test_collapsed_vectors_are_an_alert():
     counts = {"on_distinct": True, "n_vectors": 4096}
     reason = too_few_distinct(True, 2047, 4096)
     gone = make_row(
-        step=10, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts
+        step=40, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts
     )
-    (alert,) = find_alerts(to_frame([*series([8], n_unique=4000, **counts), gone]))
+    (alert,) = find_alerts(to_frame([*series([8] * 4, n_unique=4000, **counts), gone]))
     assert (alert.rule, alert.detail) == (
         "no value",
         "fewer than half of the vectors are distinct: 2047 of 4096",
     )
+
+
+def test_few_distinct_vectors_in_the_first_measurements_are_no_alert():
+    """Every small model whose vectors are nearly the same before it has learnt anything."""
+    gone = {"value": math.nan, "reason": too_few_distinct(True, 2047, 4096), "n_vectors": 4096}
+    settled = rule("undefined", settled=True)
+
+    def alerts(steps, last=None):
+        rows = [make_row(step=step, layer=1, metric="two_nn", value=8.0) for step in steps[:-1]]
+        rows.append(make_row(step=steps[-1], layer=1, metric="two_nn", **(last or gone)))
+        return steps_and_layers(rows, settled)
+
+    assert alerts([0, 10, 20, 30]) == []
+    assert alerts([0, 10, 20, 30, 40]) == [(40, 1)]
+    assert alerts([1, 2, 4, 8, 16, 32]) == []
+    broken = {"value": math.nan, "reason": "the states contain NaN"}
+    assert alerts([1, 2], broken) == [(2, 1)]
+
+
+def test_a_dimension_that_falls_while_steps_double_must_fall_twice_as_far():
+    """Half of the dimension is lost from step 16 to 32 of a sound training with a warm-up."""
+    halved = rule("falls", 0.5, settled=True)
+
+    def alerts(steps, values):
+        pairs = zip(steps, values, strict=True)
+        rows = [make_row(step=step, layer=1, metric="two_nn", value=value) for step, value in pairs]
+        return [step for step, _ in steps_and_layers(rows, halved)]
+
+    assert alerts([16, 32], [8, 3]) == []
+    assert alerts([16, 32], [8, 2]) == [32]
+    assert alerts([16, 31], [8, 3]) == [31]
 
 
 def profile(levels, layers=4):
@@ -160,6 +191,26 @@ def test_a_profile_jumps_relative_to_its_history():
             for row in profile([*steady, 1.3])]  # fmt: skip
     (alert,) = find_alerts(to_frame(late), [jumps])
     assert alert.detail.startswith("first in layer 2, most in layer 3, 4.88 at step 40, now 20.8")
+
+
+def test_a_change_is_compared_with_changes_over_as_many_steps():
+    """A jump at each step of a schedule that doubles, and where it goes over to longer stretches;
+    or one no larger than what the run has shown twice before."""
+    jumps = rule("jumps", 5)
+
+    def alerts(steps, levels):
+        place = {10 * number: step for number, step in enumerate(steps)}
+        rows = [row.with_columns(step=place[row.step]) for row in profile(levels)]
+        return [step for step, _ in steps_and_layers(rows, jumps)]
+
+    doubling = [0, 1, 2, 4, 8, 16, 32, 64]
+    growing = [1, 1.0001, 1.001, 1.004, 1.016, 1.06, 1.3, 2.6]
+    assert alerts(doubling, growing) == []
+    even = list(range(0, 80, 10))
+    assert alerts(even, growing) == [70]
+    longer = [0, 10, 20, 30, 40, 50, 150, 250]
+    assert alerts(longer, [1, 1.02, 1.04, 1.06, 1.08, 1.1, 1.5, 2.1]) == []
+    assert alerts(even, [1, 1.3, 1.31, 1.32, 1.33, 1.34, 1.35, 1.9]) == []
 
 
 def test_a_profile_jumps_by_the_mean_over_its_blocks():
@@ -357,8 +408,8 @@ STEPS = (0, 10, 20, 30)
 
 
 def collapsing(step, depth):
-    """Return a run in which half of the layers lose two thirds of their dimension at step 20."""
-    return 3.0 if step >= 20 and depth >= 0.5 else 9.0
+    """Return a run in which half of the layers lose most of their dimension at step 20."""
+    return 2.0 if step >= 20 and depth >= 0.5 else 9.0
 
 
 def marks(axes):
@@ -384,10 +435,10 @@ def collapsed(run):
 
 
 def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
-    frame = run(steps=STEPS, dimension=lambda step, depth: 9.0 if step < 20 else 3.0 - depth)
+    frame = run(steps=STEPS, dimension=lambda step, depth: 9.0 if step < 20 else 2.2 - depth)
     assert alert_lines(find_alerts(frame)) == [
         "step 20, dimension halved: two_nn (all vectors) of layers 0-6 fell to 0.5 of what it was "
-        "or less: in layer 6, 9 at step 10, now 2"
+        "or less: in layer 6, 9 at step 10, now 1.2"
     ]
 
 
@@ -405,7 +456,7 @@ def test_cells_of_a_heatmap_are_outlined(collapsed):
 def test_the_summary_lists_the_first_alerts(run):
     stream = io.StringIO()
     frame = run(
-        steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 3.0
+        steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 2.0
     )
     print_summary(*stacks_of_run(frame), console=Console(file=stream, width=160))
     said = [line for line in stream.getvalue().splitlines() if "alert" in line]

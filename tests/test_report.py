@@ -463,7 +463,7 @@ def test_the_page_is_made_inside_the_first_store_and_named_with_its_size(store, 
 
 def test_alerts_are_counted_as_they_are_marked(tmp_path):
     """A statement on a rule that held at three steps stands for three marks in the chart."""
-    fallen = {0: 90.0, 8: 40.0, 64: 19.0, 512: 9.0}
+    fallen = {0: 90.0, 8: 20.0, 64: 4.9, 512: 1.2}
     rows = make_rows(steps=tuple(fallen), dimension=lambda step, depth: fallen[step])
     page = write_report(fill(tmp_path, rows), tmp_path / "page.html")
     text = Outline(page.read_text(encoding="utf-8")).text

@@ -295,6 +295,40 @@ class Course:
         by_number[at_least:] = statistic(windows[at_least:], axis=1)
         return by_number[np.cumsum(is_change) - is_change]
 
+    @cached_property
+    def usual_jump(self) -> np.ndarray:
+        """(2, n_steps) the median and the largest of the last nonzero changes before each step,
+        over at least half as many steps; NaN where there are fewer than :data:`MIN_HISTORY`.
+
+        From a change over few steps nothing follows for one over many, as where the distance
+        between measurements doubles.
+        """
+        usual = np.full((2, len(self.steps)), np.nan)
+        stretches = np.diff(self.steps, prepend=self.steps[0])
+        for row, stretch in enumerate(stretches):
+            compares = (self.changes[:row] > 0) & (2 * stretches[:row] >= stretch)
+            earlier = self.changes[:row][compares][-HISTORY:]
+            if len(earlier) >= MIN_HISTORY:
+                usual[:, row] = np.median(earlier), earlier.max()
+        return usual
+
+    @cached_property
+    def is_doubling(self) -> np.ndarray:
+        """Return where a value has at least twice the steps of the one that it is compared with:
+        there a sound training changes more than ever after.
+        """
+        before = np.where(self.before < 0, 0, self.steps[self.before])
+        return self.steps[:, None] >= 2 * before
+
+    @cached_property
+    def is_established(self) -> np.ndarray:
+        """Return where a layer had a value at each of the last :data:`MIN_HISTORY` measurements."""
+        has_value = ~np.isnan(self.values)
+        n_before = np.zeros(self.values.shape, int)
+        for row in range(1, len(self.steps)):
+            n_before[row] = np.where(has_value[row - 1], n_before[row - 1] + 1, 0)
+        return n_before >= MIN_HISTORY
+
     def holds(self, when: str, bound: float) -> np.ndarray:
         """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a
         whole profile.
@@ -316,8 +350,9 @@ class Course:
         if when == "jumps":
             # steps without a change are ignored: the first ones, at a low learning rate, are not
             # representative
-            usual = self.usual_change(np.nanmedian, at_least=MIN_HISTORY)
-            return (self.changes > np.maximum(MIN_JUMP, bound * usual))[:, None]
+            median, largest = self.usual_jump
+            least = np.maximum(MIN_JUMP, np.maximum(bound * median, UNUSUAL * largest))
+            return (self.changes > least)[:, None]
         reached = (
             self.values <= bound * self.previous
             if when == "falls"
@@ -339,8 +374,7 @@ class Course:
         """Return where it is known whether a condition holds, as :meth:`holds`: there is a value,
         and what it is compared with."""
         if when == "jumps":
-            usual = self.usual_change(np.nanmedian, at_least=MIN_HISTORY)
-            return (np.isfinite(self.changes) & np.isfinite(usual))[:, None]
+            return (np.isfinite(self.changes) & np.isfinite(self.usual_jump[0]))[:, None]
         return np.isfinite(self.difference if when in {"falls", "rises"} else self.values)
 
 
@@ -380,6 +414,9 @@ class Rule:
             neighbours then changes on all vectors only if it does without repeats too, where that
             is measured: otherwise the repeated token makes the change.
         stop: whether an alert stops the training.
+        settled: whether less is told while steps double: a value must fall or rise by the square of
+            the bound, and is not told to be undefined, nor anywhere after fewer than four
+            measurements with a value in a row. NaN and infinity are told at once.
 
     Raises:
         ValueError: a name, condition, metric or bound is missing or invalid.
@@ -391,6 +428,7 @@ class Rule:
     bound: float | None = None
     subsets: tuple[str, ...] = ()
     stop: bool = False
+    settled: bool = False
 
     def __post_init__(self) -> None:
         for name in ("metrics", "subsets"):
@@ -410,6 +448,7 @@ class Rule:
         self._require(bool(self.metrics), "metrics", "metrics")
         self._require_bound()
         self._require(isinstance(self.stop, bool), "stop", "stop: true or false")
+        self._require(isinstance(self.settled, bool), "settled", "settled: true or false")
 
     def _require(self, is_valid: bool, field: str, expected: str) -> None:
         if not is_valid:
@@ -429,15 +468,20 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(name="no value", when="undefined", metrics=("*",)),
+    Rule(name="no value", when="undefined", metrics=("*",), settled=True),
     Rule(
         name="dimension halved",
         when="falls",
         bound=0.5,
+        settled=True,
         metrics=("two_nn", "gride_*", "levina_bickel", "effective_rank", "participation_ratio"),
     ),
     Rule(
-        name="one direction", when="above", bound=0.9, metrics=("anisotropy",), subsets=("no_sink",)
+        name="one direction",
+        when="above",
+        bound=0.99,
+        metrics=("anisotropy",),
+        subsets=("no_sink",),
     ),
     Rule(
         name="profile jumps",
@@ -596,7 +640,7 @@ def _raised(rule: Rule, course: Course, n_known: int, beside: Sequence[Course]) 
     beside it deny."""
     if not applies(rule, course.metric, course.subset):
         return
-    holds = course.holds(rule.when, rule.bound or 0.0)[n_known:]
+    holds = _held(rule, course)[n_known:]
     for place, layer in np.argwhere(holds).tolist():
         alert = _alert(rule, course, n_known + place, layer)
         if not _is_of_repeats(alert, rule, beside):
@@ -627,8 +671,22 @@ def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Course]) -> bool:
             if column == len(course.layers) or course.layers[column] != alert.layer:
                 continue
         if course.is_judged(rule.when)[row, column]:
-            return not course.holds(rule.when, rule.bound or 0.0)[row, column]
+            return not _held(rule, course)[row, column]
     return False
+
+
+def _held(rule: Rule, course: Course) -> np.ndarray:
+    """Return where a rule holds, in the shape of :meth:`Course.holds`."""
+    holds = course.holds(rule.when, rule.bound or 0.0)
+    if not rule.settled or course.layers[0] < 0:
+        return holds
+    if rule.when == "undefined":
+        is_broken = course.codes == ReasonCode.NOT_FINITE
+        return holds & (is_broken | (course.is_established & ~course.is_doubling))
+    if rule.when in {"falls", "rises"}:
+        of_doubling = course.holds(rule.when, (rule.bound or 0.0) ** 2)
+        return np.where(course.is_doubling, of_doubling, holds)
+    return holds
 
 
 def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
