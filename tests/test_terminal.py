@@ -243,7 +243,7 @@ def test_the_verdicts_are_explained_where_the_last_words_say(run):
 
 def test_alerts_of_a_sound_run_are_not_red(run):
     """Those of the first steps; catches a sound quickstart that ends in red."""
-    frame = run(dimension=lambda step, depth: 30.0 if step < 2 else 10.0)
+    frame = run(dimension=lambda step, depth: 30.0 if step < 2 else 7.0)
     (one,) = stacks_of_run(frame, RULES)
     assert one.insights.status == "healthy"
     assert one.alerts, "this run should have an early alert"
