@@ -3,18 +3,20 @@ how often is a sound training furthest?
 
     OMP_NUM_THREADS=1 python benchmarks/baselines.py -o docs/baselines/trainings --minutes 90
 
-The criteria, committed before the first training, are in docs/baselines/criteria.md; the recipes and
-faults are those of status_faults.py, measured at the steps of its `--doubling`. Each recipe has one
-sound training, baselines with other seeds and learning rates, and four faults. A training's rows
-and outcome are written as soon as it is done, and it is not repeated; `--judge` trains nothing.
-The tables are written beside them.
+The criteria, committed before the first training, are in docs/baselines/criteria.md; the recipes
+and faults are those of status_faults.py, measured at the steps of its `--doubling`. Each recipe has
+one sound training, baselines with other seeds and learning rates, four faults, and in the first two
+those that begin late, for the alerts (docs/alerts/criteria.md). A training's rows and outcome are
+written as soon as it is done, and it is not repeated; `--judge` trains nothing. The tables are
+written beside them.
 """
 
 import argparse
+import math
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +30,7 @@ from status_faults import FAULTS, LATE_FAULTS, Setting, trained
 from repdyn.store.schema import VALIDATION_LOSS
 from repdyn.views.judging import DescribedRun, stacks_of_run
 from repdyn.views.judging.against import require_comparable
-from repdyn.views.judging.baselines import FEWEST, Standing, standing_of
+from repdyn.views.judging.baselines import Standing, standing_of
 
 FIRST_SEED = 6000
 N_RECIPES = 14
@@ -74,9 +76,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("baselines"), help="folder")
-    parser.add_argument(
-        "--minutes", type=float, default=1e9, help="after which no training begins"
-    )
+    parser.add_argument("--minutes", type=float, default=1e9, help="after which no training begins")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     options = parser.parse_args()
     trainings = Trainings(options.output)
@@ -90,7 +90,8 @@ def main() -> None:
                     trainings.train(job)
     judged = judged_trainings(trainings)
     judged.to_csv(options.output / "judged.csv", index=False, float_format="%.5g")
-    print(table_of(judged))
+    alerts_of(trainings).to_csv(options.output / "alerts.csv", index=False)
+    print(table_of(judged, trainings))
     for name, fact in facts(" ".join(["python", *sys.argv])).items():
         print(f"{name}: {fact}")
 
@@ -183,6 +184,179 @@ def faults_of(recipe: int) -> list[str]:
 def is_sound(done: dict) -> bool:
     """Return whether the true loss fell and stayed there."""
     return done["last"] <= 1.05 * done["lowest"] and done["last"] < 0.97 * done["first"]
+
+
+def outcome_of(done: dict, sound: dict) -> str:
+    """Return whether a training is sound, or its fault harmed it; those that begin late are judged
+    by their alerts alone."""
+    if done["role"] in {"sound", "baseline"}:
+        return "sound" if is_sound(done) else "unclear"
+    if done["role"] in LATE_FAULTS:
+        return "late fault"
+    return "harmless" if done["last"] <= 1.1 * sound["last"] else "failed"
+
+
+def judged_trainings(trainings: Trainings) -> pd.DataFrame:
+    """Return a row for each training and number of baselines it is compared with."""
+    judged = []
+    for recipe in range(N_RECIPES):
+        sound = trainings.of(recipe, "sound")
+        if not sound or not is_sound(sound[0]):
+            continue
+        baselines = [trainings.run(done["name"]) for done in trainings.sound_baselines(recipe)]
+        for number in (number for number in NUMBERS if number <= len(baselines)):
+            for done in trainings.of(recipe):
+                if done["role"] != "baseline":
+                    run = trainings.run(done["name"])
+                    outcome = outcome_of(done, sound[0])
+                    judged.append(
+                        {
+                            "name": done["name"],
+                            "recipe": recipe,
+                            "role": done["role"],
+                            "outcome": outcome,
+                            "status": done["status"],
+                            "n_baselines": number,
+                            **_judged(run, baselines[:number]),
+                        }
+                    )
+    return pd.DataFrame(judged)
+
+
+def _judged(run: DescribedRun, baselines: Sequence[DescribedRun]) -> dict[str, object]:
+    try:
+        require_comparable(run, baselines)
+        standing = standing_of(run, baselines)
+    except ValueError as error:
+        return {"refused": str(error)}
+    deviation = standing.deviation
+    named = {}
+    if deviation is not None:
+        named = {
+            "metric": "@".join(deviation.key),
+            "layers": " ".join(map(str, deviation.layers)),
+            "since": deviation.since,
+        }
+    return {
+        "p": standing.p,
+        "score": standing.scores[0],
+        "next_score": standing.scores[1:].max(),
+        "is_furthest": standing.is_furthest,
+        "is_twice": _is_twice(standing),
+        **named,
+        "first_furthest": _first_step(run, baselines, lambda standing: standing.is_furthest),
+        "first_twice": _first_step(run, baselines, _is_twice),
+        "loss_above": _first_loss(run, baselines, is_below_too=False),
+        "loss_outside": _first_loss(run, baselines, is_below_too=True),
+    }
+
+
+def _is_twice(standing: Standing) -> bool:
+    return bool(standing.scores[0] >= FACTOR * standing.scores[1:].max())
+
+
+def _first_step(
+    run: DescribedRun,
+    baselines: Sequence[DescribedRun],
+    is_told: Callable[[Standing], bool],
+) -> float:
+    """Return the first measured step at which the rows up to it tell; infinity if none does."""
+    for step in run.steps:
+        try:
+            standing = _standing_until(step, run, baselines)
+        except ValueError:  # no value in common yet
+            continue
+        if is_told(standing):
+            return step
+    return math.inf
+
+
+def _standing_until(step: int, run: DescribedRun, baselines: Sequence[DescribedRun]) -> Standing:
+    begun, *of_baselines = (_until(step, each) for each in (run, *baselines))
+    return standing_of(begun, of_baselines)
+
+
+@cache
+def _until(step: int, run: DescribedRun) -> DescribedRun:
+    (begun,) = stacks_of_run(run.frame.query("step <= @step"))
+    return begun
+
+
+def _first_loss(
+    run: DescribedRun, baselines: Sequence[DescribedRun], *, is_below_too: bool
+) -> float:
+    """Return the first step at which the validation loss that the owner sees is further from all
+    baselines' than their range; infinity if it never is."""
+    losses = run.loss(VALIDATION_LOSS)
+    of_baselines = pd.DataFrame([other.loss(VALIDATION_LOSS) for other in baselines])
+    low = of_baselines.min()
+    high = of_baselines.max()
+    reach = high - low
+    is_out = ~(losses <= high + reach)  # also where it is no number
+    if is_below_too:
+        is_out |= losses < low - reach
+    return float(min(losses.index[is_out], default=math.inf))
+
+
+def turns(trainings: Trainings, number: int) -> list[Standing]:
+    """Return the standing of each sound training of a recipe among the others, as many as there
+    are: the sound one and its first baselines."""
+    standings = []
+    for recipe in range(N_RECIPES):
+        sound = [done for done in trainings.of(recipe, "sound") if is_sound(done)]
+        names = [done["name"] for done in (*sound, *trainings.sound_baselines(recipe)[:number])]
+        if not sound or len(names) < number + 1:
+            continue
+        runs = [trainings.run(name) for name in names]
+        standings += [
+            standing_of(run, [other for other in runs if other is not run]) for run in runs
+        ]
+    return standings
+
+
+def table_of(judged: pd.DataFrame, trainings: Trainings) -> str:
+    """Return what was found, by outcome and kind of fault and number of baselines."""
+    lines = [
+        "| trainings | baselines | number | furthest | twice | refused | status failed or watch |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for number, of_number in judged.groupby("n_baselines"):
+        failed = of_number.query("outcome == 'failed'")
+        for name, group in (*of_number.groupby("outcome"), *failed.groupby("role")):
+            n_refused = int(group["refused"].notna().sum()) if "refused" in group else 0
+            n_watched = int(group["status"].isin(["failed", "watch"]).sum())
+            shares = [
+                rate_text(int((group[column] == True).sum()), len(group))  # noqa: E712
+                for column in ("is_furthest", "is_twice")
+            ]
+            lines.append(
+                f"| {name} | {number} | {len(group)} | {' | '.join(shares)} | {n_refused} | "
+                f"{rate_text(n_watched, len(group))} |"
+            )
+        of_turns = turns(trainings, int(number))
+        n_twice = sum(map(_is_twice, of_turns))
+        lines.append(
+            f"| sound, all turns | {number} | {len(of_turns)} | by construction | "
+            f"{rate_text(n_twice, len(of_turns))} | 0 | |"
+        )
+    return "\n".join(lines)
+
+
+def alerts_of(trainings: Trainings) -> pd.DataFrame:
+    """Return the alerts of the default rules in each training."""
+    return pd.DataFrame(
+        {
+            "name": done["name"],
+            "recipe": done["recipe"],
+            "role": done["role"],
+            "is_sound": is_sound(done),
+            "status_now": trainings.run(done["name"]).status[0],
+            "alerts": "; ".join(
+                f"{alert.rule} at {alert.step}" for alert in trainings.run(done["name"]).alerts
+            ),
+        }
+        for done in trainings.done
+    )
 
 
 if __name__ == "__main__":

@@ -307,7 +307,7 @@ class Course:
         stretches = np.diff(self.steps, prepend=self.steps[0])
         for row, stretch in enumerate(stretches):
             compares = (self.changes[:row] > 0) & (2 * stretches[:row] >= stretch)
-            earlier = self.changes[:row][compares][-HISTORY:]
+            earlier = np.compress(compares, self.changes[:row])[-HISTORY:]
             if len(earlier) >= MIN_HISTORY:
                 usual[:, row] = np.median(earlier), earlier.max()
         return usual
