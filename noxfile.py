@@ -85,7 +85,8 @@ def stacks(session: nox.Session) -> None:
     session.install(
         "--no-deps", "litgpt==0.5.13", "timm==1.0.31", "diffusers==0.42.1", "torch_geometric==2.8.1"
     )
-    session.install("pyparsing", "xxhash", "importlib_metadata")  # which these import
+    # which these import, and the example scripts of transformers
+    session.install("pyparsing", "xxhash", "importlib_metadata", "evaluate")
     # PyPI's torchvision needs the CUDA libraries of PyPI's torch; beside a torch without, not even
     # transformers imports
     if (

@@ -1,9 +1,9 @@
 """Example scripts of other projects, unchanged, with and without ``repdyn attach``.
 
 ``REPDYN_EXAMPLES`` names a folder with checkouts of their repositories, of which no line is kept
-here: ``git clone --depth 1`` of transformers, pytorch-lightning and sentence-transformers. A test
-whose script or package is not there is skipped; that of TRL runs what is installed. Models and data
-are tiny and made here.
+here: ``git clone --depth 1`` of transformers (``--branch`` with the release that is installed),
+pytorch-lightning and sentence-transformers. A test whose script or package is not there is skipped;
+that of TRL runs what is installed. Models and data are tiny and made here.
 """
 
 from __future__ import annotations
