@@ -38,11 +38,13 @@ OF_VIEWS = frozenset(packages(OF_USERS["views"]))
 
 # run where neither some packages nor their versions are found, as after "pip install repdyn"
 BLOCKER = """
+import importlib.util
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError
 
 blocked = set(sys.argv[1].split(","))
 distribution_of = Distribution.from_name
+spec_of = importlib.util.find_spec
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -54,8 +56,12 @@ def find_distribution(name):
         raise PackageNotFoundError(name)
     return distribution_of(name)
 
+def find_spec(name, package=None):  # by which transformers asks whether there is a package
+    return None if name.partition(".")[0] in blocked else spec_of(name, package)
+
 sys.meta_path.insert(0, Blocker())
 Distribution.from_name = find_distribution
+importlib.util.find_spec = find_spec
 """
 LOOP = """
 import torch
