@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
+from repdyn.measurement.measure import measure_with
 from repdyn.metrics import Metric
 from repdyn.store import Store
 from repdyn.store.schema import ReasonCode
@@ -264,6 +265,29 @@ def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
     for run, model in (("mine", loop.model), ("mine (averaged)", average.module)):
         expected = measure(model, small_probe).to_pandas()
         assert values(frame[frame["run"] == run], 4) == values(expected.assign(step=4), 4)
+
+
+def test_the_budget_counts_raw_and_averaged_weights_as_one_measurement(attach, monkeypatch):
+    """Where the averaged ones counted by themselves, a measurement would pass for half of it."""
+    clock = [time.perf_counter()]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def three_seconds(*arguments, **options):
+        clock[0] += 3.0
+        return measure_with(*arguments, **options)
+
+    monkeypatch.setattr("repdyn.tracking.run.measure_with", three_seconds)
+    model = HandWritten()
+    average = AveragedModel(model)
+    settings = {"schedule": 1, "max_overhead": 0.5, "metrics": ["norm"]}
+    with attach(model, averaged=average, **settings) as tracker:
+        for _ in range(20):
+            clock[0] += 1.0
+            tracker.step(loss=1.0)
+    # 6 s and another 6 are half of 24, 12 and another 6 half of 36; by 3 s it would be steps 9 and
+    # 15; the last step is measured whatever the budget
+    assert tracker.store.steps("mine") == [0, 12, 18, 20]
+    assert tracker.store.steps("mine (averaged)") == [0, 12, 18, 20]
 
 
 def test_averaged_weights_of_another_structure_are_refused(attach):
