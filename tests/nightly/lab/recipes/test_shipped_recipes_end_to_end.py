@@ -76,6 +76,10 @@ def publish(hub: HubServer, recipe: Recipe, folder: Path) -> None:
             hub.publish(model.tokenizer, "main", folder / "tokenizer")
 
 
+LACKING = ("accuracy in word_probe.csv", "period in position_layouts.csv")
+"""Criteria on what a vocabulary of bytes, without words, and untrained positions do not have."""
+
+
 # topics are of words, which a tokenizer of bytes does not have
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if name != "topic-structure"])
 def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
@@ -112,6 +116,8 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
         published.claim for published in recipe.published
     }
     for outcome in judged:
+        if outcome["criterion"].startswith(LACKING):
+            continue
         assert outcome["verdict"] != "not run", outcome
         if outcome["metric"] is None:  # in a table of a study
             continue
