@@ -564,7 +564,7 @@ def test_other_programs_read_a_store_as_the_page_says(tmp_path, monkeypatch):
     assert len(lines_for("from glob", store.path)["frame"]) == 6
     pytest.importorskip("duckdb")
     assert len(lines_for("import duckdb", store.path)["table"]) == 6
-    of_paths = lines_for("import repdyn", store.path)
+    of_paths = lines_for("to_parquet", store.path)
     frame = of_paths["frame"]
     assert sorted(frame.loc[frame["run"] == "mine", "step"]) == [8, 8, 16, 16]
     assert not frame.duplicated(["run", "step", "layer"]).any()
