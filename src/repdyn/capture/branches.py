@@ -189,9 +189,18 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
                 scale = scale_of(entered, branch.rows, total) if time < time_of_sum else None
                 if scale is not None:
                     return _as_branch(branch, entered, scale)
-    others = [tensor for tensor in fits if not tensor.is_input]
-    for _, branch in branches:
-        for other in others:
+    outputs = [tensor for tensor in fits if not tensor.is_input]
+    return _branch_beside_another(outputs, entered, left)
+
+
+def _branch_beside_another(
+    outputs: list[_ModuleTensor], entered: Tensor, left: Tensor
+) -> Branch | str:
+    """Return the branch of a block that adds it and another output to its input at once."""
+    for branch in outputs:
+        if not branch.of_attention:
+            continue
+        for other in outputs:
             if other is not branch and _adds_up(entered, branch.rows, other.rows, left):
                 return _as_branch(branch, entered, 1.0)
     return NOT_ADDED

@@ -275,6 +275,17 @@ class Recorder:
             watched(branching, leave=self._keep_branch),
         ):
             yield
+        self._check_calls()
+        for (name, layer), branch in self._branches.items():
+            before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
+            states = self._sums((name, layer), before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            states[self._target] = (
+                states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
+            )
+
+    def _check_calls(self) -> None:
+        """Raise RuntimeError where a block did not run, or the blocks ran in another order."""
         called = {name for stack in self._stacks.values() for name in stack.calls}
         if {block.name for block in self._model.blocks} - called:
             raise RuntimeError(silent_blocks(self._model.module, self._model.blocks, called))
@@ -289,13 +300,6 @@ class Recorder:
                     f"{now!r} where the first batch had {before!r}; name the blocks that always "
                     "run with layers="
                 )
-        for (name, layer), branch in self._branches.items():
-            before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
-            states = self._sums((name, layer), before)
-            # NaN where the attention did not run: other ranks wait for a tensor from this one
-            states[self._target] = (
-                states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
-            )
 
     def states(self, autocast: torch.dtype | None = None) -> States:
         """Return what was recorded; ``autocast`` is the precision that the model's own forward pass
