@@ -257,8 +257,8 @@ def linear_cka(x, y, debiased=True):
 
 
 def centred_and_scaled(x):
-    x = x / np.abs(x).max()
-    return x - x.mean(0)
+    x = x - x.mean(0)
+    return x / np.abs(x).max()
 
 
 def procrustes_distance(x, y):

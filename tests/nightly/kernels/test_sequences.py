@@ -2,7 +2,7 @@
 on.
 """
 
-import numpy as np
+import metric_oracles as oracles
 import pytest
 import torch
 from hostile import HOSTILE
@@ -33,27 +33,10 @@ def of(name, split="unequal"):
     return Sequences(points, SPLITS[split])
 
 
-def in_numpy(of_sequences):
-    return np.split(of_sequences.x.double().numpy(), np.cumsum(of_sequences.lengths)[:-1])
-
-
-def naive_entropy(of_sequences, normalised):
-    values = []
-    for z in in_numpy(of_sequences):
-        gram = z @ z.T
-        shares = np.linalg.eigvalsh(gram / np.trace(gram))
-        shares = shares[shares > 1e-18]
-        entropy = -(shares * np.log(shares)).sum()
-        values.append(entropy / np.log(min(z.shape)) if normalised else entropy)
-    return np.mean(values)
-
-
-def naive_cosine(of_sequences):
-    values = []
-    for z in in_numpy(of_sequences):
-        units = z / np.linalg.norm(z, axis=1, keepdims=True)
-        values.append((units @ units.T)[~np.eye(len(z), dtype=bool)].mean())
-    return np.mean(values)
+def naive(oracle, of_sequences, **settings):
+    return oracles.mean_over(of_sequences.lengths, oracle)(
+        of_sequences.x.double().numpy(), **settings
+    )
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -62,20 +45,10 @@ def test_entropy_of_the_matrix_written_out(name, split):
     given = of(name, split)
     for normalised in (True, False):
         found = sequence_entropy(given, normalised=normalised).item()
-        assert found == pytest.approx(naive_entropy(given, normalised), rel=1e-9, abs=1e-12)
+        assert found == pytest.approx(
+            naive(oracles.sequence_entropy, given, normalised=normalised), rel=1e-9, abs=1e-12
+        )
     assert 0 <= sequence_entropy(given).item() <= 1
-
-
-def naive_prompt_entropy(of_sequences, order):
-    values = []
-    for z in in_numpy(of_sequences):
-        z = z - z.mean(0)
-        z /= np.linalg.norm(z, axis=1, keepdims=True)
-        values_of_k = np.linalg.eigvalsh(np.maximum(z.T @ z if len(z) > z.shape[1] else z @ z.T, 0))
-        shares = values_of_k[values_of_k > 0] / values_of_k[values_of_k > 0].sum()
-        entropy = -np.log((shares**2).sum()) if order == 2 else -(shares * np.log(shares)).sum()
-        values.append(entropy / np.log(min(z.shape)))
-    return np.mean(values)
 
 
 @pytest.mark.parametrize("split", ["equal", "one"])
@@ -84,12 +57,9 @@ def test_prompt_entropy_and_curvature_written_out(name, split):
     given = of(name, split)
     for order in (1, 2):
         assert prompt_entropy(given, order=order).item() == pytest.approx(
-            naive_prompt_entropy(given, order), rel=1e-9
+            naive(oracles.prompt_entropy, given, order=order), rel=1e-9
         )
-    steps = [np.diff(z, axis=0) for z in in_numpy(given)]
-    units = [step / np.linalg.norm(step, axis=1, keepdims=True) for step in steps]
-    angles = [np.arccos((unit[1:] * unit[:-1]).sum(1)).mean() for unit in units]
-    assert curvature(given).item() == pytest.approx(np.mean(angles) - 2 * np.pi / 3, rel=1e-7)
+    assert curvature(given).item() == pytest.approx(naive(oracles.curvature, given), rel=1e-7)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -97,7 +67,7 @@ def test_prompt_entropy_and_curvature_written_out(name, split):
 def test_the_largest_activation_counted_one_by_one_in_float64(name, split):
     points = HOSTILE[name]()
     given = Sequences(points, SPLITS[split] if len(points) == 400 else (len(points) - 2, 2))
-    expected = np.mean([np.abs(z).max() for z in in_numpy(given)])
+    expected = naive(oracles.largest_activation, given)
     assert largest_activation(given).item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -105,7 +75,9 @@ def test_the_largest_activation_counted_one_by_one_in_float64(name, split):
 @pytest.mark.parametrize("name", CLOUDS)
 def test_cosine_of_every_pair(name, split):
     given = of(name, split)
-    assert sequence_cosine(given).item() == pytest.approx(naive_cosine(given), rel=1e-12, abs=1e-13)
+    assert sequence_cosine(given).item() == pytest.approx(
+        naive(oracles.mean_cosine, given), rel=1e-12, abs=1e-13
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

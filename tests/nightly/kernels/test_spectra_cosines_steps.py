@@ -4,12 +4,11 @@ of their authors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
+import metric_oracles as oracles
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.spatial
 import torch
 from hostile import HOSTILE
@@ -24,124 +23,30 @@ def wide(points: Tensor) -> np.ndarray:
     return points.double().numpy()
 
 
-def eigenvalues(points: Tensor) -> np.ndarray:
-    return np.linalg.svd(wide(points) - wide(points).mean(0), compute_uv=False) ** 2
-
-
-def components(points: Tensor, share: float) -> int:
-    values = eigenvalues(points)
-    return int((np.cumsum(values) < share * values.sum() * (1 - 1e-10)).sum()) + 1
-
-
-def mean_cosine(points: Tensor) -> float:
-    """Of every pair of different rows; NaN where a row has no direction."""
-    with np.errstate(invalid="ignore"):
-        units = wide(points) / np.linalg.norm(wide(points), axis=1, keepdims=True)
-    return (units @ units.T)[~np.eye(len(units), dtype=bool)].mean()
-
-
-def outlier_kurtosis(points: Tensor) -> float:
-    squares = (wide(points) ** 2).mean(0)
-    return (squares**2).mean() / squares.mean() ** 2
-
-
-def isoscore(points: Tensor) -> float:
-    """By algorithm 1 of the paper, step by step; NaN in one dimension, where there is nothing to
-    compare.
-    """
-    dim = points.shape[1]
-    if dim == 1:
-        return np.nan
-    variances = np.linalg.eigvalsh(np.cov(wide(points) - wide(points).mean(0), rowvar=False))
-    normalised = np.sqrt(dim) * variances / np.linalg.norm(variances)
-    defect = np.linalg.norm(normalised - np.ones(dim)) / np.sqrt(2 * (dim - np.sqrt(dim)))
-    used = (dim - defect**2 * (dim - np.sqrt(dim))) ** 2 / dim**2
-    return (dim * used - 1) / (dim - 1)
-
-
-def massive_activation_share(points: Tensor, magnitude: float = 100, ratio: float = 1000) -> float:
-    """Of two medians the lower one counts."""
-    sizes = np.abs(wide(points)).flatten()
-    median = np.sort(sizes)[(len(sizes) - 1) // 2]
-    return math.fsum(sizes[(sizes > magnitude) & (sizes >= ratio * median)] ** 2) / math.fsum(
-        sizes**2
-    )
-
-
-def top_norm_variance_share(points: Tensor, share: float = 0.01) -> float:
-    """NaN where the first direction is not told from the second; points of equal length count in
-    part.
-    """
-    centred = wide(points) / np.abs(wide(points)).max()
-    left, values, _ = np.linalg.svd(centred - centred.mean(0), full_matrices=False)
-    if len(values) > 1 and values[1] ** 2 >= values[0] ** 2 * (1 - 1e-6):
-        return np.nan
-    carried = left[:, 0] ** 2
-    norms = np.linalg.norm(wide(points), axis=1)
-    n_longest = -(-len(norms) * round(1000 * share) // 1000)
-    limit = np.sort(norms)[-n_longest]
-    longer = norms > limit
-    return carried[longer].sum() + (n_longest - longer.sum()) * carried[norms == limit].mean()
-
-
-def alpha_req(points: Tensor, first: int = 11, last: int = 100) -> float:
-    values = eigenvalues(points)
-    values = values[values > 1e-12 * values[0]]
-    if len(values) < first + 9:
-        return np.nan
-    ranks = np.arange(first, min(last, len(values)) + 1)
-    # polyfit squares its weights
-    return -np.polyfit(np.log(ranks), np.log(values[ranks - 1]), 1, w=ranks**-0.5)[0]
-
-
-def norm(x: Tensor) -> float:
-    return float(np.sqrt((wide(x).astype(np.longdouble) ** 2).sum(1)).mean())
-
-
-def step_length(x: Tensor, y: Tensor) -> float:
-    return float(np.sqrt(((wide(y).astype(np.longdouble) - wide(x)) ** 2).sum(1)).mean())
-
-
-def alignment(x: Tensor, y: Tensor) -> float:
-    """NaN where a vector is zero."""
-    a, b = (wide(points).astype(np.longdouble) for points in (x, y))
-    with np.errstate(invalid="ignore"):
-        return float(((a * b).sum(1) / np.sqrt((a**2).sum(1)) / np.sqrt((b**2).sum(1))).mean())
-
-
-def procrustes_distance(a: Tensor, b: Tensor) -> float:
-    """The distance itself, after the rotation that scipy finds."""
-    x, y = (wide(points) - wide(points).mean(0) for points in (a, b))
-    x, y = (points / np.abs(points).max() for points in (x, y))
-    width = max(x.shape[1], y.shape[1])
-    x, y = (np.pad(of / np.linalg.norm(of), ((0, 0), (0, width - of.shape[1]))) for of in (x, y))
-    return ((x - y @ scipy.linalg.orthogonal_procrustes(y, x)[0]) ** 2).sum()
-
-
 NAIVE: dict[str, tuple[Callable[..., float], float, float, list[dict[str, float]]]] = {
-    "components": (components, 0, 0, [{"share": share} for share in (0.5, 0.9, 0.99)]),
-    "mean_cosine": (mean_cosine, 1e-12, 1e-14, [{}]),
-    "outlier_kurtosis": (outlier_kurtosis, 1e-12, 0, [{}]),
-    "isoscore": (isoscore, 1e-6, 1e-9, [{}]),
+    "components": (oracles.components, 0, 0, [{"share": share} for share in (0.5, 0.9, 0.99)]),
+    "mean_cosine": (oracles.mean_cosine, 1e-12, 1e-14, [{}]),
+    "outlier_kurtosis": (oracles.outlier_kurtosis, 1e-12, 0, [{}]),
+    "isoscore": (oracles.isoscore, 1e-6, 1e-9, [{}]),
     "massive_activation_share": (
-        massive_activation_share,
+        oracles.massive_activation_share,
         1e-12,
         0,
         [{}, {"magnitude": 0, "ratio": 2}],
     ),
     "top_norm_variance_share": (
-        top_norm_variance_share,
+        oracles.top_norm_variance_share,
         1e-6,
         1e-12,
         [{"share": 0.01}, {"share": 0.5}],
     ),
     # from rank 9 on the eigenvalues of offset_3000 are what float32 rounded off 3000: 1e-10 of the
     # largest
-    "alpha_req": (alpha_req, 1e-6, 1e-7, [{}, {"first": 1, "last": 30}]),
-    "norm": (norm, 1e-13, 0, [{}]),
-    "step_length": (step_length, 1e-13, 0, [{}]),
-    "alignment": (alignment, 0, 1e-14, [{}]),
-    "procrustes_distance": (procrustes_distance, 1e-9, 1e-12, [{}]),
+    "alpha_req": (oracles.alpha_req, 1e-6, 1e-7, [{}, {"first": 1, "last": 30}]),
+    "norm": (oracles.norm, 1e-13, 0, [{}]),
+    "step_length": (oracles.step_length, 1e-13, 0, [{}]),
+    "alignment": (oracles.alignment, 0, 1e-14, [{}]),
+    "procrustes_distance": (oracles.procrustes_distance, 1e-9, 1e-12, [{}]),
 }
 """By kernel: the value written out, its relative and absolute tolerance, and settings."""
 OF_TWO = {"step_length", "alignment", "procrustes_distance"}
@@ -157,13 +62,13 @@ def test_written_out_in_float64(name: str, cloud: str, device: str):
         found = getattr(kernels, name)(*(x.to(device) for x in clouds), **settings)
         assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
         assert found.item() == pytest.approx(
-            naive(*clouds, **settings), rel=relative, abs=absolute, nan_ok=True
+            naive(*map(wide, clouds), **settings), rel=relative, abs=absolute, nan_ok=True
         )
 
 
 def test_alignment_gradient_is_the_difference_of_alignments():
     x, following, last = (normal(300, 20, seed=seed).float() for seed in range(3))
-    expected = alignment(following, last) - alignment(x, last)
+    expected = oracles.alignment_gradient(wide(x), wide(following), wide(last))
     assert kernels.alignment_gradient(x, following, last).item() == pytest.approx(
         expected, abs=1e-15
     )
@@ -183,7 +88,9 @@ def test_a_small_step_of_long_vectors_keeps_its_digits():
     x = normal(400, 30).float() * 1000
     moved = x.clone()
     moved[:, 0] += 0.5
-    assert kernels.step_length(x, moved).item() == pytest.approx(step_length(x, moved), rel=1e-14)
+    assert kernels.step_length(x, moved).item() == pytest.approx(
+        oracles.step_length(wide(x), wide(moved)), rel=1e-14
+    )
     assert kernels.step_length(x, x).item() == 0
     assert kernels.alignment(x, x).item() == pytest.approx(1, abs=1e-15)
 
@@ -192,9 +99,9 @@ def test_a_small_step_of_long_vectors_keeps_its_digits():
 def test_scales_whose_squares_are_no_numbers(dtype: torch.dtype, scale: float):
     x = normal(90, 20).to(dtype)
     y = after_a_block(normal(90, 20)).to(dtype)
-    assert kernels.norm(x * scale).item() == pytest.approx(norm(x * scale), rel=1e-13)
+    assert kernels.norm(x * scale).item() == pytest.approx(oracles.norm(wide(x * scale)), rel=1e-13)
     assert kernels.step_length(x * scale, y * scale).item() == pytest.approx(
-        step_length(x * scale, y * scale), rel=1e-13
+        oracles.step_length(wide(x * scale), wide(y * scale)), rel=1e-13
     )
     classes = torch.arange(90) % 7
     tolerance = 1e-5 if dtype == torch.float32 else 1e-11
@@ -230,7 +137,9 @@ def test_eigenvalues_far_below_the_largest_keep_their_digits(shape: tuple[int, i
     """Those of the fit are 1e-8 to 1e-11 of the largest, of float32 points."""
     left, values, right = torch.linalg.svd(normal(*shape), full_matrices=False)
     points = (left * torch.logspace(0, -5.5, len(values)).double() @ right + offset * 1e-3).float()
-    assert kernels.alpha_req(points).item() == pytest.approx(alpha_req(points), rel=1e-6)
+    assert kernels.alpha_req(points).item() == pytest.approx(
+        oracles.alpha_req(wide(points)), rel=1e-6
+    )
 
 
 def test_the_fit_ends_where_rounding_begins():
@@ -286,10 +195,10 @@ def test_widths_may_differ(dim: int):
     a = HOSTILE["low_rank"]()
     b = normal(400, dim)
     assert kernels.procrustes_distance(a, b).item() == pytest.approx(
-        procrustes_distance(a, b), abs=1e-12
+        oracles.procrustes_distance(wide(a), wide(b)), abs=1e-12
     )
     assert kernels.procrustes_distance(b, a).item() == pytest.approx(
-        procrustes_distance(a, b), abs=1e-12
+        oracles.procrustes_distance(wide(a), wide(b)), abs=1e-12
     )
 
 
