@@ -190,7 +190,7 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
 def test_the_command_line_names_the_extra_that_it_needs():
     done = run_without(BLOCKED, COMMAND, "metrics")
     said = "error: expected the package 'cyclopts', which the command repdyn needs, found none; "
-    assert (done.returncode, done.stderr) == (2, f"{said}pip install 'repdyn[views]'\n")
+    assert (done.returncode, done.stderr) == (2, f"{said}{install_line('views')}\n")
 
 
 @pytest.mark.process
