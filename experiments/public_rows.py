@@ -87,7 +87,7 @@ def missing_of(task: Task, options: Sequence[str], rows: Path, work: Path) -> tu
     """
     command = task.command(options, rows, work)
     if task.recipe:
-        models = [model.run for model in _waiting_models(find_recipe(task.recipe), work)]
+        models = [model.name for model in _waiting_models(find_recipe(task.recipe), work)]
         if not models:
             return 0, 0.0
         command = ["sweep", "--suite", *models, "--store", str(work / "sizes"), *options]
