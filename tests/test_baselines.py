@@ -4,6 +4,7 @@ are refused."""
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
     Course,
     Standing,
-    band,
-    interpolated,
     standing_of,
 )
+from repdyn.views.judging.comparable import require_comparable
+from repdyn.views.tables.bands import interpolated
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 N_BLOCKS = 6
@@ -190,11 +191,15 @@ def test_a_band_ends_where_fewer_than_three_baselines_were_measured():
     short = [rows_of(seed, steps=(1, 4, 16, 64)) for seed in (1, 2)]
     long = [rows_of(seed, steps=(2, 8, 32, 128)) for seed in (3, 4)]
     judged, *baselines = runs_of(rows_of(0), *short, *long).values()
-    limits = band(judged, baselines)
-    assert sorted(set(limits["step"])) == [2, 4, 8, 16, 32, 64]
-    assert set(limits["n_baselines"]) == {4}
-    assert bool((limits["low"] <= limits["median"]).all())
-    at_16 = limits.query("metric == 'two_nn' and step == 16 and layer == 2")
+    band = replace(judged, baselines=baselines).bands["two_nn", "all"]
+    has_band = np.isfinite(band.limits.median).all(axis=0)
+    assert [step for step, has in zip(band.steps, has_band, strict=True) if has] == [
+        *(2, 4, 8, 16, 32, 64)
+    ]
+    low, median, high = band.at(16)
+    assert (low <= median).all()
+    assert (median <= high).all()
+    row = band.layers.index(2)
     depth = 2 / N_BLOCKS
     of_short = [course_of_seed(seed, scale=0.1)(16, depth) for seed in (1, 2)]
     share = math.log(17 / 9) / math.log(33 / 9)
@@ -203,8 +208,8 @@ def test_a_band_ends_where_fewer_than_three_baselines_were_measured():
         + share * course_of_seed(seed, scale=0.1)(32, depth)
         for seed in (3, 4)
     ]
-    assert at_16["low"].item() == pytest.approx(min(of_short + of_long))
-    assert at_16["high"].item() == pytest.approx(max(of_short + of_long))
+    assert low[row] == pytest.approx(min(of_short + of_long))
+    assert high[row] == pytest.approx(max(of_short + of_long))
 
 
 def test_steps_are_matched_by_tokens_where_all_have_them():
@@ -285,6 +290,20 @@ def test_too_few_baselines_failed_ones_and_unknown_names_are_refused(tmp_path, b
     others = store_of(tmp_path / "mixed", rows_of(1), rows_of(2), rows_of(4), last)
     with pytest.raises(ValueError, match="diverged.*failed"):
         insights(judged, against=others)
+
+
+def test_another_tokenizer_and_a_copy_of_the_run_are_refused(tmp_path):
+    """A band over ids that mean other words; a run that is like itself, whatever it does."""
+    judged, *others = runs_of(*(rows_of(seed) for seed in range(4))).values()
+    named = [replace(run, configuration={"tokenizer": "gpt2"}) for run in (judged, *others)]
+    require_comparable(named[0], named[1:])
+    strange = replace(others[0], configuration={"tokenizer_name": "bytes"})
+    with pytest.raises(ValueError, match=r"seed1 with another tokenizer: bytes, not gpt2"):
+        require_comparable(named[0], [*named[2:], strange])
+    store = store_of(tmp_path / "runs", *(rows_of(seed) for seed in (1, 2, 3)))
+    copy = store_of(tmp_path / "copy", rows_of(0), rows_of(0, "renamed"))
+    with pytest.raises(ValueError, match=r"itself, got renamed .*leave the copy out"):
+        insights(copy, ["seed0"], against=[store, copy])
 
 
 def test_a_run_on_several_probes_is_compared_on_each(tmp_path):

@@ -50,6 +50,27 @@ class ComparedRows(Rows):
             object.__setattr__(self, "seeds", [])
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Baselines:
+    """Earlier runs that a run is compared with."""
+
+    against: Annotated[list[Place] | None, Parameter(consume_multiple=True)] = None
+    """Stores with earlier sound runs of the same recipe, three or more: their band is drawn behind
+    the curves, and it is said whether the run is unlike them, and how often a sound one would be.
+    """
+    against_run: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None
+    """Names of these runs, with * for any characters (default: all)."""
+
+    def yardstick(self, stores: Sequence[Place]) -> Any:
+        """Return the baselines, which may be in the same stores as the runs; None without any."""
+        if not self.against and not self.against_run:
+            return None
+        from repdyn.views.judging import Yardstick
+
+        return Yardstick(self.against or stores, self.against_run)
+
+
 def print_json(content: Any) -> None:
     """Print JSON in ASCII; NaN and infinity, which it does not have, become null."""
     print(json.dumps(json_values(content), indent=2, allow_nan=False))

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from repdyn.cli.options import ComparedRows, Folders, Json, Place, Port, Rows, Run, Runs, print_json
+from repdyn.cli.options import (
+    Baselines,
+    ComparedRows,
+    Folders,
+    Json,
+    Port,
+    Rows,
+    Run,
+    Runs,
+    print_json,
+)
 from repdyn.cli.tables import print_csv, print_runs, say, warn_of_others
 from repdyn.utils.arguments import (
     Output,
@@ -40,6 +50,7 @@ def report(
     /,
     *,
     rows: ComparedRows = ComparedRows(),
+    baselines: Baselines = Baselines(),
     output: Output = None,
     title: str | None = None,
     open: bool = False,
@@ -56,21 +67,33 @@ def report(
       repdyn report RUN OTHER -o report.html --title "Two seeds"
       repdyn report sweeps --run EleutherAI/pythia-70m --open
       repdyn report runs/a-seed1 runs/a-seed2 runs/b    a as a band, b as a line
+      repdyn report runs/mine --against runs/good       earlier runs as a band behind it
     """
     from repdyn.store import find_store
+    from repdyn.views.judging import described_runs
     from repdyn.views.report import PAGE, write_report
 
     started = time.perf_counter()
     found = [find_store(store) for store in stores]
     path = output or found[0].output / PAGE
-    path = write_report(found, path, runs=rows.run, probe=rows.probe, title=title, seeds=rows.seeds)
+    data = described_runs(
+        found, rows.run, rows.probe, rows.seeds, against=baselines.yardstick(stores)
+    )
+    path = write_report(found, path, title=title, data=data)
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
     print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
     if open:
         webbrowser.open(path.resolve().as_uri())
 
 
-def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Output = None) -> int:
+def figures(
+    stores: Runs,
+    /,
+    *,
+    rows: ComparedRows = ComparedRows(),
+    baselines: Baselines = Baselines(),
+    output: Output = None,
+) -> int:
     """Draw the figures of a store and print a summary; compare the runs of several stores.
 
     Args:
@@ -86,7 +109,14 @@ def figures(stores: Runs, /, *, rows: ComparedRows = ComparedRows(), output: Out
     from repdyn.views.publish.results import show_store
 
     found = [find_store(store) for store in stores]
-    files = show_store(found, rows.run, probe=rows.probe, folder=output, seeds=rows.seeds)
+    files = show_store(
+        found,
+        rows.run,
+        probe=rows.probe,
+        folder=output,
+        seeds=rows.seeds,
+        against=baselines.yardstick(stores),
+    )
     return 0 if files else _nothing("no figure was drawn, for the reason above")
 
 
@@ -215,8 +245,7 @@ def insights(
     /,
     *,
     rows: Rows = Rows(),
-    against: Annotated[list[Place] | None, Parameter(consume_multiple=True)] = None,
-    against_run: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    baselines: Baselines = Baselines(),
     findings: bool = False,
     alerts: bool = False,
     rules: Path | None = None,
@@ -227,9 +256,6 @@ def insights(
     """Say what happened in the runs of stores and in what they differ, or list their alerts.
 
     Args:
-        against: Stores with earlier sound runs of the same recipe, three or more: say too whether
-            the run is unlike them, and how often a sound one would be.
-        against_run: Names of these runs, with * for any characters (default: all).
         findings: Explain the verdicts on published findings instead.
         alerts: List the alerts instead: collapsed layers, halved dimensions, jumping profiles.
         rules: YAML file of rules for the alerts (default: those of each run).
@@ -261,14 +287,13 @@ def insights(
             "expected the folder of a run or a store, got none; or --print-rules for the default "
             "rules"
         )
-    if against or against_run:
-        if lists_alerts or findings:
-            raise ValueError(
-                "expected --against alone, got --alerts, --fail, --rules or --findings with it; "
-                "they say nothing of baselines"
-            )
-        return _insights_against(stores, rows, against or stores, against_run, json)
-    data = described_runs(stores, rows.run, rows.probe)
+    yardstick = baselines.yardstick(stores)
+    if yardstick is not None and (lists_alerts or findings):
+        raise ValueError(
+            "expected --against alone, got --alerts, --fail, --rules or --findings with it; "
+            "they say nothing of baselines"
+        )
+    data = described_runs(stores, rows.run, rows.probe, against=yardstick)
     if lists_alerts:
         return _list_alerts(data.runs, rules, fail=fail, json=json)
     if findings:
@@ -276,9 +301,8 @@ def insights(
     elif json:
         print_json([run.insights.as_dict() for run in data.runs])
     else:
-        print_insights(
-            [run.insights for run in data.runs], comparison_statements(data.runs, data.seeds)
-        )
+        compared = [] if yardstick else comparison_statements(data.runs, data.seeds)
+        print_insights([run.insights for run in data.runs], compared)
     return 0
 
 
@@ -311,25 +335,6 @@ def _list_findings(runs: "Sequence[DescribedRun]", *, json: bool) -> None:
         findings = [asdict(finding) for finding in run.findings]
         verdicts.append({"run": run.name, "stack": run.stack, "findings": findings})
     print_json(verdicts)
-
-
-def _insights_against(
-    stores: Sequence[Place],
-    rows: Rows,
-    against: Sequence[Place],
-    against_run: Sequence[str] | None,
-    json: bool,
-) -> int:
-    """Say what happened in each run, and whether it is unlike its baselines."""
-    from repdyn.views.console.runs import print_insights
-    from repdyn.views.judging import insights as insights_of
-
-    described = insights_of(stores, rows.run, rows.probe, against=against, against_runs=against_run)
-    if json:
-        print_json([run.as_dict() for run in described])
-    else:
-        print_insights(described, [])
-    return 0
 
 
 def export(

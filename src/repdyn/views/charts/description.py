@@ -13,6 +13,7 @@ import pandas as pd
 from repdyn.metrics import metric_info
 from repdyn.views.alerts import Alert
 from repdyn.views.display import display_of
+from repdyn.views.tables.bands import Band, Limits
 from repdyn.views.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import SeedSeries
@@ -79,8 +80,8 @@ class Line:
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
     band: tuple[np.ndarray, np.ndarray] | None = None
-    """Lower and upper ends of the 95% intervals at its points, NaN where they are not known; None
-    for a line without a band.
+    """Lower and upper ends of the 95% intervals at its points, or of the range of baselines, NaN
+    where they are not known; None for a line without a band.
     """
     colour: str
     label: str = ""
@@ -424,6 +425,47 @@ def mean_lines(series: MetricSeries, **look: Any) -> list[Line]:
     )
     seeds = series.means_by_seed.to_numpy(float) if isinstance(series, SeedSeries) else ()
     return [*(Line(x=steps, y=values, **{**look, **SEED_LOOK}) for values in seeds), line]
+
+
+BAND_COLOUR = "#8C96A0"
+"""Of the band of baselines, which stays behind everything else in both themes."""
+
+
+def mean_band(run: MeasuredRun, series: MetricSeries) -> list[Line]:
+    """Return the band of a run's baselines behind a metric averaged over layers against step, with
+    their median; nothing where there is none.
+    """
+    band = run.bands.get(series.key)
+    if band is None or not series.mean_layers:
+        return []
+    return _band_line(band.of_mean(series.mean_layers), band, band.steps, "step %{text}")
+
+
+def profile_band(run: MeasuredRun, series: MetricSeries, step: int) -> list[Line]:
+    """Return the band of a run's baselines behind a metric over depth at a step."""
+    band = run.bands.get(series.key)
+    if band is None:
+        return []
+    return _band_line(band.at(step), band, series.places, f"layer %{{x}}, step {step:,}")
+
+
+def _band_line(limits: Limits, band: Band, x: Sequence[float], where: str) -> list[Line]:
+    if limits.is_empty:
+        return []
+    return [
+        Line(
+            x=x,
+            y=limits.median,
+            band=(limits.low, limits.high),
+            colour=BAND_COLOUR,
+            label=f"range and median of {band.n_baselines} baselines",
+            description=f"median of {band.n_baselines} baselines, {where}",
+            dash=":",
+            width=1.2,
+            marker="",
+            band_opacity=0.3,
+        )
+    ]
 
 
 def loss_line(losses: pd.Series, name: str, **look: Any) -> Line | None:

@@ -19,7 +19,6 @@ from repdyn.metrics.names import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.utils.attempts import Attempt
 from repdyn.views import charts
-from repdyn.views.alerts import Alert
 from repdyn.views.charts.on_matplotlib import draw, draw_all
 from repdyn.views.display import FAMILIES
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, Trace, panes_of
@@ -155,7 +154,7 @@ def _against_step(
     axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
     has_alerts = any(alert.metric in metrics for alert in run.alerts)
     return board.chart(
-        [replace(_step_panel(run.series, pane, run.alerts), x=axis) for pane in board.panes],
+        [replace(_step_panel(run, pane), x=axis) for pane in board.panes],
         panel_legend_width=_LEGEND_WIDTH if panel == SMALL else 0.0,
         title=charts.run_title(run, title),
         caption=charts.run_caption(
@@ -163,9 +162,14 @@ def _against_step(
             board.about_tokens(),
             charts.about_checkpoints(rows),
             intervals(rows),
+            _about_baselines(run),
             charts.MARKED if has_alerts else "",
         ),
     )
+
+
+def _about_baselines(run: MeasuredRun) -> str:
+    return f"grey: range and median of {len(run.baselines)} baselines" if run.bands else ""
 
 
 def _has_embeddings(series: MetricSeries) -> bool:
@@ -173,8 +177,11 @@ def _has_embeddings(series: MetricSeries) -> bool:
     return series.layers[0] == 0 and not np.isnan(series.values[0]).all()
 
 
-def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.Panel:
-    """Return one line per trace; its label tells if layers are left out."""
+def _step_panel(run: MeasuredRun, pane: Pane) -> charts.Panel:
+    """Return one line per trace; its label tells if layers are left out. The band of baselines is
+    behind the first mean."""
+    series = run.series
+    behind: list[charts.Line] = []
     lines: list[charts.Line] = []
     notes_on_layers: list[str] = []
     # told apart without colours too
@@ -184,13 +191,14 @@ def _step_panel(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> charts.
         if trace.layer is None:
             drawn, note = _trace_of_means(series, of_trace)
             label = trace.label + note
+            behind = behind or charts.mean_band(run, drawn)
             lines += charts.mean_lines(drawn, label=label, colour=colour, dash=dash)
             notes_on_layers.append(note)
         else:
             lines.append(_trace_of_layer(of_trace, trace, colour=colour, dash=dash))
             notes_on_layers.append("")
-    raised = [alert for trace in pane.traces for alert in charts.alerts_on(alerts, *trace.key)]
-    panel = replace(_named_lines(pane, lines), marks=charts.marks_on(raised, None))
+    raised = [alert for trace in pane.traces for alert in charts.alerts_on(run.alerts, *trace.key)]
+    panel = replace(_named_lines(pane, lines, behind), marks=charts.marks_on(raised, None))
     return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
 
 

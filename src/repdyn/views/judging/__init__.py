@@ -7,6 +7,7 @@ from repdyn.views.judging.insight import STATUSES, Insight, RunInsights, Severit
 from repdyn.views.judging.run import DescribedRun, stacks_of_run
 from repdyn.views.judging.stores import (
     DescribedRuns,
+    Yardstick,
     described_rows,
     described_runs,
     doubts,
@@ -21,6 +22,7 @@ __all__ = [
     "RunInsights",
     "Severity",
     "Status",
+    "Yardstick",
     "comparison_statements",
     "described_rows",
     "described_runs",

@@ -19,14 +19,12 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
-from repdyn.views.tables.runs import MeasuredRun
+from repdyn.views.tables.bands import interpolated, of_layers, unit_of
+from repdyn.views.tables.runs import MeasuredRun, positions_by_step
 from repdyn.views.tables.series import MetricSeries
 
-FEWEST = 3
-"""Baselines without which there is no band."""
 LEVEL = 0.05
 """A run is unlike its baselines if p is at most this."""
 ENOUGH_FOR_LEVEL = round(1 / LEVEL) - 1
@@ -42,24 +40,6 @@ _LEAST_SHARE_OF_WINDOW = 0.5
 
 SeriesKey: TypeAlias = tuple[str, str]
 """A metric and a subset."""
-
-
-def interpolated(
-    at: np.ndarray, positions: np.ndarray, values: np.ndarray, unit: float
-) -> np.ndarray:
-    """Return values of layers at other positions: on lines over log(1 + position / unit) inside of
-    the measured range, NaN outside of it and beside a missing value.
-
-    Args:
-        at: shape (n_positions,).
-        positions: shape (n_measured,), ascending.
-        values: shape (n_layers, n_measured).
-        unit: the smallest position above zero.
-    """
-    target = np.log1p(at / unit)
-    measured = np.log1p(positions / unit)
-    courses = [np.interp(target, measured, course, left=np.nan, right=np.nan) for course in values]
-    return np.array(courses).reshape(len(values), len(at))
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,17 +230,6 @@ def _layers_outside(course: Course, is_outside: np.ndarray, limit: float) -> tup
     return tuple(sorted(layers))
 
 
-def positions_by_step(runs: Sequence[MeasuredRun]) -> list[dict[int, float]]:
-    """Return where each run was measured, by its own steps: at training tokens, if all runs know
-    them, else at steps.
-    """
-    tokens = [run.tokens.reindex(run.steps) for run in runs]
-    is_by_tokens = all(bool(of_run.notna().all()) for of_run in tokens)
-    if is_by_tokens:
-        return [of_run.to_dict() for of_run in tokens]
-    return [{step: float(step) for step in run.steps} for run in runs]
-
-
 def standing_of(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Standing:
     """Return where a run stands among baselines that are comparable.
 
@@ -309,81 +278,12 @@ def _course(
     positions = every[is_shared]
     if not len(positions):
         return None
-    unit = _unit(every)
+    unit = unit_of(every)
     values = np.array(
         [
-            interpolated(positions, at, _of_layers(series, layers), unit)
+            interpolated(positions, at, of_layers(series, layers), unit)
             for series, at in zip(members, measured, strict=True)
         ]
     )
     values[:, ~np.isfinite(values).all(axis=0)] = np.nan
     return Course(layers, positions, values)
-
-
-def _unit(positions: np.ndarray) -> float:
-    """Return the smallest position above zero, or 1 where there is none."""
-    is_above_zero = positions > 0
-    above_zero = positions[is_above_zero]
-    return float(above_zero.min()) if len(above_zero) else 1.0
-
-
-def _of_layers(series: MetricSeries, layers: Sequence[int]) -> np.ndarray:
-    """Return values of some layers by step, NaN for a layer that was not measured."""
-    by_layer = dict(zip(series.layers, series.values, strict=True))
-    missing = np.full(len(series.steps), np.nan)
-    return np.array([by_layer.get(layer, missing) for layer in layers])
-
-
-def band(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> pd.DataFrame:
-    """Return the band of baselines behind the curves of a run.
-
-    Returns:
-        By metric, subset, layer and step of the run: ``low``, ``median`` and ``high`` of the
-        baselines that were measured at this position or around it, and how many these are,
-        ``n_baselines``. Positions for which they are fewer than :data:`FEWEST` have no row.
-    """
-    at_run, *at_baselines = positions_by_step([run, *baselines])
-    frames = []
-    for key, series in run.series.items():
-        members = [
-            (other.series[key], at_steps)
-            for other, at_steps in zip(baselines, at_baselines, strict=True)
-            if key in other.series
-        ]
-        if len(members) >= FEWEST:
-            frames.append(
-                _band_of(series, np.array([at_run[step] for step in series.steps]), members)
-            )
-    columns = ["metric", "subset", "layer", "step", "low", "median", "high", "n_baselines"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-
-
-def _band_of(
-    series: MetricSeries,
-    positions: np.ndarray,
-    members: Sequence[tuple[MetricSeries, Mapping[int, float]]],
-) -> pd.DataFrame:
-    measured = [np.array([at[step] for step in member.steps]) for member, at in members]
-    unit = _unit(np.concatenate([positions, *measured]))
-    values = np.array(
-        [
-            interpolated(positions, at, _of_layers(member, series.layers), unit)
-            for (member, _), at in zip(members, measured, strict=True)
-        ]
-    )
-    numbers = np.isfinite(values).sum(axis=0)
-    is_band = numbers >= FEWEST
-    layers, steps = np.nonzero(is_band)
-    inside = values[:, is_band]
-    return pd.DataFrame(
-        {
-            "metric": series.metric,
-            "subset": series.subset,
-            "layer": np.array(series.layers, int)[layers],
-            "step": np.array(series.steps, int)[steps],
-            "low": np.nanmin(inside, axis=0),
-            "median": np.nanmedian(inside, axis=0),
-            "high": np.nanmax(inside, axis=0),
-            "n_baselines": numbers[is_band],
-        }
-    )

@@ -15,6 +15,7 @@ from repdyn.store.schema import LOSS
 from repdyn.views.alerts import RULES, Rule
 from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging import metrics, neighbours, training
+from repdyn.views.judging.against import baseline_statements
 from repdyn.views.judging.findings import JUDGED, Finding, findings, on_kind
 from repdyn.views.judging.insight import (
     SEVERITIES,
@@ -46,7 +47,14 @@ class DescribedRun(MeasuredRun):
         """The status and the statements, with links to a report that shows the run under
         its label.
         """
-        statements = ranked(chain(self._of_training, of_continuity(self), _of_metrics(self)))
+        statements = ranked(
+            chain(
+                self._of_training,
+                of_continuity(self),
+                _of_metrics(self),
+                baseline_statements(self),
+            )
+        )
         status, reason = self.status
         return RunInsights(
             run=self.name,

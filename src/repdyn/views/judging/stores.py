@@ -1,8 +1,10 @@
 """The runs of stores with everything said of them, which every view takes from here."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +14,7 @@ from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import COLUMNS
 from repdyn.utils.printing import shorten_list
 from repdyn.views.alerts import stored_rules
-from repdyn.views.judging.against import insights_against, named_like, same_part
+from repdyn.views.judging.comparable import named_like, require_comparable, same_part
 from repdyn.views.judging.insight import RunInsights
 from repdyn.views.judging.run import DescribedRun, of_continuity, ranked, stacks_of_run
 from repdyn.views.tables.frames import design_names
@@ -25,6 +27,8 @@ from repdyn.views.tables.runs import (
 )
 from repdyn.views.tables.seeds import SeedGroup, seed_groups
 from repdyn.views.tables.style import of_stack
+
+log = logging.getLogger(__name__)
 
 _UNSHOWN = {
     *(
@@ -66,11 +70,13 @@ def described_runs(
     runs: Sequence[str] | None = None,
     probe: str | None = None,
     seeds: Sequence[str] | None = None,
+    *,
+    against: "Yardstick | None" = None,
 ) -> DescribedRuns:
     """Read runs from stores; the arguments are those of
     :func:`repdyn.views.report.write_report`.
     """
-    return described_rows(selected_rows(stores_of(stores), runs, probe), seeds)
+    return described_rows(selected_rows(stores_of(stores), runs, probe), seeds, against)
 
 
 def _nothing_measured(frames: Iterable[pd.DataFrame]) -> str:
@@ -91,10 +97,12 @@ def _nothing_measured(frames: Iterable[pd.DataFrame]) -> str:
 
 
 def described_rows(
-    found: Mapping[RunKey, pd.DataFrame], seeds: Sequence[str] | None = None
+    found: Mapping[RunKey, pd.DataFrame],
+    seeds: Sequence[str] | None = None,
+    against: "Yardstick | None" = None,
 ) -> DescribedRuns:
     """Return runs from the rows of each on one probe, scalars and failures among them, with the
-    rules of their alerts.
+    rules of their alerts and the baselines that they are compared with.
 
     A ValueError says that none has a measurement, or that ``seeds`` do not fit.
     """
@@ -113,9 +121,10 @@ def described_rows(
         configuration = (
             path.run.configuration.get("training") if (path := store.path_of(run)) else None
         )
-        return stacks_of_run(
+        described = stacks_of_run(
             rows, stored_rules(store.alerts_path(run)), labels[name], configuration
         )
+        return with_baselines(described, store, run, against)
 
     runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))
     try:
@@ -156,41 +165,82 @@ def insights(
         ValueError: nothing is measured; no such run or probe; too few baselines, or one that failed
             or has another model, size, probe or design.
     """
-    if against is None:
-        return [run.insights for run in described_runs(stores, runs, probe).runs]
-    of_baselines = _by_origin(selected_rows(stores_of(against), None))
-    names = {name for _, name in of_baselines}
-    baselines = {
-        origin: parts
-        for origin, parts in of_baselines.items()
-        if origin[1] in named_like(sorted(names), against_runs)
-    }
-    described = _by_origin(selected_rows(stores_of(stores), runs, probe))
-    return [
-        insights_against(run, _baselines_of(run, origin, baselines))
-        for origin, parts in described.items()
-        for run in parts
-    ]
+    yardstick = None if against is None else Yardstick(against, against_runs)
+    return [run.insights for run in described_runs(stores, runs, probe, against=yardstick).runs]
 
 
 Origin: TypeAlias = tuple[Path, str]
 """The folder of a store, and the name of a run in it."""
 
 
-def _by_origin(rows: Mapping[RunKey, pd.DataFrame]) -> dict[Origin, list[DescribedRun]]:
-    """Return the described runs, each probe and stack for itself, by where they come from."""
-    origins = {name: (store.path.resolve(), run) for (store, run, _), name in _names(rows).items()}
-    by_origin: dict[Origin, list[DescribedRun]] = {}
-    for run in described_rows(rows, seeds=()).runs:
-        by_origin.setdefault(origins[run.name], []).append(run)
-    return by_origin
+class Yardstick:
+    """Baselines in stores, each probe and stack of a model for itself.
+
+    Args:
+        stores: one or several with earlier sound runs of the same recipe.
+        runs: their names, with * for any characters; all unless given.
+
+    Raises:
+        ValueError: nothing is measured there; a name that none has.
+    """
+
+    def __init__(
+        self,
+        stores: StoreLike | Iterable[StoreLike],
+        runs: str | Sequence[str] | None = None,
+    ) -> None:
+        patterns = [runs] if isinstance(runs, str) else runs
+        selected = selected_rows(stores_of(stores), None)
+        chosen = named_like(dict.fromkeys(run for _, run, _ in selected), patterns)
+        rows = {key: frame for key, frame in selected.items() if key[1] in chosen}
+        origins = {
+            name: (store.path.resolve(), run) for (store, run, _), name in _names(rows).items()
+        }
+        self._parts: dict[Origin, list[DescribedRun]] = {}
+        for run in described_rows(rows, seeds=()).runs:
+            self._parts.setdefault(origins[run.name], []).append(run)
+
+    def beside(self, run: DescribedRun, origin: Origin | None) -> DescribedRun:
+        """Return a run with its baselines: of each the part that compares with it best, without
+        the run itself.
+
+        Raises:
+            ValueError: they are too few, or one failed or is not comparable.
+        """
+        others = [parts for where, parts in self._parts.items() if where != origin]
+        baselines = [same_part(run, parts) for parts in others]
+        require_comparable(run, baselines)
+        return replace(run, baselines=baselines)
 
 
-def _baselines_of(
-    run: DescribedRun, origin: Origin, baselines: Mapping[Origin, Sequence[DescribedRun]]
+def with_baselines(
+    parts: Sequence[DescribedRun], store: Store, run: str, against: Yardstick | None = None
 ) -> list[DescribedRun]:
-    """Return the part of each baseline that compares with a run best, without the run itself."""
-    return [same_part(run, parts) for where, parts in baselines.items() if where != origin]
+    """Return the parts of a run with its baselines: those that are given, else those that its
+    tracker was given, if they can be read and compare.
+
+    Raises:
+        ValueError: baselines that are given do not compare.
+    """
+    origin = store.path.resolve(), run
+    if against is not None:
+        return [against.beside(part, origin) for part in parts]
+    path = store.path_of(run)
+    places = path.run.configuration.get("against") if path else None
+    if not places:
+        return list(parts)
+    try:
+        yardstick = stored_yardstick(tuple(map(str, places)))
+        return [yardstick.beside(part, origin) for part in parts]
+    except (ValueError, OSError) as error:
+        log.info("no baselines are shown beside %s: %s", run, error)
+        return list(parts)
+
+
+@lru_cache(maxsize=4)
+def stored_yardstick(places: tuple[str, ...]) -> Yardstick:
+    """Return the baselines that a tracker was given, which are read once: they are finished."""
+    return Yardstick(list(places))
 
 
 def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:

@@ -27,13 +27,14 @@ from repdyn.views.console.runs import print_closing, print_comparison, print_lin
 from repdyn.views.judging import (
     DescribedRun,
     DescribedRuns,
+    Yardstick,
     described_rows,
     described_runs,
     insights,
     stacks_of_run,
 )
 from repdyn.views.judging.scores import FEWEST, in_words, read_scores, score_correlations, scores_of
-from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows
+from repdyn.views.judging.stores import SHOWN_COLUMNS, selected_rows, with_baselines
 from repdyn.views.publish.line_charts import log_charts
 from repdyn.views.publish.loggers import Target, each_target, log_status, named_figures
 from repdyn.views.report import write_report
@@ -63,7 +64,8 @@ def rows_and_stacks(
     if probe is not None:
         is_of_probe = frame["probe"] == probe
         frame = frame.loc[is_of_probe]
-    return frame, stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+    stacks = stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+    return frame, with_baselines(stacks, store, run)
 
 
 def show_run(
@@ -149,6 +151,7 @@ def show_store(
     probe: str | None = None,
     folder: Path | None = None,
     seeds: Sequence[str] | None = None,
+    against: Yardstick | None = None,
     console: Console | None = None,
 ) -> list[Path]:
     """Draw and summarise every run of a store, or some on one probe, and compare them if there are
@@ -182,7 +185,9 @@ def show_store(
         shown = [
             (stack, _of_stack(_folder(store, run, frame, base), stack.stack))
             for (_, run, _), frame in measured.items()
-            for stack in stacks_of_run(frame, stored_rules(store.alerts_path(run)))
+            for stack in with_baselines(
+                stacks_of_run(frame, stored_rules(store.alerts_path(run))), store, run, against
+            )
         ]
         are_few = len(shown) <= MAX_SUMMARIES
         for stack, into in shown:

@@ -249,11 +249,15 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
             _cloud(run, *both).replace("\n", " ") for both in ((series, other), (other, series))
         ]
         of = f"{title}, {mean}: {names[0]} (solid), {names[1]} (dashed)"
+    of = of if unit in (title, "dimension") else f"{of} ({unit})"
+    behind = charts.mean_band(run, series)
+    if behind:
+        of = f"{of}; grey: {behind[0].label}"
     return charts.Panel(
-        title=of if unit in (title, "dimension") else f"{of} ({unit})",
+        title=of,
         x=TRAINING,
-        y=replace(charts.axis_of_lines(series.metric, lines), label=""),
-        lines=lines,
+        y=replace(charts.axis_of_lines(series.metric, [*behind, *lines]), label=""),
+        lines=[*behind, *lines],
         marks=charts.marks_on(alerts, lines[0]),
     )
 

@@ -20,6 +20,7 @@ from repdyn.store.schema import FINISHED
 from repdyn.utils.mistyped import closest
 from repdyn.views.alerts import RULES, Alert, Rule, find_alerts
 from repdyn.views.display import FAMILIES, display_of
+from repdyn.views.tables.bands import FEWEST, Band, band_of
 from repdyn.views.tables.frames import (
     NO_CLASSES,
     causality,
@@ -154,6 +155,8 @@ class MeasuredRun:
     """Those of its alerts."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its training, as its tracker stored them; empty for a sweep."""
+    baselines: "Sequence[MeasuredRun]" = ()
+    """Earlier sound runs of the same recipe that it is compared with."""
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -250,6 +253,23 @@ class MeasuredRun:
         heads.
         """
         return metric_series(self.rows, self.frame)
+
+    @cached_property
+    def bands(self) -> Mapping[tuple[str, str], Band]:
+        """The bands of the baselines behind its series, of those that three have."""
+        if not self.baselines:
+            return {}
+        at_run, *at_baselines = positions_by_step([self, *self.baselines])
+        bands = {}
+        for key, series in self.series.items():
+            members = [
+                (other.series[key], at_steps)
+                for other, at_steps in zip(self.baselines, at_baselines, strict=True)
+                if key in other.series
+            ]
+            if len(members) >= FEWEST:
+                bands[key] = band_of((series, at_run), members)
+        return bands
 
     @cached_property
     def alerts(self) -> list[Alert]:
@@ -456,3 +476,14 @@ def listed(names: Mapping[str, Sequence[str]]) -> str:
     '4,096 (a, b), 512 (c)'
     """
     return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
+
+
+def positions_by_step(runs: Sequence[MeasuredRun]) -> list[dict[int, float]]:
+    """Return where each run was measured, by its own steps: at training tokens, if all runs know
+    them, else at steps.
+    """
+    tokens = [run.tokens.reindex(run.steps) for run in runs]
+    is_by_tokens = all(bool(of_run.notna().all()) for of_run in tokens)
+    if is_by_tokens:
+        return [of_run.to_dict() for of_run in tokens]
+    return [{step: float(step) for step in run.steps} for run in runs]

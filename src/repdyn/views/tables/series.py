@@ -197,6 +197,11 @@ class MetricSeries:
         # without any step every layer would count as complete
         return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
 
+    @property
+    def mean_layers(self) -> tuple[int, ...]:
+        """Return the layers that :attr:`layer_mean` is over."""
+        return tuple(map(int, self._covered.index))
+
     @cached_property
     def interval(self) -> str:
         """Describe what a band means, or why there is none."""
