@@ -29,8 +29,8 @@ from status_faults import FAULTS, LATE_FAULTS, Setting, trained
 
 from repdyn.store.schema import VALIDATION_LOSS
 from repdyn.views.judging import DescribedRun, stacks_of_run
-from repdyn.views.judging.against import require_comparable
 from repdyn.views.judging.baselines import Standing, standing_of
+from repdyn.views.judging.comparable import require_comparable
 
 FIRST_SEED = 6000
 N_RECIPES = 14

@@ -74,12 +74,12 @@ def report(
     from repdyn.views.report import PAGE, write_report
 
     started = time.perf_counter()
-    found = [find_store(store) for store in stores]
-    path = output or found[0].output / PAGE
+    opened = [find_store(store) for store in stores]
+    path = output or opened[0].output / PAGE
     data = described_runs(
-        found, rows.run, rows.probe, rows.seeds, against=baselines.yardstick(stores)
+        opened, rows.run, rows.probe, rows.seeds, against=baselines.yardstick(stores)
     )
-    path = write_report(found, path, title=title, data=data)
+    path = write_report(opened, path, title=title, data=data)
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
     print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
     if open:

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from itertools import chain, starmap
 
 import numpy as np
 
@@ -66,12 +67,9 @@ def _difference(run: DescribedRun, other: DescribedRun) -> str | None:
 def _is_copy(run: MeasuredRun, other: MeasuredRun) -> bool:
     """Return whether two runs have the same values wherever both have one, beyond the weights that
     they may begin with."""
-    shared = [
-        equal
-        for key, series in run.series.items()
-        if key in other.series
-        for equal in _equal_steps(series, other.series[key])
-    ]
+    keys = [key for key in run.series if key in other.series]
+    pairs = [(run.series[key], other.series[key]) for key in keys]
+    shared = [*chain.from_iterable(starmap(_equal_steps, pairs))]
     return bool(shared) and all(shared)
 
 

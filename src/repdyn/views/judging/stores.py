@@ -224,14 +224,14 @@ def with_baselines(
     """
     origin = store.path.resolve(), run
     if against is not None:
-        return [against.beside(part, origin) for part in parts]
+        return [against.beside(stack, origin) for stack in parts]
     path = store.path_of(run)
     places = path.run.configuration.get("against") if path else None
     if not places:
         return list(parts)
     try:
         yardstick = stored_yardstick(tuple(map(str, places)))
-        return [yardstick.beside(part, origin) for part in parts]
+        return [yardstick.beside(stack, origin) for stack in parts]
     except (ValueError, OSError) as error:
         log.info("no baselines are shown beside %s: %s", run, error)
         return list(parts)
