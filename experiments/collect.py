@@ -73,7 +73,9 @@ def collect(experiment: Path, output: Path) -> list[str]:
             if run in collected["runs"]:
                 continue
             history = source.path_of(run)
-            parts = [read_tables(part.files()) for part in history.parts] if history else []
+            parts = (
+                [read_tables(segment.files()) for segment in history.segments] if history else []
+            )
             write_table(store.folder_of(run) / "rows.parquet", pa.concat_tables(parts).cast(SCHEMA))
             collected["runs"][run] = json.loads(finished.read_text())
             added.append(run)

@@ -106,10 +106,13 @@ def is_failure(name: str) -> bool:
 
 
 def own_folder(folder: Path) -> Path:
-    """Return the folder of a run to write to, unless it is another run's: where upper and lower
-    case are one, as on macOS and Windows, the folder of "a" is that of "A"."""
-    if folder.exists() and folder.name not in (here := os.listdir(folder.parent)):
-        other = next(unquote(name) for name in here if name.casefold() == folder.name.casefold())
+    """Return the folder of a run to write to, or raise ValueError if it is another run's.
+
+    Where upper and lower case are one, as on macOS and Windows, the folder of "a" is that of "A".
+    """
+    names = os.listdir(folder.parent) if folder.exists() else [folder.name]
+    if folder.name not in names:
+        other = next(unquote(name) for name in names if name.casefold() == folder.name.casefold())
         raise ValueError(
             f"expected a run with a folder of its own in {folder.parent}, got "
             f"{unquote(folder.name)!r}, and {other!r} is there, which this file system does not "
@@ -124,8 +127,8 @@ def step_of(name: str) -> int | None:
     >>> step_of("step000000008-3f2a-9c41.parquet"), step_of("rows.parquet")
     (8, None)
     """
-    found = _STEP.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def copy_folder(url: str) -> Path:
@@ -200,7 +203,8 @@ def _with_checksum(content: bytes) -> bytes:
         ValueError: there is no mark.
     """
     start = content.rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
-    before, after = content[:start], content[start + _CHECKSUM_BYTES :]
+    before = content[:start]
+    after = content[start + _CHECKSUM_BYTES :]
     return before + f"{zlib.crc32(after, zlib.crc32(before)):08x}".encode() + after
 
 
@@ -222,27 +226,24 @@ def read_tables(
         damaged: called with the error of each file that cannot be read, or has other columns than
             the schema, or no rows: it is left out. Without it, the ValueError is raised.
     """
-    wanted, tables, shared = (
-        encoded_schema(pa.schema([SCHEMA.field(name) for name in columns])),
-        [],
-        {},
-    )
+    schema = encoded_schema(pa.schema([SCHEMA.field(name) for name in columns]))
+    tables: list[pa.Table] = []
+    shared: dict[object, pa.Array] = {}
     for start in range(0, len(paths), _FILES_AT_ONCE):
-        whole = []
-        for path in paths[
-            start : start + _FILES_AT_ONCE
-        ]:  # threads would wait for each other, files are small
+        batch = []
+        # not in threads, which would wait for each other: the files are small
+        for path in paths[start : start + _FILES_AT_ONCE]:
             try:
-                whole.append(_read(path, wanted))
+                batch.append(_read(path, schema))
             except ValueError as error:
                 if damaged is None:
                     raise
                 damaged(error)
-        if whole:
-            tables.append(_combined(pa.concat_tables(whole).unify_dictionaries(), shared))
-        del whole
+        if batch:
+            tables.append(_combined(pa.concat_tables(batch).unify_dictionaries(), shared))
+        del batch  # before the next files are read
     pa.default_memory_pool().release_unused()
-    return pa.concat_tables(tables).unify_dictionaries() if tables else wanted.empty_table()
+    return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 
 def is_constant(column: pa.ChunkedArray) -> bool:
@@ -287,42 +288,31 @@ def _with_codes(table: pa.Table) -> pa.Table:
     return table.set_column(names.index("reason_code"), "reason_code", column)
 
 
-def _read(path: Path, wanted: pa.Schema) -> pa.Table:
-    """Return the rows of a file; ValueError says what is wrong with it."""
-    texts = [field.name for field in wanted if pa.types.is_dictionary(field.type)]
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema in the rows of a file; ValueError says what is wrong with it.
+
+    The descriptions of metrics that the file has are added to :data:`DESCRIPTIONS`.
+    """
     try:
-        try:
-            opened = pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
-        except KeyError:  # one of these columns is missing
-            opened = pq.ParquetFile(path, page_checksum_verification=True)
-        with opened as file:
-            schema = file.schema_arrow
-            names = set(schema.names)
-            if missing := _REQUIRED - names:
+        with _opened(path, schema) as file:
+            in_file = file.schema_arrow
+            names = set(in_file.names)
+            missing = _REQUIRED - names
+            if missing:
                 raise ValueError(f"it lacks the columns {', '.join(sorted(missing))}; move it away")
-            present = [name for name in wanted.names if name in names]
+            present = [name for name in schema.names if name in names]
             # files are small: threads, and looking for every column by its name, would cost more
             # than they save
-            table = file.read(
-                present if len(present) < len(names) else None, use_threads=False
-            ).select(present)
-            # none, or damaged: these metrics go by their names
-            with suppress(AttributeError, KeyError, ValueError):
-                own = json.loads((schema.metadata or {})[METRICS_KEY])
-                DESCRIPTIONS.update(
-                    {name: texts for name, texts in own.items() if isinstance(texts, dict)}
-                )
+            to_read = present if len(present) < len(names) else None
+            table = file.read(to_read, use_threads=False).select(present)
+            _note_descriptions(in_file)
         table.validate(full=True)
-        if not table.schema.equals(wanted):
-            plain = [
-                table[name] if name in names else pa.nulls(len(table)) for name in wanted.names
-            ]
-            plain_schema = pa.schema([SCHEMA.field(name) for name in wanted.names])
-            table = pa.Table.from_arrays(plain, wanted.names).cast(plain_schema)
-            table = _with_codes(table).cast(wanted)
+        table = _with_all_columns(table, schema)
         if len(table) == 0:
             raise ValueError("it has no rows; move it away")
-        if empty := [name for name in wanted.names if name in _REQUIRED and table[name].null_count]:
+        required = [name for name in schema.names if name in _REQUIRED]
+        empty = [name for name in required if table[name].null_count]
+        if empty:
             raise ValueError(f"some rows have no {', '.join(empty)}; move it away")
     except FileNotFoundError:
         raise
@@ -331,3 +321,33 @@ def _read(path: Path, wanted: pa.Schema) -> pa.Table:
             f"expected a Parquet file of measurements, cannot read {path}: {error}"
         ) from error
     return table
+
+
+def _opened(path: Path, schema: pa.Schema) -> pq.ParquetFile:
+    """Open a file whose texts are read as dictionaries, if it has all of the columns with texts."""
+    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts)
+    except KeyError:  # one of these columns is missing
+        return pq.ParquetFile(path, page_checksum_verification=True)
+
+
+def _note_descriptions(schema: pa.Schema) -> None:
+    # none, or damaged: these metrics go by their names
+    with suppress(AttributeError, KeyError, ValueError):
+        by_name = json.loads((schema.metadata or {})[METRICS_KEY])
+        DESCRIPTIONS.update(
+            {name: texts for name, texts in by_name.items() if isinstance(texts, dict)}
+        )
+
+
+def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema, null where they lack one."""
+    if table.schema.equals(schema):
+        return table
+    present = {*table.column_names}
+    columns = [table[name] if name in present else pa.nulls(len(table)) for name in schema.names]
+    # the codes of reasons are added to plain texts, before these become dictionaries
+    plain = pa.schema([SCHEMA.field(name) for name in schema.names])
+    table = pa.Table.from_arrays(columns, schema.names).cast(plain)
+    return _with_codes(table).cast(schema)

@@ -43,16 +43,7 @@ def store_at(path: str | Path, *, refresh: bool = True) -> Store:
     """
     if not is_url(path):
         path = Path(path).expanduser()
-        if file := next((str(each) for each in (path, *path.parents) if each.is_file()), None):
-            which = (
-                f"the file {file!r}"
-                if file == str(path)
-                else f"{str(path)!r}, in which {file!r} is a file"
-            )
-            raise NotADirectoryError(
-                f"expected the folder of a store, got {which}; name a folder, which is created if "
-                "needed"
-            )
+        _require_no_file(path)
         return Store(path)
     from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
 
@@ -60,6 +51,19 @@ def store_at(path: str | Path, *, refresh: bool = True) -> Store:
     if refresh:
         store.refresh()
     return store
+
+
+def _require_no_file(path: Path) -> None:
+    """Raise NotADirectoryError if a path is a file, or inside of one."""
+    files = [str(folder) for folder in (path, *path.parents) if folder.is_file()]
+    if not files:
+        return
+    which = f"the file {files[0]!r}"
+    if files[0] != str(path):
+        which = f"{str(path)!r}, in which {files[0]!r} is a file"
+    raise NotADirectoryError(
+        f"expected the folder of a store, got {which}; name a folder, which is created if needed"
+    )
 
 
 def find_store(path: str | Path) -> Store:
@@ -72,23 +76,23 @@ def find_store(path: str | Path) -> Store:
     Raises:
         ValueError: no store with measurements there, or several.
     """
-    found = find_stores(path)
-    if not found and is_url(path):
+    stores = find_stores(path)
+    if len(stores) == 1:
+        return stores[0]
+    if is_url(path):
         raise ValueError(
             f"expected a store with measurements, found none at {path}; name the folder of the "
             "runs' folders"
         )
     path = Path(path)
-    if len(found) > 1:
-        listed = shorten_list([str(store.path) for store in found])
-        raise ValueError(f"expected one store in {path}, got {len(found)}; name one of {listed}")
-    if not found:
-        hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
-        if not path.exists():
-            beside = [each.name for each in path.parent.glob("[!.]*/")]
-            hint = f", which does not exist{did_you_mean(path.name, beside)}"
-        raise ValueError(f"expected a store with measurements, found none in {path}{hint}")
-    return found[0]
+    if stores:
+        listed = shorten_list([str(store.path) for store in stores])
+        raise ValueError(f"expected one store in {path}, got {len(stores)}; name one of {listed}")
+    hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
+    if not path.exists():
+        beside = [folder.name for folder in path.parent.glob("[!.]*/")]
+        hint = f", which does not exist{did_you_mean(path.name, beside)}"
+    raise ValueError(f"expected a store with measurements, found none in {path}{hint}")
 
 
 StoreLike: TypeAlias = Store | str | Path
@@ -143,8 +147,10 @@ def find_stores(path: str | Path) -> list[Store]:
         store = store_at(path)
         return [store] if _has_measurements(store.path) else []
     path = Path(path)
-    found = next(([store] for store in (path, path / RUN_STORE) if _has_measurements(store)), None)
-    return [Store(store) for store in found or sorted(_stores_below(path, _MAX_DEPTH))]
+    for folder in (path, path / RUN_STORE):
+        if _has_measurements(folder):
+            return [Store(folder)]
+    return [Store(folder) for folder in sorted(_stores_below(path, _MAX_DEPTH))]
 
 
 def _has_measurements(folder: Path) -> bool:

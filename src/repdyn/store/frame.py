@@ -52,13 +52,13 @@ def _column(table: pa.Table, name: str) -> Any:
         codes = np.broadcast_to(np.int8(len(texts) - 1), len(table))
         of_texts, _ = _sorted_categories(texts)
         return pd.Categorical.from_codes(codes, dtype=of_texts, validate=False)
-    one = _array(column.slice(0, 1))
-    if isinstance(one.dtype, pd.Int64Dtype | pd.BooleanDtype):
-        plain = one.to_numpy(one.dtype.numpy_dtype, na_value=0)
-        return type(one)(
-            np.broadcast_to(plain, len(table)), np.broadcast_to(one.isna(), len(table))
+    first = _array(column.slice(0, 1))
+    if isinstance(first.dtype, pd.Int64Dtype | pd.BooleanDtype):
+        value = first.to_numpy(first.dtype.numpy_dtype, na_value=0)
+        return type(first)(
+            np.broadcast_to(value, len(table)), np.broadcast_to(first.isna(), len(table))
         )
-    return np.broadcast_to(one, len(table))
+    return np.broadcast_to(first, len(table))
 
 
 def _array(column: pa.ChunkedArray) -> Any:
@@ -102,9 +102,9 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     frame = table.unify_dictionaries().to_pandas(types_mapper=_PANDAS_TYPES.get)
     for name in frame.select_dtypes("category"):
         texts = frame[name].cat
-        used = texts.categories[
-            np.bincount(texts.codes + 1, minlength=len(texts.categories) + 1)[1:] > 0
-        ]
+        # the code of no text is -1
+        counts = np.bincount(texts.codes + 1, minlength=len(texts.categories) + 1)[1:]
+        used = texts.categories[np.flatnonzero(counts)]
         frame[name] = texts.set_categories(used.astype(str).sort_values(), ordered=True)
     return frame
 

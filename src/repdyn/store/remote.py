@@ -53,7 +53,8 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # as clients name and describe it: boto, the Hugging Face hub and its storage of large files, S3
 # without a body
 _REFUSED = re.compile(
-    r"PermissionError|NoCredentialsError|PartialCredentialsError|TokenRetrievalError|LocalTokenNotFoundError|"
+    r"PermissionError|NoCredentialsError|PartialCredentialsError|TokenRetrievalError|"
+    r"LocalTokenNotFoundError|"
     r"\b40[13] (client error|forbidden|unauthorized)|status client error \(40[13] |"
     r"\(400\) when calling the headobject|expired|invalidaccesskeyid",
     re.IGNORECASE,
@@ -84,7 +85,8 @@ class RemoteStore(Store):
         super().__init__(copy_folder(url))
         self.error: RemoteError | None = None
         """Why the last attempt to upload failed; None after one that succeeded."""
-        self._uploading, self._draining = Lock(), Event()
+        self._uploading = Lock()
+        self._draining = Event()
         self._queued: Thread | None = None
         """Uploads all that waits when it begins, which it has not done yet."""
 
@@ -157,14 +159,13 @@ class RemoteStore(Store):
 
     def waiting(self) -> list[str]:
         """Return the names of the files that are to be uploaded, the oldest first."""
-        names = filter(
-            is_shared, (path.relative_to(self.path).as_posix() for path in self.path.glob("*/*"))
-        )
-        known = self._read_index()
+        names = [path.relative_to(self.path).as_posix() for path in self.path.glob("*/*")]
+        index = self._read_index()
         changed = {}
-        for name in names:
+        for name in filter(is_shared, names):
             with suppress(FileNotFoundError):  # deleted since it was listed
-                if known.get(name, [None])[1:] != (state := _state(self.path / name)):
+                state = _state(self.path / name)
+                if index.get(name, [None])[1:] != state:
                     changed[name] = state
         return sorted(changed, key=changed.__getitem__)
 
@@ -172,10 +173,11 @@ class RemoteStore(Store):
         """Return the thread that uploads what waits now, without waiting: a slow network delays no
         training.
         """
-        if (queued := self._queued) is None:
-            queued = self._queued = Thread(
-                target=self._upload_waiting, name="repdyn-upload", daemon=True
-            )
+        # read once, since the thread itself sets it to None
+        queued = self._queued
+        if queued is None:
+            queued = Thread(target=self._upload_waiting, name="repdyn-upload", daemon=True)
+            self._queued = queued
             queued.start()
         return queued
 
@@ -185,17 +187,15 @@ class RemoteStore(Store):
         with self._uploading:
             # before it looks what waits: whatever is written from now on needs another thread
             self._queued = None
-            names, errors = self.waiting(), []
+            names = self.waiting()
+            errors: list[RemoteError] = []
             at_once = _FILES_PER_COMMIT if self.remote.has_commits else 1
             for first in range(0, len(names), at_once):
                 try:
                     self._upload(names[first : first + at_once])
                 except Exception as failure:  # a full disk, say
-                    errors.append(
-                        failure
-                        if isinstance(failure, RemoteError)
-                        else RemoteError(redacted(str(failure)))
-                    )
+                    is_remote = isinstance(failure, RemoteError)
+                    errors.append(failure if is_remote else RemoteError(redacted(str(failure))))
                     if isinstance(failure, RefusedError) or len(errors) == _MAX_FAILURES:
                         break
             if errors and self.error is None:
@@ -233,7 +233,7 @@ class RemoteStore(Store):
 
 
 class RemoteFolder:
-    """A folder, which need not exist, that a URL of fsspec names, such as ``s3://bucket/prefix``."""
+    """A folder at a URL of fsspec, such as ``s3://bucket/prefix``, which need not exist."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -247,10 +247,12 @@ class RemoteFolder:
         filesystem, root = self._opened
         filesystem.invalidate_cache()
         try:
-            found = self._request("listing", lambda: filesystem.find(root, detail=True))
+            listed = self._request("listing", lambda: filesystem.find(root, detail=True))
         except FileNotFoundError:
             return {}
-        return {path.removeprefix(root).lstrip("/"): _version(info) for path, info in found.items()}
+        return {
+            path.removeprefix(root).lstrip("/"): _version(info) for path, info in listed.items()
+        }
 
     def download(self, name: str, target: Path, size: int) -> None:
         """Download a file of this size in bytes; the target is replaced once all of it is there."""
@@ -258,8 +260,9 @@ class RemoteFolder:
         def fetch(temporary: Path) -> None:
             filesystem, root = self._opened
             filesystem.get_file(f"{root}/{name}", str(temporary))
-            if (got := temporary.stat().st_size) != size:
-                raise OSError(f"expected {size} bytes, got {got}")
+            n_bytes = temporary.stat().st_size
+            if n_bytes != size:
+                raise OSError(f"expected {size} bytes, got {n_bytes}")
 
         self._request(f"downloading {name}", lambda: write_atomically(target, fetch))
 
@@ -299,8 +302,10 @@ class RemoteFolder:
 
     def _request(self, what: str, function: Callable[[], T], *, is_upload: bool = False) -> T:
         """Return what a request returns, or raise a RemoteError; FileNotFoundError where the bucket
-        or repository is there. It is not repeated: the clients do so, and what waits is tried
-        again."""
+        or repository is there.
+
+        It is not repeated: the clients do so, and what waits is tried again.
+        """
         filesystem = self._opened[0]  # a missing package is an error of its own
         try:
             return TimeoutRunner(REQUEST_SECONDS)(what, function)
@@ -344,17 +349,17 @@ def _commit(filesystem: Any, root: str, names: Sequence[str], source: Path) -> N
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.utils import disable_progress_bars
 
-    place = filesystem.resolve_path(root)
+    remote = filesystem.resolve_path(root)
     disable_progress_bars()  # which would be in the output of a training
     HfApi(filesystem.endpoint, filesystem.token).create_commit(
-        place.repo_id,
+        remote.repo_id,
         [
-            CommitOperationAdd(f"{place.path_in_repo}/{name}".lstrip("/"), source / name)
+            CommitOperationAdd(f"{remote.path_in_repo}/{name}".lstrip("/"), source / name)
             for name in names
         ],
         commit_message=f"Add {len(names)} files measured with repdyn",
-        repo_type=place.repo_type,
-        revision=place.revision,
+        repo_type=remote.repo_type,
+        revision=remote.revision,
     )
 
 
@@ -365,11 +370,9 @@ def is_shared(name: str) -> bool:
     folder, _, file = name.partition("/")
     if folder.startswith(".") or "/" in file:
         return False
-    return (
-        file.endswith(".safetensors")
-        if folder == "probes"
-        else file == RUN_FILE or bool(ROW_FILE.fullmatch(file))
-    )
+    if folder == "probes":
+        return file.endswith(".safetensors")
+    return file == RUN_FILE or ROW_FILE.fullmatch(file) is not None
 
 
 def _state(path: Path) -> list[int]:
@@ -382,17 +385,20 @@ def _version(info: Mapping[str, Any]) -> str:
     """Return the size of a file in a listing, and a digest of all else but the time at which it was
     read.
     """
-    known = sorted(
+    # filesystems name it in their own ways, as etag, generation or commit
+    values = sorted(
         (name, str(value)) for name, value in info.items() if name not in {"name", "time"}
     )
-    return f"{int(info.get('size') or 0)} {hashlib.sha256(repr(known).encode()).hexdigest()[:20]}"
+    digest = hashlib.sha256(repr(values).encode()).hexdigest()[:20]
+    return f"{int(info.get('size') or 0)} {digest}"
 
 
 def _brief(error: BaseException) -> str:
     """Return the first line of an error, and of its cause where it only says what failed, without
     secrets.
     """
-    both = [error, error.__cause__] if type(error) is RuntimeError else [error]
-    return redacted(
-        ": ".join(str(one).strip().partition("\n")[0] or type(one).__name__ for one in both if one)
-    )
+    chain = [error]
+    if type(error) is RuntimeError and error.__cause__ is not None:
+        chain.append(error.__cause__)
+    lines = [str(link).strip().partition("\n")[0] or type(link).__name__ for link in chain]
+    return redacted(": ".join(lines))

@@ -2,8 +2,8 @@
 
 Each start of a training is a run of its own, in a folder of its own with a ``run.json``. A resumed
 training, a branch or a notebook cell that runs twice is another run, perhaps with a parent. What a
-curve shows is a path: a run and its ancestors, each up to the step at which the next one left it. A
-folder without ``run.json`` is a run without a parent.
+curve shows is a path: a run and its ancestors, each up to the step at which the next one left it,
+which is a segment of the path. A folder without ``run.json`` is a run without a parent.
 """
 
 from __future__ import annotations
@@ -53,25 +53,27 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The share of one run in a path."""
+class Segment:
+    """The steps of one run in a path: all of them, or those up to the step at which the next run
+    left it.
+    """
 
     folder: Path
     last_step: int | None
     """The step at which the next run left it; None for the last run of a path."""
 
     def files(self) -> list[Path]:
-        """Return the files that may have rows of this part, in ascending order of their names."""
+        """Return the files that may have rows of these steps, in ascending order of their names."""
         names = row_files(self.folder)
         return [self.folder / name for name in names if self.has_step(step_of(name))]
 
-    def until(self, step: int | None) -> Part:
-        """Return the share up to a step."""
-        steps = [each for each in (self.last_step, step) if each is not None]
-        return Part(self.folder, min(steps, default=None))
+    def until(self, step: int | None) -> Segment:
+        """Return the segment up to a step; all of it where that is None."""
+        ends = [end for end in (self.last_step, step) if end is not None]
+        return Segment(self.folder, min(ends, default=None))
 
     def has_step(self, step: int | None) -> bool:
-        """Return whether a step belongs to the part; True for a step that is unknown."""
+        """Return whether a step belongs to the segment; True for a step that is unknown."""
         return step is None or self.last_step is None or step <= self.last_step
 
 
@@ -82,27 +84,27 @@ class RunPath:
     name: str
     """The name under which views show it."""
     run: Run
-    parts: Sequence[Part]
+    segments: Sequence[Segment]
     missing: str | None = None
     """What is missing of the history, if anything."""
 
     def steps(self) -> list[int]:
         """Return the measured steps in ascending order, without those at which measuring failed."""
-        found: set[int] = set()
-        for part in self.parts:
-            for path in part.files():
+        steps: set[int] = set()
+        for segment in self.segments:
+            for path in segment.files():
                 step = step_of(path.name)
-                if step is None:
+                if step is None:  # a file of many measurements
                     table = read_tables([path], ["step", "layer"])
-                    found.update(
-                        filter(
-                            part.has_step,
-                            table.filter(table["layer"].is_valid())["step"].to_pylist(),
-                        )
-                    )
+                    measured = table.filter(table["layer"].is_valid())["step"].to_pylist()
+                    steps.update(filter(segment.has_step, measured))
                 elif not is_failure(path.name):
-                    found.add(step)
-        return sorted(found)
+                    steps.add(step)
+        return sorted(steps)
+
+    def files(self) -> list[Path]:
+        """Return the files that may have rows of the history."""
+        return [file for segment in self.segments for file in segment.files()]
 
 
 class History:
@@ -132,25 +134,28 @@ class History:
         ]
         ends = {run.id for run in shown}
         began = {run.id: self._began(run, ends) for run in shown}
-        found = []
+        paths = []
         in_order = sorted(shown, key=lambda run: (run.name, began[run.id], run.id))
         for name, of_name in groupby(in_order, key=lambda run: run.name):
             for number, run in enumerate(of_name, 1):
-                when = f", {began[run.id][:16].replace('T', ' ')}" if began[run.id] else ""
-                found.append(self.path_to(run, name if number == 1 else f"{name} ({number}{when})"))
-        return found
+                start = began[run.id][:16].replace("T", " ")
+                which = ", ".join(filter(None, [str(number), start]))
+                paths.append(self.path_to(run, name if number == 1 else f"{name} ({which})"))
+        return paths
 
     def path_to(self, run: Run, name: str) -> RunPath:
         """Return the path that ends in a run, under a name."""
-        parts, missing = self._ancestors(run, frozenset({run.id}))
-        return RunPath(name, run, (*parts, Part(self.folder(run), None)), missing)
+        ancestors, missing = self._ancestors(run, frozenset({run.id}))
+        segments = (*ancestors, Segment(self.folder(run), None))
+        return RunPath(name=name, run=run, segments=segments, missing=missing)
 
     def family(self, run: Run) -> Iterator[Path]:
         """Yield the folders of a run, of its ancestors and of all that descend from one of
         these.
         """
-        yield from (part.folder for part in reversed(self.path_to(run, run.name).parts))
-        root, seen = run, {run.id}
+        yield from (segment.folder for segment in reversed(self.path_to(run, run.name).segments))
+        root = run
+        seen = {run.id}  # files that were changed by hand may make a circle
         while (parent := self.runs.get(root.parent or "")) is not None and parent.id not in seen:
             seen.add(parent.id)
             root = parent
@@ -160,11 +165,12 @@ class History:
         """Return the folder of a run."""
         return self._store / folder_name(run.id)
 
-    def _ancestors(self, run: Run, seen: frozenset[str]) -> tuple[list[Part], str | None]:
-        """Return the parts of a run's ancestors, and what is missing of them."""
+    def _ancestors(self, run: Run, seen: frozenset[str]) -> tuple[list[Segment], str | None]:
+        """Return the segments of a run's ancestors, and what is missing of them."""
         if run.parent is None or run.parent in seen:
             return [], None
-        history, parent = self, self.runs.get(run.parent)
+        history = self
+        parent = self.runs.get(run.parent)
         # of a remote store its copy, if there is one
         if parent is None and run.parent_store is not None:
             elsewhere = run.parent_store
@@ -174,16 +180,15 @@ class History:
             parent = history.runs.get(run.parent)
         if parent is None:
             where = run.parent_store if is_url(run.parent_store or "") else history._store
-            which = f"the run {run.parent}, which {run.name} goes on from, is not in {where}"
-            told = (
-                "its steps are not shown: had it moved, store= at the resume would have named its "
-                "new place"
+            return [], (
+                f"the run {run.parent}, which {run.name} goes on from, is not in {where}; its "
+                "steps are not shown: had it moved, store= at the resume would have named its new "
+                "place"
             )
-            return [], f"{which}; {told}"
-        parts, missing = history._ancestors(parent, seen | {parent.id})
-        return [
-            part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]
-        ], missing
+        earlier, missing = history._ancestors(parent, seen | {parent.id})
+        segments = [*earlier, Segment(history.folder(parent), None)]
+        # a run may have left its parent before the step at which that left its own
+        return [segment.until(run.parent_step) for segment in segments], missing
 
     def _began(self, run: Run, ends: Collection[str]) -> str:
         """Return when the first run of a path began that is part of no path before it."""
@@ -196,29 +201,30 @@ class History:
         """Return whether a child, or one that descends from it, has the steps that a run measured
         after it left.
         """
-        folders = [
-            folder for folder in map(self.folder, self._descendants(child)) if has_row_files(folder)
-        ]
-        left = Part(self.folder(run), child.parent_step)
-        beyond = (
-            name
-            for name in row_files(left.folder)
-            if not (is_failure(name) or left.has_step(step_of(name)))
-        )
-        weights = ((name, weights_of(left.folder / name)) for name in beyond)
-        return bool(folders) and all(
-            known is not None and any(weights_of(folder / name) == known for folder in folders)
-            for name, known in weights
-        )
+        folders = [self.folder(descendant) for descendant in self._descendants(child)]
+        folders = [folder for folder in folders if has_row_files(folder)]
+        if not folders:
+            return False
+        before = Segment(self.folder(run), child.parent_step)
+        for name in row_files(before.folder):
+            if is_failure(name) or before.has_step(step_of(name)):
+                continue
+            weights = weights_of(before.folder / name)
+            if weights is None or all(weights_of(folder / name) != weights for folder in folders):
+                return False
+        return True
 
     def _descendants(self, run: Run) -> Iterator[Run]:
-        """Yield a run and all that go on from it."""
-        waiting, seen = [run], {run.id}
+        """Yield a run and all that go on from it, those of fewer generations first."""
+        waiting = [run]
+        seen = {run.id}
         while waiting:
-            yield (each := waiting.pop(0))
-            children = [child for child in self._children.get(each.id, ()) if child.id not in seen]
-            seen.update(child.id for child in children)
-            waiting += children
+            descendant = waiting.pop(0)
+            yield descendant
+            for child in self._children.get(descendant.id, ()):
+                if child.id not in seen:
+                    seen.add(child.id)
+                    waiting.append(child)
 
 
 def weights_of(path: Path) -> str | None:
@@ -238,16 +244,20 @@ def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
 
 
 def run_in(folder: Path) -> Run | None:
-    """Return the run in a folder with a :data:`RUN_FILE` or rows; the folder's name says which it
-    is, also if it is a copy of another one."""
+    """Return the run in a folder with a :data:`RUN_FILE` or rows; None for any other folder.
+
+    The name of the folder says which run it is, also if the folder is a copy of another one.
+    """
     has_file = (folder / RUN_FILE).exists()
     if not has_file and not has_row_files(folder):
         return None
     run_id = run_of(folder.name)
     # of a sweep, or damaged: its rows are shown nevertheless
     with suppress(OSError, ValueError, TypeError):
-        known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-        run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
+        values = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        names = [column.name for column in fields(Run)]
+        # a later version of this package may have written more
+        run = Run(**{name: values[name] for name in names if name in values})
         return run if run_id is None else replace(run, id=run_id)
     name = run_id or folder.name
     if run_id is None:  # too long for the name of the folder

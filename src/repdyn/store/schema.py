@@ -287,12 +287,12 @@ class Row:
     @classmethod
     def of(cls, **columns: Any) -> Row:
         """Return the row with these columns, and the defaults of the others."""
-        by_part: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+        by_record: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
         for name, value in columns.items():
             if name not in _PART_OF:
                 raise TypeError(f"expected columns of a row, got {name!r}")
-            by_part[_PART_OF[name]][name] = value
-        return cls(**{part: kind(**by_part[part]) for part, kind in _PARTS.items()})
+            by_record[_PART_OF[name]][name] = value
+        return cls(**{name: kind(**by_record[name]) for name, kind in _PARTS.items()})
 
     def with_columns(self, **columns: Any) -> Row:
         """Return the row with some columns changed."""
@@ -370,13 +370,12 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
     their metrics.
     """
     rows = list(rows)
-    own = {row.metric.partition("[")[0] for row in rows} & DESCRIPTIONS.keys()
-    described = (
-        {METRICS_KEY: json.dumps({name: DESCRIPTIONS[name] for name in sorted(own)})}
-        if own
-        else None
-    )
-    schema = SCHEMA.with_metadata(described)
+    described = {row.metric.partition("[")[0] for row in rows} & DESCRIPTIONS.keys()
+    metadata = None
+    if described:
+        texts = {name: DESCRIPTIONS[name] for name in sorted(described)}
+        metadata = {METRICS_KEY: json.dumps(texts)}
+    schema = SCHEMA.with_metadata(metadata)
     return pa.Table.from_pylist([row.columns() for row in rows], schema=schema)
 
 
@@ -453,10 +452,11 @@ def failure_rows(
 
 @cache
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    """Return the columns with the versions of the packages that determine a value."""
+    versions: dict[str, str | None] = {}
     for package in ("repdyn", "torch", "transformers"):
         try:
-            found[f"{package}_version"] = version(package)
+            versions[f"{package}_version"] = version(package)
         except PackageNotFoundError:
-            found[f"{package}_version"] = None
-    return found
+            versions[f"{package}_version"] = None
+    return versions

@@ -122,9 +122,8 @@ class StateCache:
                 compared with the same one.
         """
         markers = self._folder.glob(f"step*/{_COMPLETE_MARKER}")
-        complete = sorted(
-            int(found[1]) for path in markers if (found := _STEP.fullmatch(path.parent.name))
-        )
+        matches = filter(None, (_STEP.fullmatch(path.parent.name) for path in markers))
+        complete = sorted(int(match[1]) for match in matches)
         earlier = [other for other in complete if other < step and self._last_step in {None, other}]
         if not earlier and self._earlier is not None:
             return self._earlier.load_previous(step, stack, layer, like)
@@ -151,14 +150,15 @@ class StateCache:
         # what another process is deleting too is retried with the next step
         with suppress(OSError):
             for path in self._folder.iterdir():
-                if (found := _STEP.fullmatch(path.name)) and int(found[1]) < step:
+                match = _STEP.fullmatch(path.name)
+                if match is not None and int(match[1]) < step:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:
         folder = self._step_folder(step)
-        return (
-            folder if stack is None else folder / folder_name(stack)
-        ) / f"layer{layer:03d}.safetensors"
+        if stack is not None:
+            folder = folder / folder_name(stack)
+        return folder / f"layer{layer:03d}.safetensors"
 
     def _step_folder(self, step: int) -> Path:
         return self._folder / f"step{step:09d}"

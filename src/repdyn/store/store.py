@@ -63,7 +63,8 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._paths: tuple[object, list[RunPath]] = None, []
+        # the histories, with the state of the folder in which they were found
+        self._paths: tuple[object, list[RunPath]] = (None, [])
 
     @property
     def location(self) -> str:
@@ -119,16 +120,24 @@ class Store:
         if parent is not None and parent_store is not None and self.find_run(parent) is None:
             elsewhere = str(parent_store)
             if not is_url(parent_store):  # relative, so that both can be moved together
-                elsewhere = Path(
-                    os.path.relpath(Path(parent_store).resolve(), self.path.resolve())
-                ).as_posix()
+                relative = os.path.relpath(Path(parent_store).resolve(), self.path.resolve())
+                elsewhere = Path(relative).as_posix()
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"  # random, whatever seeds are set
-        run = Run(run_id, name, started, parent, parent_step, elsewhere, dict(configuration or {}))
+        run = Run(
+            id=run_id,
+            name=name,
+            started=started,
+            parent=parent,
+            parent_step=parent_step,
+            parent_store=elsewhere,
+            configuration=dict(configuration or {}),
+        )
         # not by asdict(), which would copy a model that is among the hyperparameters
         content = json.dumps(vars(run), indent=2, skipkeys=True, default=_as_json)
         content = redacted(content) + "\n"
-        (folder := self.folder_of(run_id)).mkdir(parents=True)
+        folder = self.folder_of(run_id)
+        folder.mkdir(parents=True)
         write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
         self._written()
         return run
@@ -151,8 +160,8 @@ class Store:
 
     def empty_error(self) -> ValueError:
         """Return the error of a store without measurements."""
-        inside = next((str(folder) for folder in [self.path / RUN_STORE] if folder.is_dir()), None)
-        hint = f"; did you mean {inside}?" if inside else ""
+        inside = self.path / RUN_STORE
+        hint = f"; did you mean {inside}?" if inside.is_dir() else ""
         return ValueError(
             f"expected a store with measurements, found none in {self.location}{hint}"
         )
@@ -191,12 +200,16 @@ class Store:
     def find_measurement(
         self, key: MeasurementKey, weights: str | None
     ) -> tuple[list[Row], Path] | None:
-        """Return the rows of a measurement of the weights with this fingerprint, by the run of the
-        key, its ancestors, or any that went on from one of these, and the folder of the run that
-        measured them; None if there is none."""
-        run, name = self.find_run(key.run), Path(key.filename).name
+        """Return the rows of a measurement of the weights with this fingerprint, and the folder of
+        the run that measured them.
+
+        That may be the run of the key, one of its ancestors, or any that went on from one of these;
+        None if none of them has.
+        """
+        run = self.find_run(key.run)
         if run is None or weights is None:
             return None
+        name = Path(key.filename).name
         for folder in dict.fromkeys(History(self.path).family(run)):
             if weights_of(folder / name) == weights:
                 return read_rows(folder / name), folder
@@ -230,15 +243,15 @@ class Store:
         """Return all histories with at least one measured checkpoint."""
         state = self._state()
         if state is None or state != self._paths[0]:
-            self._paths = state, History(self.path).paths()
+            self._paths = (state, History(self.path).paths())
         return self._paths[1]
 
     def path_of(self, run: str) -> RunPath | None:
         """Return the history of a name or of the id of its last run; None if there is none."""
-        if (
-            found := next((path for path in self.paths() if run in {path.name, path.run.id}), None)
-        ) is not None:
-            return found
+        for path in self.paths():
+            if run in {path.name, path.run.id}:
+                return path
+        # one that another run goes on from is in no list, and has a path all the same
         ancestor = self.find_run(run)
         return None if ancestor is None else History(self.path).path_to(ancestor, ancestor.name)
 
@@ -259,14 +272,12 @@ class Store:
         are skipped.
         """
         path = self.path_of(run)
-        files = [] if path is None else [file for part in path.parts for file in part.files()]
+        files = [] if path is None else path.files()
         table = read_tables(files, ["layer", *columns], damaged=lambda error: None)
         rows = table.filter(table["layer"].is_valid()).select(list(columns))
-        return (
-            rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist()
-            if len(rows)
-            else []
-        )
+        if len(rows) == 0:
+            return []
+        return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist()
 
     def to_pandas(
         self,
@@ -344,14 +355,12 @@ class Store:
         """Yield the rows of a history under its name."""
         if path.missing is not None:
             _warn_once(path.missing)
-        for part in path.parts:
-            table = read_tables(
-                part.files(), columns, damaged=lambda error: _warn_once(f"{error}; it is left out")
-            )
+        for segment in path.segments:
+            table = read_tables(segment.files(), columns, damaged=_warn_of_damage)
             if len(table) == 0:
                 continue
-            if part.last_step is not None:
-                table = table.filter(pc.field("step") <= part.last_step)
+            if segment.last_step is not None:
+                table = table.filter(pc.field("step") <= segment.last_step)
             name = pa.DictionaryArray.from_arrays(
                 pa.nulls(len(table), pa.int32()).fill_null(0), [path.name]
             )
@@ -366,11 +375,8 @@ class Store:
                 times = {entry.name: entry.stat().st_mtime_ns for entry in entries}
         except OSError:
             return None
-        return (
-            times
-            if time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
-            else None
-        )
+        age_ns = time.time_ns() - max(times.values(), default=0)
+        return times if age_ns > 1e9 * _SETTLED_SECONDS else None
 
 
 def _as_json(value: Any) -> Any:
@@ -388,3 +394,7 @@ def _as_json(value: Any) -> Any:
 @cache
 def _warn_once(message: str) -> None:
     log.warning(message)
+
+
+def _warn_of_damage(error: ValueError) -> None:
+    _warn_once(f"{error}; it is left out")

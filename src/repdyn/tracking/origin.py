@@ -131,8 +131,9 @@ class EarlierSteps:
         path = self._store.path_of(self._run_id)
         if path is None:
             return None
-        for part in reversed(path.parts[:-1]):
-            run = run_in(part.folder)
-            if run is not None and (steps := replace(path, parts=[part]).steps()):
-                return self._states_in(part.folder, run.id, last_step=steps[-1])
+        for segment in reversed(path.segments[:-1]):
+            run = run_in(segment.folder)
+            steps = replace(path, segments=[segment]).steps()
+            if run is not None and steps:
+                return self._states_in(segment.folder, run.id, last_step=steps[-1])
         return None

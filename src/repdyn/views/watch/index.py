@@ -75,7 +75,7 @@ class WatchedRun:
         """
         self.version = 0
         """Number of the content: it grows with every change of the files."""
-        folder = path.parts[-1].folder
+        folder = path.segments[-1].folder
         self.key = hashlib.sha256(
             str(folder.resolve()).encode(errors="surrogateescape")
         ).hexdigest()[:_KEY_DIGITS]
@@ -88,7 +88,7 @@ class WatchedRun:
     def look(self) -> None:
         """Look for new, changed and deleted files."""
         files = {}
-        for file in (file for part in self.path.parts for file in part.files()):
+        for file in self.path.files():
             with suppress(FileNotFoundError):  # deleted since it was listed
                 status = file.stat()
                 files[file] = status.st_mtime_ns, status.st_size, status.st_ino
@@ -287,7 +287,7 @@ class Index:
                 log.warning("%s; %s is left out", error, store.path)
                 continue
             for path in paths:
-                folder = path.parts[-1].folder
+                folder = path.segments[-1].folder
                 run = before.get(folder)
                 # what a history consists of changes with the runs that go on from it
                 if run is None or run.path != path:
