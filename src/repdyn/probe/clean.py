@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import mwparserfromhell
-from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without type information)
+
+# compiled, without type information
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 from tqdm.contrib.concurrent import process_map

@@ -52,13 +52,16 @@ def padded_batches(
     if n_needed is not None:
         # batch sequences of similar length together, without those of which no token is needed
         remaining = torch.argsort(n_needed, stable=True)
-        remaining = remaining[n_needed[remaining] > 0]
+        is_needed = n_needed[remaining] > 0
+        remaining = remaining[is_needed]
     extent = lengths if n_needed is None else n_needed
     while len(remaining):
         count = min(n_sequences, len(remaining))
+        # no batch is square, or (batch, length) could not be told from (length, batch)
         while count == int(extent[remaining[:count]].max()) > 1:
             count -= 1
-        batch, remaining = remaining[:count], remaining[count:]
+        batch = remaining[:count]
+        remaining = remaining[count:]
         # all sequences of a batch are truncated at the same position, which adds no padding
         columns = torch.arange(int(extent[batch].max()))
         mask = columns < lengths[batch, None]
@@ -66,7 +69,10 @@ def padded_batches(
         input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
         input_ids[mask] = tokens[indices]
         yield ProbeBatch(
-            input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy()
+            input_ids=input_ids,
+            attention_mask=mask.long(),
+            positions=np.flatnonzero(mask.numpy().ravel()),
+            tokens=indices.numpy(),
         )
 
 
@@ -117,33 +123,32 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
             "input_ids"
         )
     lengths = is_token.sum(dim=1)
-    return ids.long()[is_token], lengths[lengths > 0]
+    is_empty = lengths == 0
+    return ids.long()[is_token], lengths[~is_empty]
 
 
-def _as_tensor(given: Any, name: str) -> tuple[Tensor, Tensor | None]:
+def _as_tensor(values: Any, name: str) -> tuple[Tensor, Tensor | None]:
     """Return ids or a mask as a tensor of their own, and the mask of the padding that rows of
     several lengths get.
     """
-    if isinstance(given, np.ndarray):
-        # a copy, since a file that is mapped read-only cannot back a tensor; unsigned types lack
-        # operations
-        return torch.from_numpy(
-            np.array(given, dtype=np.int64 if given.dtype.kind in "ui" else None)
-        ), None
+    if isinstance(values, np.ndarray):
+        # unsigned types lack operations
+        dtype = np.int64 if values.dtype.kind in "ui" else None
+        # a copy, since a file that is mapped read-only cannot back a tensor
+        return torch.from_numpy(np.array(values, dtype=dtype)), None
     try:
-        rows = [torch.as_tensor(row) for row in given] if isinstance(given, Sequence) else []
+        rows = [torch.as_tensor(row) for row in values] if isinstance(values, Sequence) else []
         if not rows or any(row.ndim != 1 for row in rows):
-            return torch.as_tensor(given).cpu(), None
+            return torch.as_tensor(values).cpu(), None
         lengths = torch.tensor([len(row) for row in rows])
         is_token = torch.arange(int(lengths.max())) < lengths[:, None]
         return pad_sequence(rows, batch_first=True).cpu(), None if is_token.all() else is_token
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"expected {name} as a tensor, an array or lists of integers, got "
-            f"{type(given).__name__} ({error}); "
-            'pass ids alone, batch["input_ids"] or [row["input_ids"] for row in dataset], of rows '
-            "the training does "
-            "not see; iterating its DataLoader would draw from its random numbers"
+            f"{type(values).__name__} ({error}); pass ids alone, "
+            'batch["input_ids"] or [row["input_ids"] for row in dataset], of rows the training '
+            "does not see; iterating its DataLoader would draw from its random numbers"
         ) from error
 
 
@@ -203,18 +208,22 @@ def validate_subset_sizes(
             f"batch_vectors={batch_vectors} and {n_batches} batches; raise max_vectors or lower "
             "batch_vectors"
         )
-    for subset, found in available.items():
-        if subset == "no_sink" and found < MIN_BATCH_VECTORS:
+    for subset, n_tokens in available.items():
+        if subset == "no_sink" and n_tokens < MIN_BATCH_VECTORS:
             continue  # windows of one token have first positions alone: no value, with a reason
-        what, least = ("probe", batch_vectors) if subset in full else ("class", MIN_BATCH_VECTORS)
-        if found < (needed := least * n_batches):
-            smaller = (
-                f"max_vectors={found}, batch_vectors={max(MIN_BATCH_VECTORS, found // n_batches)}"
-            )
-            fewer = f"max_vectors={found // least * batch_vectors}" if found >= least else smaller
-            raise ValueError(
-                f"the {what} is too small: {n_batches} batches of {least} vectors or more need "
-                f"{needed} tokens, but {subset!r} has {found} of {available['all']}; give "
-                f"{needed - found} more tokens of {subset!r}, or request fewer vectors with "
-                f"{fewer}{', or leave the class out' if what == 'class' else ''}"
-            )
+        is_class = subset not in full
+        least = MIN_BATCH_VECTORS if is_class else batch_vectors
+        n_needed = least * n_batches
+        if n_tokens >= n_needed:
+            continue
+        if n_tokens >= least:
+            fewer = f"max_vectors={n_tokens // least * batch_vectors}"
+        else:
+            smaller = max(MIN_BATCH_VECTORS, n_tokens // n_batches)
+            fewer = f"max_vectors={n_tokens}, batch_vectors={smaller}"
+        raise ValueError(
+            f"the {'class' if is_class else 'probe'} is too small: {n_batches} batches of {least} "
+            f"vectors or more need {n_needed} tokens, but {subset!r} has {n_tokens} of "
+            f"{available['all']}; give {n_needed - n_tokens} more tokens of {subset!r}, or request "
+            f"fewer vectors with {fewer}{', or leave the class out' if is_class else ''}"
+        )

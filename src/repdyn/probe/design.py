@@ -156,7 +156,8 @@ def fitting(plan: Mapping[str, Any], available: int) -> dict[str, Any]:
     >>> fitting({"batch_vectors": 512, "n_batches": 4}, available=5000)
     {'batch_vectors': 512, 'n_batches': 4}
     """
-    size, n_batches = plan["batch_vectors"], plan["n_batches"]
+    size = plan["batch_vectors"]
+    n_batches = plan["n_batches"]
     if available >= size * n_batches or available < MIN_BATCH_VECTORS:
         return dict(plan)  # the probe itself refuses what is too small for any estimator
     fewer = {"batch_vectors": min(size, available), "n_batches": max(1, available // size)}
@@ -191,10 +192,11 @@ PAPER = Design(
 the dimension fitted to the lowest 20% of the ratios with duplicates counted (Razzhigaev et al.
 2024, package llm_microscope 0.0.7)."""
 
-INPUTS, IMAGES, AUDIO = Design("inputs"), Design("images"), Design("audio")
-"""Those of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input
-excluded.
-"""
+# Those of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input
+# excluded.
+INPUTS = Design("inputs")
+IMAGES = Design("images")
+AUDIO = Design("audio")
 INPUT_DESIGNS = {INPUTS.name: "input", IMAGES.name: "image", AUDIO.name: "recording"}
 """What one input is called, by the name of the design."""
 
@@ -227,13 +229,11 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
     """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a
     new one.
     """
-    known = next(
-        (design for design in (*DESIGNS.values(), INPUTS, IMAGES, AUDIO) if design.rule == rule),
-        None,
-    )
-    return known or Design(
-        rule["design"], **{name: value for name, value in rule.items() if name != "design"}
-    )
+    for design in (*DESIGNS.values(), INPUTS, IMAGES, AUDIO):
+        if design.rule == rule:
+            return design
+    settings = {name: value for name, value in rule.items() if name != "design"}
+    return Design(rule["design"], **settings)
 
 
 class View(NamedTuple):

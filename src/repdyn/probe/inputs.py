@@ -92,7 +92,8 @@ def inputs_fields(
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
     plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
-    size, n_batches = plan["batch_vectors"], plan["n_batches"]
+    size = plan["batch_vectors"]
+    n_batches = plan["n_batches"]
     of_each = VECTORS_PER_INPUT if vectors_per_input is None else vectors_per_input
     copied = _evenly_spaced(copied, max(MAX_WINDOWS, n_batches * -(-size // max(of_each, 1))))
     n_inputs = sum(map(batch_size, copied))
@@ -107,7 +108,9 @@ def inputs_fields(
         "tokens": torch.zeros(n_inputs * of_each, dtype=torch.int64),
         "lengths": torch.full((n_inputs,), of_each, dtype=torch.int64),
         "design": _design_of(copied[0]) if copied else INPUTS,
-        "inputs": Inputs(copied, positions, causal, of_each),
+        "inputs": Inputs(
+            batches=copied, positions=positions, causal=causal, vectors_per_input=of_each
+        ),
         **fitting(plan, available=filled or n_inputs * of_each),
     }
 
@@ -133,48 +136,47 @@ def _design_of(batch: InputBatch) -> Design:
     four dimensions.
     """
     tensors = {name: value for name, value in _items(batch) if isinstance(value, Tensor)}
-    own = {
+    # neither masks nor what a decoder reads
+    encoded = {
         name: value
         for name, value in tensors.items()
-        if not ("mask" in name or name.startswith("decoder"))
+        if "mask" not in name and not name.startswith("decoder")
     }
-    if all(
-        name.startswith("pixel") or (x.ndim == 4 and x.is_floating_point())
-        for name, x in own.items()
-    ):
+    if all(_is_image(name, value) for name, value in encoded.items()):
         return IMAGES
-    return AUDIO if all(name in {"input_features", "input_values"} for name in own) else INPUTS
+    if all(name in {"input_features", "input_values"} for name in encoded):
+        return AUDIO
+    return INPUTS
+
+
+def _is_image(name: str, value: Tensor) -> bool:
+    return name.startswith("pixel") or (value.ndim == 4 and value.is_floating_point())
 
 
 def as_batch(batch: Any) -> InputBatch:
     """Return a copy of a batch in memory, as a mapping or a tuple."""
-    values = dict(batch) if isinstance(batch, Mapping) else batch
-    values = (
-        values
-        if isinstance(values, dict)
-        else tuple(values)
-        if isinstance(values, list | tuple)
-        else (values,)
-    )
+    if isinstance(batch, Mapping):
+        values: Any = dict(batch)
+    elif isinstance(batch, list | tuple):
+        values = tuple(batch)
+    else:
+        values = (batch,)
     items = [(name, _copied(value)) for name, value in _items(values)]
     sizes = {len(value) for _, value in items if isinstance(value, Tensor) and value.ndim}
-    unknown = [
-        name
-        for name, value in items
-        if not isinstance(value, Tensor | bool | int | float | str | None)
-    ]
-    if len(sizes) != 1 or unknown or 0 in sizes:
-        shown = [
-            (name, tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__)
-            for name, x in items
-        ]
-        got = ", ".join(f"{name}: {what}" for name, what in shown)
+    allowed = Tensor | bool | int | float | str | None
+    is_unknown = any(not isinstance(value, allowed) for _, value in items)
+    if len(sizes) != 1 or is_unknown or 0 in sizes:
+        got = ", ".join(f"{name}: {_shown(value)}" for name, value in items)
         raise ValueError(
             "expected each batch as a tensor, a tuple of tensors or a dictionary of tensors, whose "
             f"first dimension is the number of inputs, got {got or 'nothing'}; give the batches as "
             "the model's forward takes them"
         )
     return dict(items) if isinstance(values, dict) else tuple(value for _, value in items)
+
+
+def _shown(value: Any) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def batch_size(batch: InputBatch) -> int:
@@ -232,7 +234,8 @@ def rules_from_json(value: Any) -> Positions:
     if not isinstance(value, dict):
         return value
     if "stacks" in value:
-        return {stack: rules_from_json(rule) for stack, rule in value["stacks"].items()}  # type: ignore[misc]
+        stacks = value["stacks"].items()
+        return {stack: rules_from_json(rule) for stack, rule in stacks}  # type: ignore[misc]
     return slice(*value["slice"])
 
 
@@ -248,11 +251,9 @@ def _of_stack(value: Any, stack: str | None, what: str) -> Any:
 
 
 def _items(batch: Any) -> list[tuple[str, Any]]:
-    return (
-        list(batch.items())
-        if isinstance(batch, Mapping)
-        else [(str(i), value) for i, value in enumerate(batch)]
-    )
+    if isinstance(batch, Mapping):
+        return list(batch.items())
+    return [(str(i), value) for i, value in enumerate(batch)]
 
 
 def _copied(value: Any) -> Any:
@@ -263,17 +264,20 @@ def _copied(value: Any) -> Any:
 
 def input_batches(inputs: Inputs, seed: int) -> Iterator[ProbeBatch]:
     """Yield the batches of a probe of inputs as they were given."""
-    n_vectors, first, sizes = inputs.vectors_per_input, 0, [*map(batch_size, inputs.batches)]
+    n_vectors = inputs.vectors_per_input
+    sizes = [*map(batch_size, inputs.batches)]
     # the numbers in [0, 1) that choose a position in each part of each input; numpy's policy
     # freezes the stream
     draws = torch.from_numpy(np.random.RandomState(seed).random_sample((sum(sizes), n_vectors)))
+    first = 0
     for batch, size in zip(inputs.batches, sizes, strict=True):
-        ids, numbers = torch.zeros(size, n_vectors, dtype=torch.long), np.arange(size * n_vectors)
+        ids = torch.zeros(size, n_vectors, dtype=torch.long)
+        positions = np.arange(size * n_vectors)
         yield ProbeBatch(
-            ids,
-            torch.ones_like(ids),
-            numbers,
-            first * n_vectors + numbers,
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            positions=positions,
+            tokens=first * n_vectors + positions,
             inputs=batch,
             draws=draws[first : first + size],
             rule_of=inputs.rule,
@@ -297,7 +301,8 @@ def first_input(batch: ProbeBatch) -> ProbeBatch:
 
 def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of inputs by their names in the file, and the rest as JSON."""
-    tensors, batches = {}, []
+    tensors: dict[str, Tensor] = {}
+    batches: list[dict[str, Any]] = []
     for number, batch in enumerate(inputs.batches):
         items = _items(batch)
         tensors |= {
@@ -318,17 +323,17 @@ def inputs_to_tensors(inputs: Inputs) -> tuple[dict[str, Tensor], str]:
 
 def inputs_from_tensors(tensor: Callable[[str], Tensor], text: str) -> Inputs:
     """Return the inputs that :func:`inputs_to_tensors` described."""
-    found = json.loads(text)
+    described = json.loads(text)
     batches = []
-    for number, batch in enumerate(found["batches"]):
+    for number, batch in enumerate(described["batches"]):
         values = {
             name: tensor(f"input.{number}.{name}") if stored is None else stored["value"]
             for name, stored in batch["values"]
         }
         batches.append(as_batch(values if batch["named"] else tuple(values.values())))
     return Inputs(
-        tuple(batches),
-        rules_from_json(found["positions"]),
-        found["causal"],
-        found["vectors_per_input"],
+        batches=tuple(batches),
+        positions=rules_from_json(described["positions"]),
+        causal=described["causal"],
+        vectors_per_input=described["vectors_per_input"],
     )

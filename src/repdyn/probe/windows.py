@@ -71,6 +71,70 @@ def tokenize_windows(
     spaced ones are taken. Where the design counts characters, its ``window_tokens`` is the length
     to which windows are cut.
     """
+    _require_texts(texts, tokenizer)
+    with one_thread_for_tokenizers():
+        prefix, suffix = _affixes(tokenizer)
+    n_affixes = len(prefix), len(suffix)
+    size = _text_tokens(design, sum(n_affixes))
+    lexicon = Lexicon() if with_words else None
+    windows: list[list[int]] = []
+    is_full: list[bool] = []
+    words: list[np.ndarray] = []
+    n_bytes = 0
+    n_ids = 0
+    for text in _pieces(texts, design.window_characters):
+        with one_thread_for_tokenizers():
+            ids, numbers = _encoded(text, tokenizer, lexicon)
+        n_bytes += len(text.encode())
+        n_ids += len(ids)
+        for window in _cuts(len(ids), size, design):
+            windows.append(prefix + ids[window] + suffix)
+            if design.window_characters is None:
+                is_full.append(window.stop is None or window.stop <= len(ids))
+            else:
+                is_full.append(len(text) == design.window_characters)
+            if numbers is not None:
+                words.append(np.pad(numbers[window], n_affixes, constant_values=NO_WORD))
+    # tokens of a window in ``is_sink``: the special ones, or the first one if there are none
+    selected = _select_evenly(windows, is_full, max(1, sum(n_affixes)), n_tokens, n_windows)
+    tokens = torch.tensor([token for i in selected for token in windows[i]], dtype=torch.long)
+    lengths = torch.tensor([len(windows[i]) for i in selected], dtype=torch.long)
+    bytes_per_token = n_bytes / n_ids if n_ids else None
+    token_words = None
+    if lexicon is not None:
+        none = np.empty(0, dtype=np.int64)  # np.concatenate needs at least one array
+        numbers = np.concatenate([none, *(words[i] for i in selected)])
+        token_words = TokenWords(numbers, lexicon)
+    return TokenizedWindows(
+        tokens=tokens, lengths=lengths, words=token_words, bytes_per_token=bytes_per_token
+    )
+
+
+def _text_tokens(design: Design, n_special: int) -> int | None:
+    """Return the number of text tokens in a full window; None for all tokens of a piece of text."""
+    if design.window_tokens is None:
+        return None
+    if design.window_tokens <= n_special:
+        raise ValueError(
+            f"expected sequence_length > {n_special}, the special tokens this tokenizer adds, got "
+            f"{design.window_tokens}"
+        )
+    return design.window_tokens - n_special
+
+
+def _cuts(n_ids: int, size: int | None, design: Design) -> Iterator[slice]:
+    """Yield the windows of a piece of text: of so many tokens each, or one of all where ``size`` is
+    None.
+    """
+    # a piece of so many characters is one window; a whole text is split into several
+    is_one = size is None or design.window_characters is not None
+    step = max(1, n_ids) if is_one else size
+    for start in range(0, n_ids, step):
+        yield slice(start, None if size is None else start + size)
+
+
+def _require_texts(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError for one text in place of several, or for a tokenizer of another library."""
     if isinstance(texts, str):
         raise ValueError(
             "expected texts to be an iterable of strings, got a single string; pass [text]"
@@ -81,54 +145,15 @@ def tokenize_windows(
             "library encode the texts first: Probe.from_tokens([tokenizer.encode(text) for text in "
             "texts])"
         )
-    with one_thread_for_tokenizers():
-        prefix, suffix = _affixes(tokenizer)
-    n_affixes = len(prefix), len(suffix)
-    # text tokens of a full window; None for all tokens of a piece of text
-    size = None if design.window_tokens is None else design.window_tokens - sum(n_affixes)
-    if size is not None and size < 1:
-        raise ValueError(
-            f"expected sequence_length > {sum(n_affixes)}, the special tokens this tokenizer adds, "
-            f"got {design.window_tokens}"
-        )
-    lexicon = Lexicon() if with_words else None
-    windows: list[list[int]] = []
-    is_full: list[bool] = []
-    words: list[np.ndarray] = []
-    n_bytes = n_ids = 0
-    for text in _pieces(texts, design.window_characters):
-        with one_thread_for_tokenizers():
-            if lexicon is None:
-                ids, numbers = (
-                    tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"],
-                    None,
-                )
-            else:
-                ids, numbers = words_of_tokens(text, tokenizer, lexicon)
-        n_bytes, n_ids = n_bytes + len(text.encode()), n_ids + len(ids)
-        # a piece of so many characters is one window; a whole text is split into several
-        step = max(1, len(ids)) if size is None or design.window_characters is not None else size
-        for start in range(0, len(ids), step):
-            part = slice(start, None if size is None else start + size)
-            windows.append(prefix + ids[part] + suffix)
-            of_tokens = size is None or start + size <= len(ids)
-            is_full.append(
-                of_tokens
-                if design.window_characters is None
-                else len(text) == design.window_characters
-            )
-            if numbers is not None:
-                words.append(np.pad(numbers[part], n_affixes, constant_values=NO_WORD))
-    # tokens of a window in ``is_sink``: the special ones, or the first one if there are none
-    selected = _select_evenly(windows, is_full, max(1, sum(n_affixes)), n_tokens, n_windows)
-    tokens = torch.tensor([token for i in selected for token in windows[i]], dtype=torch.long)
-    lengths = torch.tensor([len(windows[i]) for i in selected], dtype=torch.long)
-    bytes_per_token = n_bytes / n_ids if n_ids else None
-    if lexicon is None:
-        return TokenizedWindows(tokens, lengths, None, bytes_per_token)
-    none = np.empty(0, dtype=np.int64)  # np.concatenate needs at least one array
-    numbers = np.concatenate([none, *(words[i] for i in selected)])
-    return TokenizedWindows(tokens, lengths, TokenWords(numbers, lexicon), bytes_per_token)
+
+
+def _encoded(
+    text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon | None
+) -> tuple[list[int], np.ndarray | None]:
+    """Return a text's token ids, and the word of each where a lexicon counts them."""
+    if lexicon is not None:
+        return words_of_tokens(text, tokenizer, lexicon)
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
 
 
 @contextmanager

@@ -116,23 +116,21 @@ class Lexicon:
     def numbers_of(self, phrase: str) -> list[int]:
         """Return the indices of the words of a phrase; empty if one of them was never read."""
         words = [match[0].replace(_APOSTROPHE, "'").lower() for match in _WORD.finditer(phrase)]
-        return (
-            [self._numbers[word] for word in words]
-            if all(word in self._numbers for word in words)
-            else []
-        )
+        if any(word not in self._numbers for word in words):
+            return []
+        return [self._numbers[word] for word in words]
 
     def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return which words are in each class, (n_words,) bool."""
-        found: dict[str, np.ndarray] = {}
+        by_name: dict[str, np.ndarray] = {}
         if not {"function", "content"}.isdisjoint(names):
             is_function = np.array([is_function_word(word) for word in self.words], dtype=bool)
-            found |= {"function": is_function, "content": ~is_function}
+            by_name |= {"function": is_function, "content": ~is_function}
         if not {"frequent", "rare"}.isdisjoint(names):
             counts = self.counts
             least_frequent, most_rare = frequency_cuts(counts)
-            found |= {"frequent": counts >= least_frequent, "rare": counts <= most_rare}
-        return {name: found[name] for name in names}
+            by_name |= {"frequent": counts >= least_frequent, "rare": counts <= most_rare}
+        return {name: by_name[name] for name in names}
 
     def _number(self, form: str) -> int:
         plain = form.replace(_APOSTROPHE, "'")
@@ -178,26 +176,39 @@ class TokenWords:
         The words of a phrase follow each other in one window, in any case; between them may be what
         is no word. The window of each token is in ``windows``, (n_tokens,).
         """
+        # a word of several tokens counts once, where it begins
         is_word = self.numbers != NO_WORD
         begins = is_word & np.append(True, (np.diff(self.numbers) != 0) | (np.diff(windows) != 0))
-        spoken, window = self.numbers[begins], windows[begins]
-        found = {}
+        word_of_token = (np.cumsum(begins) - 1)[is_word]
+        classes = {}
         for name, of_class in phrases.items():
-            is_spoken_in_phrase = np.zeros(len(spoken), dtype=bool)
-            for numbers in filter(None, map(self.lexicon.numbers_of, of_class)):
-                n_places = len(spoken) - len(numbers) + 1
-                if n_places < 1:
-                    continue
-                parts = [slice(offset, offset + n_places) for offset in range(len(numbers))]
-                matches = window[parts[0]] == window[parts[-1]]
-                for part, number in zip(parts, numbers, strict=True):
-                    matches &= spoken[part] == number
-                for part in parts:
-                    is_spoken_in_phrase[part] |= matches
+            numbers = filter(None, map(self.lexicon.numbers_of, of_class))
+            is_in_phrase = _in_any_phrase(self.numbers[begins], windows[begins], numbers)
             members = np.zeros(len(self.numbers), dtype=bool)
-            members[is_word] = is_spoken_in_phrase[(np.cumsum(begins) - 1)[is_word]]
-            found[name] = torch.from_numpy(members)
-        return found
+            members[is_word] = is_in_phrase[word_of_token]
+            classes[name] = torch.from_numpy(members)
+        return classes
+
+
+def _in_any_phrase(
+    words: np.ndarray, windows: np.ndarray, phrases: Iterable[Sequence[int]]
+) -> np.ndarray:
+    """Return which words of a text, (n_words,), belong to a phrase, whose words follow each other
+    in one window.
+    """
+    is_in_phrase = np.zeros(len(words), dtype=bool)
+    for phrase in phrases:
+        n_starts = len(words) - len(phrase) + 1
+        if n_starts < 1:
+            continue
+        # by word of the phrase, where it would stand for each start
+        spans = [slice(offset, offset + n_starts) for offset in range(len(phrase))]
+        matches = windows[spans[0]] == windows[spans[-1]]
+        for span, number in zip(spans, phrase, strict=True):
+            matches &= words[span] == number
+        for span in spans:
+            is_in_phrase[span] |= matches
+    return is_in_phrase
 
 
 def frequency_cuts(counts: Iterable[int]) -> tuple[int, int]:
@@ -244,12 +255,12 @@ def words_of_tokens(
     return ids, _first_words(lexicon.read(text), offsets[:, 0], offsets[:, 1])
 
 
-def _first_words(found: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _first_words(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return which of the words that were read first overlaps each range of characters, -1 for
     none.
     """
     # a sentinel after the last word, which no range overlaps
-    begins, stops, numbers = np.append(found, [[_INT64_MAX], [_INT64_MAX], [NO_WORD]], axis=1)
+    begins, stops, numbers = np.append(words, [[_INT64_MAX], [_INT64_MAX], [NO_WORD]], axis=1)
     first = np.searchsorted(stops, starts, side="right")
     return np.where(begins[first] < ends, numbers[first], NO_WORD)
 
