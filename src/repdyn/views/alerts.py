@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -155,9 +155,11 @@ class Cells(NamedTuple):
 def as_table(rows: pa.Table | pd.DataFrame | Iterable[Row]) -> pa.Table:
     """Return the columns that rules are evaluated on, of rows in any form."""
     if isinstance(rows, pa.Table):
-        return rows.select(list(_EVALUATED)).cast(_EVALUATED_TYPES)
-    if hasattr(rows, "loc"):  # a data frame, for which pandas need not be imported here
-        frame = rows.loc[:, list(_EVALUATED)]
+        table: Any = rows
+        return table.select(list(_EVALUATED)).cast(_EVALUATED_TYPES)
+    # a data frame, for which pandas need not be imported here
+    if hasattr(rows, "loc"):
+        frame = cast("pd.DataFrame", rows)[list(_EVALUATED)]
         return pa.Table.from_pandas(frame, preserve_index=False).cast(_EVALUATED_TYPES)
     records = [{name: getattr(row, name) for name in _EVALUATED} for row in rows]
     return pa.Table.from_pylist(records, schema=_EVALUATED_TYPES)

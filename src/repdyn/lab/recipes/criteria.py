@@ -86,7 +86,7 @@ class Measured:
         cells = self.cells(name, first_layer)
         steps = cells["step"].tolist()
         chosen = min(steps) if step == "first" else max(steps)
-        last = round(float(cells["layer"].max() / cells["depth"].max()))
+        last = round(cells["layer"].to_numpy().max() / cells["depth"].to_numpy().max())
         blocks = findings.profile(cells, 3, chosen)
         return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
 

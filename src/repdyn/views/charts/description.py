@@ -441,14 +441,6 @@ def mean_band(run: MeasuredRun, series: MetricSeries) -> list[Line]:
     return _band_line(band.of_mean(series.mean_layers), band, band.steps, "step %{text}")
 
 
-def profile_band(run: MeasuredRun, series: MetricSeries, step: int) -> list[Line]:
-    """Return the band of a run's baselines behind a metric over depth at a step."""
-    band = run.bands.get(series.key)
-    if band is None:
-        return []
-    return _band_line(band.at(step), band, series.places, f"layer %{{x}}, step {step:,}")
-
-
 def _band_line(limits: Limits, band: Band, x: Sequence[float], where: str) -> list[Line]:
     if limits.is_empty:
         return []

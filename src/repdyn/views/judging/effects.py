@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
@@ -117,7 +117,8 @@ def with_bands(rows: pd.DataFrame) -> pd.DataFrame:
 def has_bands(rows: pd.DataFrame) -> pd.Series:
     """Return which rows have no standard error, but the band of the published design."""
     is_of_paper = rows["design"].eq(PAPER.name)
-    return is_of_paper & rows["std_error"].isna() & rows["n_batches"].gt(1)
+    has_spread = rows["std_error"].isna() & rows["n_batches"].gt(1)
+    return cast("pd.Series", is_of_paper & has_spread)
 
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
