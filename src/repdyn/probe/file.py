@@ -65,7 +65,7 @@ def save_probe(probe: SampledTokens, path: Path) -> None:
     if probe.topics is not None:
         tensors[_TOPICS] = probe.topics
     settings = {name: getattr(probe, name) for name in _SETTINGS} | {"design": probe.design.rule}
-    metadata = {_PLAN: json.dumps(settings), "hash": probe.hash}
+    metadata = {_PLAN: json.dumps(settings), "hash": content_hash(probe)}
     if probe.inputs is not None:
         of_inputs, metadata[_INPUTS] = inputs_to_tensors(probe.inputs)
         tensors |= of_inputs

@@ -68,5 +68,5 @@ def whole_windows(lengths: np.ndarray, n_batches: int) -> list[list[np.ndarray]]
         return []
     chosen = long_enough[np.arange(n_chosen) * len(long_enough) // n_chosen]
     sizes = np.minimum(lengths, WHOLE_WINDOW_TOKENS)
-    windows = [starts[window] + np.arange(sizes[window]) for window in chosen]
+    windows = [starts[window] + np.arange(int(sizes[window])) for window in chosen]
     return [windows[batch::n_batches] for batch in range(n_batches)]

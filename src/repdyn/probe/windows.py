@@ -127,8 +127,10 @@ def _cuts(n_ids: int, size: int | None, design: Design) -> Iterator[slice]:
     None.
     """
     # a piece of so many characters is one window; a whole text is split into several
-    is_one = size is None or design.window_characters is not None
-    step = max(1, n_ids) if is_one else size
+    if size is None or design.window_characters is not None:
+        step = max(1, n_ids)
+    else:
+        step = size
     for start in range(0, n_ids, step):
         yield slice(start, None if size is None else start + size)
 
