@@ -33,7 +33,9 @@ OF_USERS = {
     if extra not in OF_DEVELOPERS
 }
 # torch looks for scikit-learn, and takes an error of the blocker for one of its own
-BLOCKED = frozenset(set().union(*map(packages, OF_USERS.values())) - BASE - {"sklearn"})
+# pytorch_lightning is the other name of lightning
+OF_EXTRAS = set().union(*map(packages, OF_USERS.values())) | {"pytorch_lightning"}
+BLOCKED = frozenset(OF_EXTRAS - BASE - {"sklearn"})
 OF_VIEWS = frozenset(packages(OF_USERS["views"]))
 
 # run where neither some packages nor their versions are found, as after "pip install repdyn"

@@ -442,7 +442,7 @@ def test_ranks_leave_out_the_same_steps(tmp_path, small_probe, monkeypatch):
 
     attached = tracker(small_probe, 2, max_overhead=1e-9)
     monkeypatch.setattr(training, "n_processes", lambda: 2)
-    monkeypatch.setattr(training, "measuring_ranks", lambda *_: None)  # this one is the other
+    monkeypatch.setattr(training.Ranks, "measuring", lambda *_, **__: None)  # this one is the other
     monkeypatch.setattr(training.Ranks, "of_job", lambda: FirstOfTwo(None))
     trainer(tmp_path, attached, EarlyStopping("anisotropy/mean", patience=100, strict=False)).fit(
         Job(), batches()

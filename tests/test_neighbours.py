@@ -204,7 +204,7 @@ def test_the_product_is_the_one_that_takes_less_time(slower, monkeypatch):
     def timed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         products.append(x.dtype)
         time.sleep(0.01 if x.dtype == slower else 0)
-        return x @ y.T
+        return x.new_zeros(len(x), len(y))
 
     monkeypatch.setattr(candidates, "product", timed)
     monkeypatch.setattr(candidates, "_CHOSEN", {})

@@ -182,7 +182,7 @@ def test_what_cannot_be_read(store, tmp_path, monkeypatch, caplog):
     assert path.name in caplog.text
     assert 0 < left < n_before
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ValueError, match=r"repdyn\[query\]"):
+    with pytest.raises(ValueError, match=r"DuckDB.*\[query\]"):
         repdyn.query(store, "select * from rows")
 
 

@@ -74,7 +74,7 @@ import sys, time
 from pathlib import Path
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import SweepOptions
-from repdyn.checkpoints.run import Downloads
+from repdyn.checkpoints.downloads import Downloads
 
 downloads = Downloads(Hub(), SweepOptions(downloads=Path(sys.argv[1])))
 with downloads.opened():
