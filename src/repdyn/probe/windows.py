@@ -127,8 +127,7 @@ def _cuts(n_ids: int, size: int | None, design: Design) -> Iterator[slice]:
     None.
     """
     # a piece of so many characters is one window; a whole text is split into several
-    is_cut = size is not None and design.window_characters is None
-    step = size if is_cut else max(1, n_ids)
+    step = max(1, n_ids) if size is None or design.window_characters is not None else size
     for start in range(0, n_ids, step):
         yield slice(start, None if size is None else start + size)
 
