@@ -190,10 +190,10 @@ def _branch(tensors: list[_ModuleTensor], entered: Tensor, left: Tensor) -> Bran
                 if scale is not None:
                     return _as_branch(branch, entered, scale)
     outputs = [tensor for tensor in fits if not tensor.is_input]
-    return _branch_beside_another(outputs, entered, left)
+    return _branch_of_two_outputs(outputs, entered, left)
 
 
-def _branch_beside_another(
+def _branch_of_two_outputs(
     outputs: list[_ModuleTensor], entered: Tensor, left: Tensor
 ) -> Branch | str:
     """Return the branch of a block that adds it and another output to its input at once."""

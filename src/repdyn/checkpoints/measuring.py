@@ -48,7 +48,7 @@ MAX_IDENTICAL_FAILURES = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one checkpoint of a sweep."""
+    """The result of one checkpoint of a sweep: measured, failed or skipped."""
 
     task: Task
     text: str

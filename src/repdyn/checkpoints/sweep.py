@@ -60,7 +60,7 @@ make most of the anisotropy of many.
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a sweep knows before it loads a model."""
+    """The plan of a sweep, complete before a model is loaded."""
 
     options: CompleteOptions
     hub: Hub

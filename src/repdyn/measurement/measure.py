@@ -269,7 +269,7 @@ class _Measurement:
 
     @cached_property
     def captures(self) -> frozenset[CaptureKind]:
-        """What has to be captured in addition to the states of layers."""
+        """Return the kinds of data that are captured in addition to the states of layers."""
         return frozenset().union(*(request.metric.captures for request in self.requests))
 
     @cached_property

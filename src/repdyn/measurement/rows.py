@@ -150,7 +150,7 @@ class LayerClouds:
 
 @dataclass(frozen=True, kw_only=True)
 class _Computed:
-    """What a kernel made of the batches of a layer."""
+    """The inputs and results of a kernel on the batches of a layer."""
 
     batches: Sequence[tuple]
     """The inputs of each batch."""

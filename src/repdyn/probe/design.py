@@ -253,7 +253,7 @@ class View(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the vectors are called in titles, legends and alerts."""
+        """Return the name of the vectors in titles, legends and alerts."""
         title = _TITLES.get(self.vectors, self.vectors)
         return f"{title} after the final norm" if self.normed else title
 

@@ -518,7 +518,7 @@ def _on_one_scale(
     return alike if series.subset in OF_THE_SAME_VECTORS else [series]
 
 
-def cloud_beside(
+def other_cloud(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
 ) -> MetricSeries | None:
     """Return the same metric on the other of both clouds, which charts draw beside it.

@@ -339,7 +339,7 @@ def _findings(judged: Sequence[Finding]) -> Iterator[Text | Padding]:
         return
     yield Text(f"published findings, criteria version {VERSION}")
     all_alike = len({(finding.verdict, finding.summary) for finding in judged}) == 1
-    for _, group in groupby(judged, key=lambda finding: all_alike or _told_together(finding)):
+    for _, group in groupby(judged, key=lambda finding: all_alike or _shared_line_key(finding)):
         first, *others = group
         subsets = " and ".join(finding.subset for finding in (first, *others))
         of = f"all {len(judged)}" if all_alike else f"{MEANINGS[first.name]}, {subsets}"
@@ -349,7 +349,7 @@ def _findings(judged: Sequence[Finding]) -> Iterator[Text | Padding]:
         yield Padding(Text(f"{subset}{first.summary}", style="dim"), (0, 0, 0, 2))
 
 
-def _told_together(finding: Finding) -> tuple[str, ...]:
+def _shared_line_key(finding: Finding) -> tuple[str, ...]:
     """Return a key that is equal for findings that share a line.
 
     Both clouds of a dimension have a line each, since they may differ under the same verdict.

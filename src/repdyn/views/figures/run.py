@@ -207,7 +207,7 @@ def _trace_of_means(series: _Series, of_trace: MetricSeries) -> tuple[MetricSeri
     some are left out.
     """
     n_layers = of_trace.layer_mean.n_layers
-    beside = charts.cloud_beside(of_trace, series)
+    beside = charts.other_cloud(of_trace, series)
     if beside is not None:
         of_trace, _ = on_shared_layers(of_trace, beside)
     coverage = replace(of_trace.layer_mean, n_layers=n_layers)

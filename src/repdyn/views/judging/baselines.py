@@ -112,7 +112,7 @@ def _around(spread: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where and since when a run has left its baselines."""
+    """The metric, layers and step at which a run left the band of its baselines."""
 
     key: SeriesKey
     layers: tuple[int, ...]
@@ -172,7 +172,7 @@ class Standing:
 
     @cached_property
     def deviation(self) -> Deviation | None:
-        """Where the run has left its baselines; None if it is neither unlike them nor furthest."""
+        """Return where the run left its baselines; None if it is like them and not furthest."""
         return _deviation(self) if self.is_furthest or self.is_unlike else None
 
 

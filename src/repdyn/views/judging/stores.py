@@ -200,7 +200,7 @@ class Yardstick:
         for run in described_rows(rows, seeds=()).runs:
             self._parts.setdefault(origins[run.name], []).append(run)
 
-    def beside(self, run: DescribedRun, origin: Origin | None) -> DescribedRun:
+    def compared(self, run: DescribedRun, origin: Origin | None) -> DescribedRun:
         """Return a run with its baselines: of each the part that compares with it best, without
         the run itself.
 
@@ -224,14 +224,14 @@ def with_baselines(
     """
     origin = store.path.resolve(), run
     if against is not None:
-        return [against.beside(stack, origin) for stack in parts]
+        return [against.compared(stack, origin) for stack in parts]
     path = store.path_of(run)
     places = path.run.configuration.get("against") if path else None
     if not places:
         return list(parts)
     try:
         yardstick = stored_yardstick(tuple(map(str, places)))
-        return [yardstick.beside(stack, origin) for stack in parts]
+        return [yardstick.compared(stack, origin) for stack in parts]
     except (ValueError, OSError) as error:
         log.info("no baselines are shown beside %s: %s", run, error)
         return list(parts)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Picture
 from repdyn.store import StoreLike
 from repdyn.views.charts import on_plotly
 from repdyn.views.charts.description import (
-    cloud_beside,
+    other_cloud,
     placed,
     profile_lines,
     shared_axis,
@@ -109,7 +109,7 @@ def profile(
     is_at_step = series.rows["step"] == step
     plot = plots.profile_plot(run, replace(series, rows=series.rows.loc[is_at_step]))
     # the legend would name one step, the heading does; but it tells two clouds apart
-    plot["layout"]["showlegend"] = cloud_beside(series, run.series) is not None
+    plot["layout"]["showlegend"] = other_cloud(series, run.series) is not None
     for trace in plot["data"]:
         trace["showlegend"] = trace.get("meta", {}).get("role") != "trail"
     title = f"{_title(metric, subset, run)}, step {step:,}"
@@ -205,7 +205,7 @@ def _over_depth(
 def _only(run: MeasuredRun, metric: str, subset: str, step: int | None = None) -> MeasuredRun:
     """Return a run with one metric on a subset, and on the cloud that is shown beside it."""
     series = run.series.get((metric, subset))
-    beside = None if series is None else cloud_beside(series, run.series)
+    beside = None if series is None else other_cloud(series, run.series)
     subsets = {subset, subset if beside is None else beside.subset}
     rows = run.frame
     is_shown = (rows["metric"] == metric) & rows["subset"].isin(sorted(subsets))
@@ -276,7 +276,7 @@ def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> Plotly
     frames = []
     stops = []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    other = cloud_beside(series, run.series)
+    other = other_cloud(series, run.series)
     roles = [trace.get("meta", {}).get("role") for trace in plot["data"]]
     steps = select_steps(series.steps, MAX_FRAMES)
     lines = profile_lines(series, dict.fromkeys(steps, plots.VALUE))

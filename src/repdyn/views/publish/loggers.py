@@ -41,7 +41,7 @@ ALL_VECTORS = "all vectors"
 """Name of the line of all tokens in such a chart."""
 
 
-def _beside(section: str, whole: Mapping[str, Sequence[float]]) -> dict[str, str]:
+def _sections_without_repeats(section: str, whole: Mapping[str, Sequence[float]]) -> dict[str, str]:
     """Return the sections of the same metric without repeats that have as many layers, each with
     the name of its line."""
     return {
@@ -113,7 +113,7 @@ class WandbTarget(Target):
             for section, profile in profiles.items()
             if len(profile) == 1 + max(profile)  # every layer is logged
         }
-        beside = {section: _beside(section, whole) for section in whole}
+        beside = {section: _sections_without_repeats(section, whole) for section in whole}
         in_charts_of_others = {name for names in beside.values() for name in names}
         for section, profile in whole.items():
             if section in in_charts_of_others:

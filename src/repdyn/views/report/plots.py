@@ -120,7 +120,7 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
     colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
     last = series.steps[-1]
-    other = charts.cloud_beside(series, run.series)
+    other = charts.other_cloud(series, run.series)
     look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
     shown = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
     beside = []
@@ -162,7 +162,7 @@ def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """
     colours = charts.layer_colours(len(series.layers))
     traces = _layer_traces(series, colours, "solid", "layer")
-    other = charts.cloud_beside(series, run.series)
+    other = charts.other_cloud(series, run.series)
     if other is not None and other.layers == series.layers:
         dashed = _layer_traces(other, colours, "dash", "layer beside")
         traces += [{**trace, "x": other.steps} for trace in dashed]
@@ -232,7 +232,7 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
 
 
 def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
-    other = charts.cloud_beside(series, run.series)
+    other = charts.other_cloud(series, run.series)
     if other is not None:
         series, other = on_shared_layers(series, other)
     lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)

@@ -22,7 +22,7 @@ from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
 from repdyn.views.charts import on_plotly
-from repdyn.views.charts.description import cloud_beside, shared_axis, training_axes
+from repdyn.views.charts.description import other_cloud, shared_axis, training_axes
 from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
 from repdyn.views.judging.findings import JUDGED
@@ -107,7 +107,7 @@ def _run_tree(run: DescribedRun) -> PlotlyDict:
 def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     means = series.layer_mean
-    other = cloud_beside(series, run.series)
+    other = other_cloud(series, run.series)
     # the published metrics below it, on the same subset where they were measured
     keys = [
         (name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED
