@@ -1,14 +1,15 @@
 """Compare trainings with earlier ones of the same recipe: how many planted faults are found, and
 how often is a sound training furthest?
 
-    OMP_NUM_THREADS=1 python benchmarks/baselines.py -o docs/baselines/trainings --minutes 90
+    OMP_NUM_THREADS=1 python benchmarks/baselines.py --part development -o development
+    OMP_NUM_THREADS=1 python benchmarks/baselines.py -o judged --minutes 90
 
 The criteria, committed before the first training, are in docs/baselines/criteria.md; the recipes
 and faults are those of status_faults.py, measured at the steps of its `--doubling`. Each recipe has
-one sound training, baselines with other seeds and learning rates, four faults, and in the first two
-those that begin late, for the alerts (docs/alerts/criteria.md). A training's rows and outcome are
-written as soon as it is done, and it is not repeated; `--judge` trains nothing. The tables are
-written beside them.
+one sound training, baselines with other seeds and learning rates, and faults, each with a seed of
+its own. On the part `development` rules are chosen, on the part `judged` they are judged. A
+training's rows and outcome are written as soon as it is done, and it is not repeated; `--judge`
+trains nothing. The tables are written beside them.
 """
 
 import argparse
@@ -32,16 +33,40 @@ from repdyn.views.judging import DescribedRun, stacks_of_run
 from repdyn.views.judging.baselines import Standing, standing_of
 from repdyn.views.judging.comparable import require_comparable
 
-FIRST_SEED = 6000
-N_RECIPES = 14
-FAULTS_OF_RECIPE = 4
+FIRST_FAULT_SEED = 50
+"""Added to a recipe's hundred, as the number of the fault is: baselines have those below."""
 STAGES = (5, 10)
 """Numbers of baselines that all recipes get, one after the other."""
 SPARE_BASELINES = 8
 FACTOR = 2.0
 """Of "twice": the score over the highest of the baselines."""
-RECIPES_WITH_LATE_FAULTS = 2
 NUMBERS = (3, 5, 10)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The recipes of one purpose, each with the setting of its own seed."""
+
+    first_seed: int
+    n_recipes: int
+    faults_of_recipe: int
+    recipes_with_late_faults: int
+
+    @property
+    def recipes(self) -> range:
+        """Return the seeds of their settings."""
+        return range(self.first_seed, self.first_seed + self.n_recipes)
+
+    def faults_of(self, recipe: int) -> list[str]:
+        """Return the faults that are planted in a recipe, the late ones behind the others."""
+        kinds = list(FAULTS)
+        number = recipe - self.first_seed
+        first = self.faults_of_recipe * number
+        planted = [kinds[(first + each) % len(kinds)] for each in range(self.faults_of_recipe)]
+        return [*planted, *(LATE_FAULTS if number < self.recipes_with_late_faults else ())]
+
+
+PARTS = {"development": Part(7000, 14, 2, 0), "judged": Part(6100, 14, 4, 2)}
 
 
 @dataclass(frozen=True)
@@ -49,6 +74,7 @@ class Job:
     """One training."""
 
     recipe: int
+    """The seed of its setting."""
     role: str
     """"sound", "baseline", or the name of a fault."""
     seed: int
@@ -64,7 +90,7 @@ class Job:
     @property
     def setting(self) -> Setting:
         """The recipe; that of a baseline with another learning rate."""
-        setting = Setting.drawn(FIRST_SEED + self.recipe)
+        setting = Setting.drawn(self.recipe)
         if self.role != "baseline":
             return setting
         factor = 2 ** random.Random(self.seed).uniform(-1, 1)
@@ -75,15 +101,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--part", choices=PARTS, default="judged", help="(default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("baselines"), help="folder")
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no training begins")
     parser.add_argument("--judge", action="store_true", help="train nothing")
     options = parser.parse_args()
-    trainings = Trainings(options.output)
+    trainings = Trainings(options.output, PARTS[options.part])
     if not options.judge:
         end = time.monotonic() + 60 * options.minutes
         for n_baselines in STAGES:
-            for recipe in range(N_RECIPES):
+            for recipe in trainings.part.recipes:
                 while job := trainings.next_job(recipe, n_baselines):
                     if time.monotonic() > end:
                         return
@@ -97,10 +124,11 @@ def main() -> None:
 
 
 class Trainings:
-    """The trainings that are done, in a folder."""
+    """The trainings of a part that are done, in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, part: Part) -> None:
         self.folder = folder
+        self.part = part
         self._table = folder / "trainings.csv"
         (folder / "rows").mkdir(parents=True, exist_ok=True)
         self.done = pd.read_csv(self._table).to_dict("records") if self._table.exists() else []
@@ -146,10 +174,9 @@ class Trainings:
 
     def next_job(self, recipe: int, n_baselines: int) -> Job | None:
         """Return a training of a recipe that is yet to be done; None if there is none."""
-        seed = FIRST_SEED + recipe
         sound = self.of(recipe, "sound")
         if not sound:
-            return Job(recipe, "sound", seed)
+            return Job(recipe, "sound", recipe)
         if not is_sound(sound[0]):
             return None
         n_tried = len(self.of(recipe, "baseline"))
@@ -157,10 +184,10 @@ class Trainings:
             len(self.sound_baselines(recipe)) < n_baselines
             and n_tried < n_baselines + SPARE_BASELINES
         ):
-            return Job(recipe, "baseline", 100 * seed + n_tried)
+            return Job(recipe, "baseline", 100 * recipe + n_tried)
         roles = {done["role"] for done in self.of(recipe)}
-        planned = (role for role in faults_of(recipe) if role not in roles)
-        return next((Job(recipe, role, seed) for role in planned), None)
+        planned = (role for role in self.part.faults_of(recipe) if role not in roles)
+        return next((Job(recipe, role, _seed_of_fault(recipe, role)) for role in planned), None)
 
     def run(self, name: str) -> DescribedRun:
         """Return a training as every view describes it."""
@@ -173,12 +200,8 @@ def _described(path: Path) -> DescribedRun:
     return run
 
 
-def faults_of(recipe: int) -> list[str]:
-    """Return the faults that are planted in a recipe, the late ones behind the others."""
-    kinds = list(FAULTS)
-    first = FAULTS_OF_RECIPE * recipe
-    planted = [kinds[(first + number) % len(kinds)] for number in range(FAULTS_OF_RECIPE)]
-    return [*planted, *(LATE_FAULTS if recipe < RECIPES_WITH_LATE_FAULTS else ())]
+def _seed_of_fault(recipe: int, fault: str) -> int:
+    return 100 * recipe + FIRST_FAULT_SEED + [*FAULTS, *LATE_FAULTS].index(fault)
 
 
 def is_sound(done: dict) -> bool:
@@ -199,7 +222,7 @@ def outcome_of(done: dict, sound: dict) -> str:
 def judged_trainings(trainings: Trainings) -> pd.DataFrame:
     """Return a row for each training and number of baselines it is compared with."""
     judged = []
-    for recipe in range(N_RECIPES):
+    for recipe in trainings.part.recipes:
         sound = trainings.of(recipe, "sound")
         if not sound or not is_sound(sound[0]):
             continue
@@ -302,7 +325,7 @@ def turns(trainings: Trainings, number: int) -> list[Standing]:
     """Return the standing of each sound training of a recipe among the others, as many as there
     are: the sound one and its first baselines."""
     standings = []
-    for recipe in range(N_RECIPES):
+    for recipe in trainings.part.recipes:
         sound = [done for done in trainings.of(recipe, "sound") if is_sound(done)]
         names = [done["name"] for done in (*sound, *trainings.sound_baselines(recipe)[:number])]
         if not sound or len(names) < number + 1:
