@@ -53,8 +53,8 @@ class Part:
     recipes_with_late_faults: int
 
     @property
-    def recipes(self) -> range:
-        """Return the seeds of their settings."""
+    def seeds(self) -> range:
+        """The seeds of their settings."""
         return range(self.first_seed, self.first_seed + self.n_recipes)
 
     def faults_of(self, recipe: int) -> list[str]:
@@ -66,7 +66,12 @@ class Part:
         return [*planted, *(LATE_FAULTS if number < self.recipes_with_late_faults else ())]
 
 
-PARTS = {"development": Part(7000, 14, 2, 0), "judged": Part(6100, 14, 4, 2)}
+PARTS = {
+    "development": Part(
+        first_seed=7000, n_recipes=14, faults_of_recipe=2, recipes_with_late_faults=0
+    ),
+    "judged": Part(first_seed=6100, n_recipes=14, faults_of_recipe=4, recipes_with_late_faults=2),
+}
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def main() -> None:
     if not options.judge:
         end = time.monotonic() + 60 * options.minutes
         for n_baselines in STAGES:
-            for recipe in trainings.part.recipes:
+            for recipe in trainings.recipes.seeds:
                 while job := trainings.next_job(recipe, n_baselines):
                     if time.monotonic() > end:
                         return
@@ -126,9 +131,9 @@ def main() -> None:
 class Trainings:
     """The trainings of a part that are done, in a folder."""
 
-    def __init__(self, folder: Path, part: Part) -> None:
+    def __init__(self, folder: Path, recipes: Part) -> None:
         self.folder = folder
-        self.part = part
+        self.recipes = recipes
         self._table = folder / "trainings.csv"
         (folder / "rows").mkdir(parents=True, exist_ok=True)
         self.done = pd.read_csv(self._table).to_dict("records") if self._table.exists() else []
@@ -186,7 +191,7 @@ class Trainings:
         ):
             return Job(recipe, "baseline", 100 * recipe + n_tried)
         roles = {done["role"] for done in self.of(recipe)}
-        planned = (role for role in self.part.faults_of(recipe) if role not in roles)
+        planned = (role for role in self.recipes.faults_of(recipe) if role not in roles)
         return next((Job(recipe, role, _seed_of_fault(recipe, role)) for role in planned), None)
 
     def run(self, name: str) -> DescribedRun:
@@ -222,7 +227,7 @@ def outcome_of(done: dict, sound: dict) -> str:
 def judged_trainings(trainings: Trainings) -> pd.DataFrame:
     """Return a row for each training and number of baselines it is compared with."""
     judged = []
-    for recipe in trainings.part.recipes:
+    for recipe in trainings.recipes.seeds:
         sound = trainings.of(recipe, "sound")
         if not sound or not is_sound(sound[0]):
             continue
@@ -325,7 +330,7 @@ def turns(trainings: Trainings, number: int) -> list[Standing]:
     """Return the standing of each sound training of a recipe among the others, as many as there
     are: the sound one and its first baselines."""
     standings = []
-    for recipe in trainings.part.recipes:
+    for recipe in trainings.recipes.seeds:
         sound = [done for done in trainings.of(recipe, "sound") if is_sound(done)]
         names = [done["name"] for done in (*sound, *trainings.sound_baselines(recipe)[:number])]
         if not sound or len(names) < number + 1:
