@@ -192,8 +192,9 @@ def hand_in(recipe: Recipe, work: Path, studies: Path) -> list[str]:
             for table in measured.rglob(f"{name}.csv"):
                 shutil.copyfile(table, folder / table.name)
         shutil.copyfile(measured / OPTIONS, folder / OPTIONS)
-        commit = HfApi().model_info(model.repository).sha
-        source = {"checkpoint": f"{model.repository}@{commit}", "date": f"{datetime.now(UTC):%F}"}
+        repository = model.repository or model.run  # of finished models the suites give the run
+        commit = HfApi().model_info(repository).sha
+        source = {"checkpoint": f"{repository}@{commit}", "date": f"{datetime.now(UTC):%F}"}
         source |= {f"{package}_version": version(package) for package in PACKAGES}
         content = json.dumps(source, indent=1) + "\n"
         # written last: without it the tables are copied again
