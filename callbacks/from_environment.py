@@ -8,16 +8,14 @@ Trainer of transformers has :func:`hugging_face_callbacks` too. Both attach noth
     REPDYN=1 python their_lightning_script.py
     repdyn attach their_script.py --its options
 
-======================
-================================================================================================
-``REPDYN``              ``1`` attaches, ``0`` does not
-``REPDYN_PROBE``        a file written by ``Probe.save``; by default the trainer's held-out data
-``REPDYN_SCHEDULE``     ``1000``, ``0,10,100``, ``pythia`` (the default) or ``checkpoints``
-``REPDYN_METRICS``      names separated by spaces; ``all`` for every one that the probe allows
-``REPDYN_LAYERS``       patterns of module names separated by spaces; by default the blocks
-``REPDYN_STORE``        folder or URL of the store
-======================
-================================================================================================
+===================  ==========================================================================
+``REPDYN``           ``1`` attaches, ``0`` does not
+``REPDYN_PROBE``     a file written by ``Probe.save``; by default the trainer's held-out data
+``REPDYN_SCHEDULE``  ``1000``, ``0,10,100``, ``pythia`` (the default) or ``checkpoints``
+``REPDYN_METRICS``   names separated by spaces; ``all`` for every one that the probe allows
+``REPDYN_LAYERS``    patterns of module names separated by spaces; by default the blocks
+``REPDYN_STORE``     folder or URL of the store
+===================  ==========================================================================
 """
 
 from __future__ import annotations
@@ -54,34 +52,28 @@ def lightning_callbacks() -> list[Callback]:
     """
     if (settings := settings_of_environment()) is None:
         return []
-    # only where it is asked for
-    from repdyn.callbacks.representation_dynamics import (
-        RepresentationDynamics,
-    )
+    # every Trainer of Lightning calls this function: torch's and repdyn's import would cost it
+    from repdyn.callbacks.representation_dynamics import RepresentationDynamics
 
     _attached.append(RepresentationDynamics.__name__)
     return [RepresentationDynamics(**settings)]
 
 
 def hugging_face_callbacks() -> list[TrainerCallback]:
-    """Return the tracker for a ``transformers.Trainer``, as :func:`lightning_callbacks` does.
-
-    Trainer(model, arguments, callbacks=hugging_face_callbacks())
+    """Return the tracker for a ``transformers.Trainer``, as :func:`lightning_callbacks` does:
+    ``Trainer(model, arguments, callbacks=hugging_face_callbacks())``.
     """
     if (settings := settings_of_environment()) is None:
         return []
-    # only where it is asked for
-    from repdyn.callbacks.hugging_face_trainer import (
-        HuggingFaceTracker,
-    )
+    from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
 
     _attached.append(HuggingFaceTracker.__name__)
     return [HuggingFaceTracker(**settings)]
 
 
 def settings_of_environment() -> dict[str, Any] | None:
-    """Return arguments of a tracker by the environment variables; None unless ``REPDYN`` is 1 or
-    ``REPDYN_PROBE`` is set.
+    """Return the arguments of a tracker that the environment variables give; None unless ``REPDYN``
+    is 1 or ``REPDYN_PROBE`` is set.
 
     Raises:
         ValueError: a value that cannot be read.
@@ -120,7 +112,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "LAYERS": str.split,
     "STORE": str,
 }
-"""How each variable becomes the argument of its name."""
+"""Functions that make the argument of a variable's name from its text."""
 
 
 def run_script(arguments: Sequence[str]) -> None:
@@ -153,21 +145,25 @@ def run_script(arguments: Sequence[str]) -> None:
 
 
 class _TrainerFinder(MetaPathFinder):
-    """Adds the tracker to the callbacks of every Trainer of transformers, once that is imported."""
+    """Adds the tracker to the callbacks of every Trainer of transformers, once that is imported.
+
+    Only then: a script that trains with something else must not pay for the import of transformers.
+    """
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Return where the Trainer's module is, with what is to be done once it has run."""
+        """Return the spec of the Trainer's module, with a loader that adds the tracker afterwards."""
         if name != _TRAINER:
             return None
+        # the other finders find the module as usual; this one would call itself for ever
         sys.meta_path.remove(self)
         spec = find_spec(name)
         loader: Any = None if spec is None else spec.loader
         if loader is None:
             return spec
-        run = loader.exec_module
+        execute = loader.exec_module
 
         def run_and_add(module: ModuleType) -> None:
-            run(module)
+            execute(module)
             _add_to_default_callbacks(module)
 
         loader.exec_module = run_and_add
@@ -175,7 +171,7 @@ class _TrainerFinder(MetaPathFinder):
 
 
 def _add_to_default_callbacks(trainers: Any) -> None:
-    """Add the tracker to what every Trainer calls, which are classes: each Trainer has one."""
+    """Add the tracker to the classes of which every Trainer makes its callbacks."""
     from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
 
     class Attached(HuggingFaceTracker):

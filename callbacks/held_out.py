@@ -31,9 +31,9 @@ from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import print_above_bars
 
 DEPTH = 5
-"""How deep the attributes of a data set are searched for random generators."""
+"""The depth to which the attributes of a data set are searched for random generators."""
 MOST_ITEMS = 64
-"""Longest list that is searched for them: what is longer holds rows."""
+"""The longest list that is searched for them: a longer one holds rows, not transforms."""
 _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _LEAVES = (Tensor, np.ndarray, str, bytes, int, float, type, ModuleType, nn.Module)
 
@@ -42,7 +42,7 @@ class HeldOut(NamedTuple):
     """Data of a trainer that a probe may be taken from."""
 
     name: str
-    """What the trainer's user calls it."""
+    """The name under which the trainer's user knows the data."""
     data: Any
 
 
@@ -59,12 +59,13 @@ def probe_of(
 
     Args:
         candidates: data of the trainer, held-out ones first.
-        model: what is measured; batches of other inputs are restricted to its forward's arguments.
-        tokenizer: that of the training, if it is known.
+        model: the model that is measured; batches of other inputs are restricted to its forward's
+            arguments.
+        tokenizer: the tokenizer of the training, if it is known.
         tracker: the class whose ``probe=`` replaces this probe.
-        calls_it: whether the model is called by its own signature, and not by ``forward=``. If that
-            has no mask, windows have one length.
-        is_silent: whether another process prints.
+        calls_it: True if the model is called by its own signature, and not by ``forward=``. If that
+            signature has no mask, all windows have one length.
+        is_silent: True if another process prints.
 
     Raises:
         ValueError: none of the data can be read as a probe; with the two lines to write.
@@ -79,8 +80,10 @@ def probe_of(
                 tokenizer if callable(tokenizer) else None,
                 equal_lengths=equal_lengths,
             )
-        # what a data set of the user raises is of any kind
+        # a data set of the user may raise anything
         except Exception as error:
+            # the next candidate is not tried: training data in place of held-out ones that cannot
+            # be read would surprise
             reason = f"{candidate.name} without one ({type(error).__name__}: {error})"
             break
         if not is_silent:
@@ -91,7 +94,7 @@ def probe_of(
                 f"{probe.n_batches * probe.batch_vectors:,} vectors; probe= replaces it"
             )
         return probe
-    raise ValueError(
+    raise ValueError(  # without any candidate as well
         f"expected data to take a probe from, got {reason}; write\n"
         "    probe = repdyn.Probe.from_dataset(data, tokenizer)  # held-out texts or token ids\n"
         f"    tracker = {tracker}(probe)"
@@ -103,7 +106,7 @@ def probe_of_run(origin: Origin | None, store: Store | None) -> Probe | None:
     if origin is None:
         return None
     stores = [store] if store is not None else []
-    # the store may be out of reach, which is said where the run begins
+    # begin_run reports a store that is out of reach
     with suppress(OSError, ValueError, KeyError, TypeError):
         if origin.store is not None:
             stores.append(store_at(origin.store, refresh=False))
@@ -116,12 +119,12 @@ def probe_of_run(origin: Origin | None, store: Store | None) -> Probe | None:
 
 
 def of_lightning(trainer: Any) -> Iterator[HeldOut]:
-    """Yield the data of a trainer of Lightning: of its first validation loader, then of its
-    training.
+    """Yield the data of a Lightning trainer: of its first validation loader, then of its training
+    loader.
     """
     loaders = trainer.val_dataloaders
     if loaders is None:
-        # not set up before its first epoch of validation
+        # Lightning makes these loaders only before the first validation
         source = getattr(trainer.fit_loop.epoch_loop.val_loop, "_data_source", None)
         if source is not None and source.instance is not None and source.is_defined():
             with isolated_rng():
@@ -152,7 +155,7 @@ def of_trainer(callback: Any, others: Mapping[str, Any]) -> Iterator[HeldOut]:
     ):
         if data is not None:
             yield HeldOut(name, _Loader(data, collate_fn))
-    # of a trainer with loaders of its own
+    # a trainer that overrides get_eval_dataloader may have no data set
     for name in ("eval_dataloader", "train_dataloader"):
         if (loader := others.get(name)) is not None:
             yield HeldOut(name, loader)
@@ -179,21 +182,24 @@ def trainers_of(callback: Any) -> Iterator[Any]:
 
 
 def _first_loader(loaders: Any) -> Any:
-    """Return the first of the loaders that Lightning has; None where there is none."""
+    """Return the first of the loaders that Lightning has; None where there is none.
+
+    A list is either one of loaders, or a loader itself: a list of batches.
+    """
     if hasattr(loaders, "flattened"):  # CombinedLoader
         loaders = loaders.flattened
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
-    is_several = isinstance(loaders, list | tuple) and any(
-        hasattr(loader, "dataset") for loader in loaders
-    )
-    if is_several or (isinstance(loaders, list | tuple) and len(loaders) == 1):
-        return _first_loader(loaders[0])
-    return loaders or None if isinstance(loaders, list | tuple) else loaders
+    if not isinstance(loaders, list | tuple):
+        return loaders
+    if not loaders:
+        return None
+    is_of_loaders = len(loaders) == 1 or any(hasattr(loader, "dataset") for loader in loaders)
+    return _first_loader(loaders[0]) if is_of_loaders else loaders
 
 
 def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any, *, equal_lengths: bool) -> Probe:
-    """Return a probe of some data, called by what they are."""
+    """Return a probe of some data, whose name tells what was taken."""
     data = _own_copy(candidate.data)
     rows = getattr(data, "dataset", data)
     is_stream = not hasattr(rows, "__len__")
@@ -222,28 +228,31 @@ def _own_copy(data: Any) -> Any:
     """Return data that can be read without a trace: a stream as a copy, which begins anew.
 
     Raises:
-        ValueError: data that can be read once, which the training does.
+        ValueError: the data can be read only once, which is for the training.
     """
     rows = getattr(data, "dataset", data)
     if hasattr(rows, "__next__"):
         raise ValueError(f"{type(rows).__name__} can be read once")
     if hasattr(rows, "__len__") and not isinstance(rows, IterableDataset):
         return data
-    own = copy.deepcopy(rows)
-    return own if rows is data else _Loader(own, data.collate_fn, data.batch_size)
+    copied = copy.deepcopy(rows)
+    return copied if rows is data else _Loader(copied, data.collate_fn, data.batch_size)
 
 
 def _arguments(model: nn.Module) -> list[str]:
-    """Return the names of the arguments of a model's forward, but not those of ``*`` and ``**``."""
+    """Return the names of a forward's arguments, without ``*args`` and ``**kwargs``."""
     parameters = inspect.signature(model.forward).parameters.values()
-    of_many = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-    return [parameter.name for parameter in parameters if parameter.kind not in of_many]
+    variadic = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+    return [parameter.name for parameter in parameters if parameter.kind not in variadic]
 
 
 @contextmanager
 def _generators_kept(*holders: Any) -> Iterator[None]:
     """Restore the random generators that objects hold, such as those of augmentations."""
-    generators = {id(each): each for holder in holders for each in _generators(holder, DEPTH)}
+    # by identity: one generator may be reached on several ways
+    generators = {
+        id(generator): generator for holder in holders for generator in _generators(holder, DEPTH)
+    }
     states = [(generator, _state_of(generator)) for generator in generators.values()]
     try:
         yield

@@ -3,10 +3,11 @@
 import atexit
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Unpack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -29,7 +30,9 @@ from repdyn.utils.files import absolute_place
 from repdyn.utils.mistyped import options_of
 
 _STATE = "repdyn"
-"""Where the checkpoints of the Trainer keep what trackers remember, by the name of the tracker."""
+"""The key of ``TrainerState.stateful_callbacks`` under which the Trainer's checkpoints keep what
+trackers remember, by the name of the tracker.
+"""
 
 
 class HuggingFaceTracker(TrainerCallback):
@@ -96,17 +99,22 @@ class HuggingFaceTracker(TrainerCallback):
         self._reset()
 
     def _reset(self) -> None:
+        """Forget the training before, if any: a tracker may serve several in turn."""
         self._tracked: TrackedTraining | None = None
         self._at_exit: Any = None
+        """The function that is registered for the end of the process."""
         self._args: Any = None
         self._logged: tuple[int, float] | None = None
+        """The step that the Trainer logged last, and its loss."""
         self._measured_at: int | None = None
-        self._evaluated: str | None = None
-        """Name of the validation loss: of several data sets, that of the first."""
+        """The step that was measured last."""
+        self._validation_loss: str | None = None
+        """The name of the validation loss: of several data sets, that of the first."""
         self._is_finished = False
         self._handler: weakref.ref[Any] | None = None
-        """That of the Trainer, in which the step ends after other callbacks; None where no Trainer
-        is among the callers."""
+        """The Trainer's CallbackHandler, in which :class:`_AfterOthers` stands; None where no
+        Trainer is among the callers.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy for another trial takes over: the configuration, but no training."""
@@ -114,10 +122,10 @@ class HuggingFaceTracker(TrainerCallback):
 
     def __repr__(self) -> str:
         """Return what is measured, and where its rows go once a training has begun."""
-        place = f", store {self.store.location!r}" if self.store is not None else ""
+        where = f", store {self.store.location!r}" if self.store is not None else ""
         return (
             f"{HuggingFaceTracker.__name__}({', '.join(map(str, self.options.metrics))}; "
-            f"{self._schedule.schedule!r}{place})"
+            f"{self._schedule.schedule!r}{where})"
         )
 
     @property
@@ -139,41 +147,48 @@ class HuggingFaceTracker(TrainerCallback):
         self._go_behind_others()
         self._schedule = ScheduleState(self._schedule.schedule)
         folder = Path(args.output_dir or "trainer_output").absolute()
-        trial = state.trial_name if state.is_hyper_param_search else None
-        # before version 5 of transformers a run without a name had that of its folder, with the
-        # path
-        given = args.run_name if args.run_name != args.output_dir else None
-        run = ".".join(filter(None, (self.options.run or given or folder.name, trial, self._name)))
         store = store_at(self._requested_store or folder / "repdyn", refresh=False)
         origin = self._origin(state)
-        probe = self._probe or self._taken_probe(state, others, origin, store)
-        # W&B's run may open after this callback; Trackio's is one of this thread's context
-        defaults = cache(partial(copy_context().run, _default_loggers, args, folder, self._name))
         tracked = TrackedTraining(
             self.options,
-            probe,
-            run,
-            store,
-            unwrapped(model),
-            state.global_step,
-            self._schedule.schedule,
+            probe=self._probe or self._taken_probe(state, others, origin, store),
+            name=self._run_name(args, state, folder),
+            store=store,
+            model=unwrapped(model),
+            step=state.global_step,
+            schedule=self._schedule.schedule,
             root_module=model,
             n_steps=known_steps(state.max_steps),
             origin=origin,
-            loggers=lambda: (
-                defaults() if self._requested_loggers is None else self._requested_loggers
-            ),
+            loggers=self._loggers(args, folder),
             label=self._name,
             settings=args.to_sanitized_dict(),
             monitors=[args.metric_for_best_model],
         )
         self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
-        # the Trainer tells no callback of an error or of Ctrl-C
-        self._at_exit = partial(_name_commands, weakref.ref(tracked))
+        # the Trainer tells no callback of an error or of Ctrl-C, after which the process ends
+        self._at_exit = partial(_end_without_views, weakref.ref(tracked))
         atexit.register(self._at_exit)
         if self._schedule.is_due(state.global_step, "start"):
             self._measure(state, control, others)
+
+    def _run_name(self, args: TrainingArguments, state: TrainerState, folder: Path) -> str:
+        """Return the name of the run: as given, or by the folder; then of trial and tracker."""
+        # before version 5 of transformers, ``run_name`` was ``output_dir`` where none was given
+        of_trainer = args.run_name if args.run_name != args.output_dir else None
+        trial = state.trial_name if state.is_hyper_param_search else None
+        segments = (self.options.run or of_trainer or folder.name, trial, self._name)
+        return ".".join(segment for segment in segments if segment)
+
+    def _loggers(self, args: TrainingArguments, folder: Path) -> Callable[[], Iterable[Any]]:
+        """Return a function that returns the loggers: the user's, or those of ``report_to``."""
+        requested = self._requested_loggers
+        if requested is not None:
+            return lambda: requested
+        # opened when they are first asked for, since W&B's run may open after this callback; and in
+        # this thread's context, of which Trackio's run is a variable
+        return cache(partial(copy_context().run, _default_loggers, args, folder, self._name))
 
     def _taken_probe(
         self, state: TrainerState, others: Mapping[str, Any], origin: Origin | None, store: Store
@@ -182,7 +197,7 @@ class HuggingFaceTracker(TrainerCallback):
         return probe_of_run(origin, store) or probe_of(
             of_trainer(self, others),
             unwrapped(others["model"]),
-            # called so before version 4.46 of transformers
+            # "tokenizer" is its name before version 4.46 of transformers
             others.get("processing_class") or others.get("tokenizer"),
             tracker=HuggingFaceTracker.__name__,
             calls_it=self.options.forward is None,
@@ -199,15 +214,17 @@ class HuggingFaceTracker(TrainerCallback):
         """Let each step end for this tracker after other callbacks, which may change the weights:
         the checkpoint of the step, which is saved next, has them as they are then.
         """
-        for trainer in trainers_of(self):
-            handler = trainer.callback_handler
-            self._let_go_of(handler)
-            # another list: the handler is going through this one
-            handler.callbacks = [*handler.callbacks, _AfterOthers(self)]
-            self._handler = weakref.ref(handler)
+        trainer = next(trainers_of(self), None)
+        if trainer is None:
             return
+        handler = trainer.callback_handler
+        self._leave(handler)
+        # a new list, because the handler is iterating over the old one
+        handler.callbacks = [*handler.callbacks, _AfterOthers(self)]
+        self._handler = weakref.ref(handler)
 
-    def _let_go_of(self, handler: Any) -> None:
+    def _leave(self, handler: Any) -> None:
+        """Take what :meth:`_go_behind_others` has added out of a handler."""
         handler.callbacks = [
             callback
             for callback in handler.callbacks
@@ -239,8 +256,8 @@ class HuggingFaceTracker(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Measure the end before the best model is loaded: earlier than in version 5 of
-        transformers.
+        """Measure the last step here where the Trainer loads the best model at the end: before
+        version 5 of transformers it does so before the last log, where others are measured.
         """
         ends = control.should_training_stop and args.load_best_model_at_end
         if ends and self._schedule.is_due(state.global_step, "end"):
@@ -253,15 +270,16 @@ class HuggingFaceTracker(TrainerCallback):
             return
         logs: dict[str, float] = others.get("logs") or {}
         if _validation_loss(logs):
-            # what evaluate() returns: other callbacks decide by it before on_evaluate of this one
+            # these logs are what evaluate() returns, by which other callbacks may decide in their
+            # on_evaluate, before this tracker's
             self._add_values(logs, state, control, others)
         if "loss" in logs:
             self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
                 control.should_training_stop |= self._tracked.shared()[1]
-        # the last log of a training, not told by its time, which each has where tokens are counted;
-        # in on_train_end the model may be the best one instead of the last one
+        # the last log of a training is told by its total_flos; in on_train_end, which follows, the
+        # model may be the best one instead of the last one
         if "total_flos" in logs and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
 
@@ -269,7 +287,7 @@ class HuggingFaceTracker(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         metrics = others.get("metrics", {})
-        # else added when it was logged
+        # metrics with a loss were logged, and got the values there
         if self._tracked is not None and not _validation_loss(metrics):
             self._add_values(metrics, state, control, others)
 
@@ -280,25 +298,24 @@ class HuggingFaceTracker(TrainerCallback):
         control: TrainerControl,
         others: Mapping[str, Any],
     ) -> None:
-        """Add what was measured to the metrics of an evaluation: at this step, if they decide about
-        its checkpoint.
+        """Add the values that were measured last to the metrics of an evaluation.
+
+        Where ``metric_for_best_model`` is one of them, this step is measured first, so that the
+        checkpoint is judged by its own value.
         """
         assert self._tracked is not None
         name = _validation_loss(metrics)
-        self._evaluated = self._evaluated or name
-        if name == self._evaluated:
+        self._validation_loss = self._validation_loss or name
+        if name == self._validation_loss:
             self._tracked.validation_loss = metrics.get(name or "")
-        if self.options.read_by([self._args.metric_for_best_model]) and self._schedule.is_due(
-            state.global_step, "end"
-        ):
+        decides = self.options.read_by([self._args.metric_for_best_model])
+        if decides and self._schedule.is_due(state.global_step, "end"):
             self._measure(state, control, others)
+        # after the training the Trainer may have loaded the best model, whose geometry is not what
+        # was measured last
         best = (state.best_model_checkpoint or "").rpartition("-")[2]
-        if (
-            self._is_finished
-            and self._args.load_best_model_at_end
-            and best != str(self._measured_at)
-        ):
-            # the model is the best one by now, and what was measured last is not its geometry
+        is_best_loaded = self._is_finished and self._args.load_best_model_at_end
+        if is_best_loaded and best != str(self._measured_at):
             return
         metrics.update(self._tracked.shared("eval_")[0])
 
@@ -310,34 +327,30 @@ class HuggingFaceTracker(TrainerCallback):
             self._tracked.finish()
             self._is_finished = True
         if (handler := self._handler and self._handler()) is not None:
-            self._let_go_of(handler)
+            self._leave(handler)
 
     def _origin(self, state: TrainerState) -> Origin | None:
         """Return the run of the checkpoint that the training goes on from."""
-        known = (state.stateful_callbacks or {}).get(_STATE, {})
-        origin = Origin.of(
-            known.get(self._name) if state.global_step and isinstance(known, dict) else None
-        )
-        caller = sys._getframe()
-        # no callback is told which checkpoint its caller resumes
-        while origin is not None and caller is not None:
-            if "resume_from_checkpoint" in caller.f_code.co_varnames:
-                path = caller.f_locals["resume_from_checkpoint"]
-                return origin.near(path if isinstance(path, str) else None)
-            caller = caller.f_back
-        return origin
+        states = (state.stateful_callbacks or {}).get(_STATE)
+        if not state.global_step or not isinstance(states, dict):
+            return None
+        origin = Origin.of(states.get(self._name))
+        return None if origin is None else origin.near(_resumed_checkpoint())
 
     def _measure(
         self, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
     ) -> None:
-        tracked, step = self._tracked, state.global_step
+        tracked = self._tracked
         if tracked is None:
             return
-        self._measured_at, model, optimizer = step, others["model"], others.get("optimizer")
+        step = state.global_step
+        self._measured_at = step
         logged_at, loss = self._logged or (None, None)
-        counts_tokens = str(self._args.include_num_input_tokens_seen) != "no"
-        module = unwrapped(model)
-        optimizers = [getattr(optimizer, "optimizer", optimizer)]
+        # "no", or False in versions of transformers that know True and False alone
+        counts_tokens = str(self._args.include_num_input_tokens_seen) not in {"no", "False"}
+        module = unwrapped(others["model"])
+        optimizer = others.get("optimizer")
+        optimizers = [getattr(optimizer, "optimizer", optimizer)]  # without accelerate's wrapper
         trained, averaged = weights_of_optimizers(module, optimizers)
         tokens = int(state.num_input_tokens_seen) if counts_tokens else None
         tracked.measure(
@@ -352,13 +365,13 @@ class HuggingFaceTracker(TrainerCallback):
             optimizers=[optimizer],
         )
         control.should_training_stop |= tracked.shared()[1]
-        # saved with each checkpoint of the Trainer
+        # the Trainer saves this dict with each checkpoint
         if isinstance(state.stateful_callbacks, dict):
             state.stateful_callbacks.setdefault(_STATE, {})[self._name] = tracked.state()
 
 
 class _AfterOthers(TrainerCallback):
-    """Ends a step for its owner after the callbacks before it."""
+    """Stands behind all other callbacks, and ends each step for its owner."""
 
     def __init__(self, owner: HuggingFaceTracker) -> None:
         self.owner = owner
@@ -369,10 +382,26 @@ class _AfterOthers(TrainerCallback):
         self.owner.end_step(state, control, others)
 
 
-def _name_commands(tracked: weakref.ref[TrackedTraining]) -> None:
-    """Say at the end of the process where the rows of a training are that was broken off."""
-    if (run := tracked()) is not None:
-        run.name_commands()
+def _end_without_views(reference: weakref.ref[TrackedTraining]) -> None:
+    """End a training that was broken off, at the end of the process, if it still exists."""
+    tracked = reference()
+    if tracked is not None:
+        tracked.end_without_views()
+
+
+def _resumed_checkpoint() -> str | None:
+    """Return the path of the checkpoint that a Trainer resumes; None where none is among the
+    callers.
+
+    No callback is told of it: it is an argument of ``Trainer.train``, which has called this.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if "resume_from_checkpoint" in frame.f_code.co_varnames:
+            path = frame.f_locals["resume_from_checkpoint"]
+            return path if isinstance(path, str) else None
+        frame = frame.f_back
+    return None
 
 
 def _validation_loss(values: Mapping[str, float]) -> str | None:
@@ -380,7 +409,8 @@ def _validation_loss(values: Mapping[str, float]) -> str | None:
     ``eval_NAME_loss``, if any.
     """
     names = [name for name in values if name.startswith("eval_") and name.endswith("_loss")]
-    return min(names, key=len, default=None)  # others are those of the user's own metrics
+    # the user's own metrics may have names such as eval_aux_loss, which are longer
+    return min(names, key=len, default=None)
 
 
 def _default_loggers(args: TrainingArguments, folder: Path, name: str) -> list[Any]:

@@ -54,7 +54,9 @@ stored.
 
 
 _OF_LIGHTNING = ("log", "log_dict")
-"""Methods of the LightningModule that Lightning gives each callback at the start of a fit."""
+"""Methods of the LightningModule that Lightning sets on each callback at the start of a fit: bound
+methods, so that a callback which is kept would keep the module.
+"""
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -127,10 +129,10 @@ class RepresentationDynamics(ScheduledCallback):
 
     def __repr__(self) -> str:
         """Return what is measured, and where its rows go once a training has begun."""
-        place = f", store {self.store.location!r}" if self.store is not None else ""
+        where = f", store {self.store.location!r}" if self.store is not None else ""
         return (
             f"{type(self).__name__}({', '.join(map(str, self.options.metrics))}; "
-            f"{self._schedule.schedule!r}{place})"
+            f"{self._schedule.schedule!r}{where})"
         )
 
     @property
@@ -167,54 +169,59 @@ class RepresentationDynamics(ScheduledCallback):
                 "DeepSpeedStrategy; use DDP or FSDP, or save checkpoints during training and "
                 "measure them afterwards with analyze_checkpoints.py"
             )
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        if [c.name for c in callbacks if isinstance(c, RepresentationDynamics)].count(
-            self.name
-        ) > 1:
-            which = f"several called {self.name!r}" if self.name else "several without one"
-            raise ValueError(
-                f"expected trackers of different names in one trainer, got {which}; name all but "
-                "one, as in "
-                'RepresentationDynamics(probe, name="second")'
-            )
+        self._require_name_of_its_own(trainer)
         make_probe: Any = getattr(getattr(trainer, "datamodule", None), "probe", None)
         if self.probe is None and callable(make_probe):
             self.probe = make_probe()
-        monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        if self._schedule.schedule == Schedule(at_checkpoints=True) and (
-            read := self.options.read_by(monitors)
-        ):
+        if self._schedule.schedule == Schedule(at_checkpoints=True):
+            self._require_no_monitor(trainer)
+
+    def _require_name_of_its_own(self, trainer: Trainer) -> None:
+        """Raise ValueError where another tracker of the trainer has the same name."""
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        names = [
+            callback.name for callback in callbacks if isinstance(callback, RepresentationDynamics)
+        ]
+        if names.count(self.name) > 1:
+            which = f"several called {self.name!r}" if self.name else "several without one"
             raise ValueError(
-                f"expected scheduled steps where a ModelCheckpoint monitors {read[0]!r}, which "
-                'schedule="checkpoints" measures only after it was read; write schedule=N, with '
-                "every_n_train_steps=N"
+                f"expected trackers of different names in one trainer, got {which}; name all but "
+                'one, as in RepresentationDynamics(probe, name="second")'
+            )
+
+    def _require_no_monitor(self, trainer: Trainer) -> None:
+        """Raise ValueError where a ModelCheckpoint decides by a value that is measured only when it
+        saves.
+        """
+        monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
+        monitored = self.options.read_by(monitors)
+        if monitored:
+            raise ValueError(
+                f"expected scheduled steps where a ModelCheckpoint monitors {monitored[0]!r}, "
+                'which schedule="checkpoints" measures only after it was read; write schedule=N, '
+                "with every_n_train_steps=N"
             )
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # called on all ranks, because the folder is broadcast
+        # all ranks call it, since it broadcasts the folder; a call on the first alone would hang
         folder = run_folder(trainer)
-        state = (
-            (self._restored or {})
-            if trainer.ckpt_path is not None
-            else self._state()
-            if self.step
-            else {}
-        )
-        origin, store = Origin.of(state), self._requested_store
+        state = self._state_before(trainer)
+        origin = Origin.of(state)
+        store = self._requested_store
         if origin is not None:
             folders = [trainer.default_root_dir, *(logger.save_dir for logger in trainer.loggers)]
-            store = store or origin.found_in(Path(folder) for folder in folders if folder)
+            store = store or origin.store_in(Path(folder) for folder in folders if folder)
             origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
         opened = store_at(store or folder / "repdyn", refresh=False)
         tracked = TrackedTraining(
             self.options,
-            self.probe or self._taken_probe(trainer, pl_module, origin, opened),
-            f"{name}.{self.name}" if self.name else name,
-            None if trainer.fast_dev_run else opened,
-            tracked_module(pl_module, self.model),
-            self.step,
-            self._schedule.schedule,
+            probe=self.probe or self._taken_probe(trainer, pl_module, origin, opened),
+            name=f"{name}.{self.name}" if self.name else name,
+            store=None if trainer.fast_dev_run else opened,
+            model=tracked_module(pl_module, self.model),
+            step=self.step,
+            schedule=self._schedule.schedule,
             root_module=trainer.strategy.model,
             n_steps=known_steps(trainer.estimated_stepping_batches),
             origin=origin,
@@ -223,11 +230,23 @@ class RepresentationDynamics(ScheduledCallback):
             settings=_settings(trainer, pl_module),
             monitors=_monitors(trainer),
         )
-        self._tracked, self._schedule.has_time = tracked, tracked.cost.allows
+        self._tracked = tracked
+        self._schedule.has_time = tracked.cost.allows
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
         self._learning_rate = learning_rate_of(trainer.optimizers)
-        self._has_acted = self._is_finished = False
+        self._has_acted = False
+        self._is_finished = False
+
+    def _state_before(self, trainer: Trainer) -> dict[str, Any]:
+        """Return the state that the training goes on from; an empty one where it begins anew.
+
+        It is that of the checkpoint which the trainer has loaded. Without one, a second ``fit`` of
+        the same trainer goes on from the first.
+        """
+        if trainer.ckpt_path is not None:
+            return self._restored or {}
+        return self._state() if self.step else {}
 
     def _taken_probe(
         self, trainer: Trainer, pl_module: LightningModule, origin: Origin | None, store: Store
@@ -251,10 +270,11 @@ class RepresentationDynamics(ScheduledCallback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        # Lightning divides the loss that it passes here by the number of batches in a step
+        # Lightning has divided this loss by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self._loss = loss * n_batches if isinstance(loss, Tensor) else None
-        # a step may wait until a schedule has changed it
+        # read now: a step that waits for the module's own hooks is measured after a scheduler has
+        # set the learning rate of the next one
         self._learning_rate = learning_rate_of(trainer.optimizers)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
@@ -276,11 +296,12 @@ class RepresentationDynamics(ScheduledCallback):
         if self._tracked is not None and not self._is_finished:
             self._is_finished = True
             self._tracked.finish()
-            self._let_module_go()
+            self._release_module()
 
-    def _let_module_go(self) -> None:
-        """Keep no module alive: a callback is kept for its store, where the training is long
-        over."""
+    def _release_module(self) -> None:
+        """Drop all references to the module: a user keeps a callback for its store, and must not
+        keep a model in memory by it.
+        """
         for name in _OF_LIGHTNING:
             self.__dict__.pop(name, None)
 
@@ -291,25 +312,27 @@ class RepresentationDynamics(ScheduledCallback):
         if not self._is_training or tracked is None:
             return
         progress = trainer.fit_loop.epoch_loop.batch_progress.current
-        # ranks fail one by one; and what the module's own hook has left half done is of no step
+        # a step that waits is measured now, except on several ranks, of which perhaps only this one
+        # has failed, and within a hook of the module, which may have changed half of the weights
         if trainer.world_size == 1 and progress.completed == progress.processed:
             with tracked.notices.errors(self.step, never_raise=True):
                 self.settle(trainer, pl_module)
-        tracked.flush()
+        tracked.store_waiting_rows()
 
     def interrupted(self, exception: BaseException) -> None:
-        """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the
-        commands.
+        """Draw what was measured before an exception; after SIGTERM, which leaves no time, only log
+        the commands that draw it.
         """
         if not self._is_training or self._tracked is None:
             return
-        self._is_training, self._is_finished = False, True
+        self._is_training = False
+        self._is_finished = True
         if is_a(exception, "SIGTERMException"):
-            self._tracked.name_commands()
+            self._tracked.end_without_views()
             self._tracked.release()
         else:
             self._tracked.finish(interrupted=True)
-        self._let_module_go()
+        self._release_module()
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tracked = self._tracked
@@ -345,8 +368,8 @@ class RepresentationDynamics(ScheduledCallback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        # not by state_dict(): Lightning would refuse a second tracker before this one can say what
-        # to do about it
+        # not by state_dict(): Lightning compares the states' keys before any hook, and its error on
+        # two trackers of one name does not say what to do
         if state := self._state():
             checkpoint.setdefault("callbacks", {})[self.state_key] = state
 
@@ -381,44 +404,64 @@ def _settings(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         "precision",
         "world_size",
     )
-    found = {
+    settings = {
         "seed": os.environ.get("PL_GLOBAL_SEED"),
         **{name: getattr(trainer, name) for name in names},
     }
     for number, optimizer in enumerate(trainer.optimizers):
         kind = f"{type(optimizer).__name__}{number or ''}"
-        found |= {
-            f"{kind}.{name}": value for name, value in getattr(optimizer, "defaults", {}).items()
-        }
-    modules = (getattr(trainer, "datamodule", None), pl_module)
-    return found | {
-        name: value
-        for one in modules
-        for name, value in getattr(one, "hparams_initial", {}).items()
-    }
+        defaults = getattr(optimizer, "defaults", {})
+        settings |= {f"{kind}.{name}": value for name, value in defaults.items()}
+    # the module's own hyperparameters come last: of equal names, hers count
+    for module in (getattr(trainer, "datamodule", None), pl_module):
+        settings |= getattr(module, "hparams_initial", {})
+    return settings
 
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
     """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
-    place = next((name for name, module in pl_module.named_modules() if module is model), "")
+    yield from _averages_of_callbacks(trainer, pl_module, model)
+    yield from _averages_in_module(pl_module, model)
+
+
+def _averages_of_callbacks(
+    trainer: Trainer, pl_module: LightningModule, model: nn.Module
+) -> Iterator[Weights]:
+    """Yield the weights that WeightAveraging and StochasticWeightAveraging have averaged.
+
+    Both average the whole LightningModule, of which the model may be a part.
+    """
+    name_of_model = next(
+        (name for name, module in pl_module.named_modules() if module is model), ""
+    )
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        # WeightAveraging and StochasticWeightAveraging
         average = getattr(callback, "_average_model", None)
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))
         if isinstance(average, nn.Module) and n_averaged is not None and int(n_averaged):
             root = average.module if isinstance(average, AveragedModel) else average
-            yield weights_of(root.get_submodule(place))
-    for module in pl_module.modules():
-        if isinstance(module, AveragedModel) and int(module.n_averaged):
-            average = weights_of(module.module)
-            shapes = {name: weight.shape for name, weight in average.items()}
-            for place, part in model.named_modules():
-                own = {name: weight.shape for name, weight in weights_of(part).items()}
-                if (
-                    part is not module.module
-                    and type(part) is type(module.module)
-                    and own == shapes
-                ):
-                    yield {
-                        f"{place}.{name}".lstrip("."): weight for name, weight in average.items()
-                    }
+            yield weights_of(root.get_submodule(name_of_model))
+
+
+def _averages_in_module(pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
+    """Yield the weights of each AveragedModel that the LightningModule holds of the model, or of a
+    part of it: of a module of the same class whose weights have the same names and shapes.
+    """
+    for holder in pl_module.modules():
+        if not isinstance(holder, AveragedModel) or not int(holder.n_averaged):
+            continue
+        average = holder.module
+        weights = weights_of(average)
+        for prefix, submodule in model.named_modules():
+            if submodule is not average and _is_alike(submodule, average):
+                yield {f"{prefix}.{name}".lstrip("."): weight for name, weight in weights.items()}
+
+
+def _is_alike(module: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules have one class, and weights of the same names and shapes."""
+    if type(module) is not type(other):
+        return False
+    shapes, others = (
+        {name: weight.shape for name, weight in weights_of(either).items()}
+        for either in (module, other)
+    )
+    return shapes == others

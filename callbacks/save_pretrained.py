@@ -72,6 +72,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
             )
         folder = Path(self._requested_dirpath or run_folder(trainer) / "hf_checkpoints").absolute()
         if self.step == 0:
+            # a new training: hf_checkpoints, or the first numbered folder without checkpoints
             numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
             self.dirpath = next(
                 path for path in chain([folder], numbered) if not any(path.glob("step*"))
@@ -91,11 +92,13 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         target = self.dirpath / f"step{self.step}"
         if target.exists():
             return
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        model = tracked_module(pl_module, self.model)
+        # of an attempt that was killed, which a rename would not replace
+        incomplete = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(incomplete, ignore_errors=True)
+        model: Any = tracked_module(pl_module, self.model)
         tokenizer = getattr(getattr(trainer, "datamodule", None), "tokenizer", None)
         with isolated_rng(), without_reports():
-            for part in filter(None, (model, tokenizer)):
-                part.save_pretrained(partial)
-        os.replace(partial, target)
+            model.save_pretrained(incomplete)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(incomplete)
+        os.replace(incomplete, target)

@@ -1,5 +1,18 @@
 """Base class of the Lightning callbacks, which act once at each scheduled step, and what they read
 of a trainer.
+
+The order of hooks at the end of a batch is what makes this long. Lightning calls, one after
+another, ``on_train_batch_end`` of
+
+1. :class:`_First`, which counts the step;
+2. other callbacks, such as WeightAveraging, which may change the weights;
+3. the :class:`ScheduledCallback` itself, which acts on the final weights of the step;
+4. callbacks that save checkpoints, in whose hook the state of this one must be complete;
+5. :class:`_Last`, for exceptions alone;
+6. the LightningModule, which may change the weights as well. Where it has such hooks, the third
+   waits: it acts as soon as anything comes after them, which :class:`_First` notices.
+
+:meth:`ScheduledCallback.setup` brings the callbacks into this order.
 """
 
 from __future__ import annotations
@@ -49,30 +62,33 @@ class ScheduledCallback(Callback, ABC):
         self.step = 0
         """Optimizer steps taken, as the trainer's loggers count them."""
         self._is_due = False
+        """True if the current step is one to act at."""
         self._is_settled = True
-        """Whether nothing is left to do at the current step, and whether it is one to act at."""
+        """True once nothing is left to do at the current step."""
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Perform the action at :attr:`step`."""
 
     def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called where the training starts or goes on, when everything is restored, before the
-        first action.
+        """Prepare for a training that starts or goes on.
+
+        Called before the first action, when Lightning has restored everything.
         """
 
     def count(self, trainer: Trainer, batch: Any) -> None:
-        """Called with each batch before other callbacks, in whose hooks a training may be
-        stopped.
+        """Count what each batch contains.
+
+        Called before the hooks of other callbacks, any of which may end the training.
         """
 
     def settle(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Act at the current step if it is due, unless that has been done.
 
-        Called as soon as the weights of the step are final: at the end of the batch, or where the
-        LightningModule has hooks of its own for that, once they have run, before the next batch,
-        a validation, an epoch or the end of the training. A checkpoint that is saved before has
-        the weights as they are then, and so has what is done here.
+        Called as soon as the weights of the step are final. That is at the end of the batch; or,
+        where the LightningModule has hooks of its own there, after these, before the next batch, a
+        validation, an epoch or the end of the training. Where a checkpoint is saved before these
+        hooks, the action comes before them too, so that it sees the weights of the checkpoint.
         """
         if not self._is_settled:
             self._is_settled = True
@@ -81,10 +97,10 @@ class ScheduledCallback(Callback, ABC):
             self.close()
 
     def close(self) -> None:
-        """Called when the current step is settled, whether it was due or not."""
+        """End the current step, called when it is settled, whether it was due or not."""
 
     def is_monitored(self, trainer: Trainer) -> bool:
-        """Return whether other callbacks decide by what this one does."""
+        """Return whether other callbacks decide by values of this one."""
         return False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -97,8 +113,8 @@ class ScheduledCallback(Callback, ABC):
         self._schedule = ScheduleState(self._schedule.schedule)
         loop = trainer.fit_loop.epoch_loop
         batches = loop.batch_progress.total
-        # a checkpoint that was saved at the end of a batch has a count without this batch, which is
-        # added with the next
+        # Lightning counts a step after the hooks of its batch: the count in a checkpoint that was
+        # saved in such a hook lacks this step, whose weights it has
         was_saved_within = (
             loop.restarting
             and batches.completed < batches.processed
@@ -144,44 +160,56 @@ class ScheduledCallback(Callback, ABC):
         self._is_training = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Go behind all other callbacks but those that save checkpoints, to see averages of the
-        same step while they see its values; put its companions first and last."""
+        """Bring the trainer's callbacks into the order that the module describes.
+
+        This one goes behind all others except for those that save checkpoints: it then sees
+        averages of the same step, and checkpoint callbacks see its values.
+        """
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if stage != "fit" or any(
-            isinstance(one, _First) and one.owner is self for one in callbacks
-        ):
+        is_in_order = any(
+            isinstance(callback, _First) and callback.owner is self for callback in callbacks
+        )
+        if stage != "fit" or is_in_order:
             return
-        saving = [one for one in callbacks if one in trainer.checkpoint_callbacks]
-        ends = [one for one in callbacks if isinstance(one, _Last)]
-        others = [one for one in callbacks if one not in [*saving, *ends] and one is not self]
-        # another list: Lightning is going through this one
-        trainer.callbacks = [_First(self), *others, self, *saving, *ends, _Last(self)]  # type: ignore[attr-defined]
+        saving = [callback for callback in callbacks if callback in trainer.checkpoint_callbacks]
+        ends = [callback for callback in callbacks if isinstance(callback, _Last)]
+        behind = [*saving, *ends, self]
+        others = [callback for callback in callbacks if callback not in behind]
+        in_order = [_First(self), *others, self, *saving, *ends, _Last(self)]
+        # a new list, because Lightning is iterating over the old one
+        trainer.callbacks = in_order  # type: ignore[attr-defined]
 
     def interrupted(self, exception: BaseException) -> None:
-        """Deal with an exception that ends the training, after all other callbacks have."""
+        """Handle an exception that ends the training; called after all other callbacks."""
 
 
 class _First(Callback):
-    """Counts steps before another callback saves a checkpoint, and lets the owner act before other
-    callbacks change the weights: at steps that waited, and at the end of the training, where weight
-    averaging puts the average into the model."""
+    """Counts steps, and lets its owner act before other callbacks change the weights.
+
+    It counts first, so that a checkpoint which another callback saves has the right step. The owner
+    acts here at steps that waited for hooks of the LightningModule, and at the end of the training,
+    before weight averaging puts the average into the model.
+    """
 
     def __init__(self, owner: ScheduledCallback) -> None:
         self.owner = owner
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.too_many: int | None = None
+        self.steps_ahead: int | None = None
+        """How many steps too many Lightning counts; None before the first batch."""
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.owner.settle(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.owner.settle(trainer, pl_module)
-        averaging: list[Any] = [
-            c for c in trainer.callbacks if is_a(c, "StochasticWeightAveraging")
-        ]  # type: ignore[attr-defined]
-        if any(trainer.current_epoch > each.swa_end for each in averaging):
-            # nothing is trained: the average gets statistics of batch normalisation
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        averaging = [
+            callback for callback in callbacks if is_a(callback, "StochasticWeightAveraging")
+        ]
+        if any(trainer.current_epoch > callback.swa_end for callback in averaging):
+            # an epoch that trains nothing, but gives the average its statistics of batch
+            # normalisation: the training has ended before it
             self.owner.end(trainer, pl_module)
 
     def on_train_batch_start(
@@ -189,17 +217,17 @@ class _First(Callback):
     ) -> None:
         self.owner.settle(trainer, pl_module)
         # a search for a batch size leaves Lightning's count one step ahead
-        if self.too_many is None:
-            self.too_many = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
+        if self.steps_ahead is None:
+            self.steps_ahead = trainer.fit_loop.epoch_loop._batches_that_stepped - self.owner.step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loop = trainer.fit_loop.epoch_loop
-        # counted after this hook, once a batch whatever the number of optimizers
-        self.owner.step = (
-            loop._batches_that_stepped + (not loop._should_accumulate()) - (self.too_many or 0)
-        )
+        # Lightning's count, one for each batch that stepped whatever the number of optimizers, has
+        # this batch only after the hook
+        counted = loop._batches_that_stepped - (self.steps_ahead or 0)
+        self.owner.step = counted if loop._should_accumulate() else counted + 1
         self.owner.count(trainer, batch)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -207,8 +235,8 @@ class _First(Callback):
 
 
 class _Last(Callback):
-    """Lets a callback deal with an exception after all others: one that saves does not wait for
-    figures.
+    """Lets its owner handle an exception last: callbacks that save a checkpoint on an exception
+    must not wait for figures.
     """
 
     def __init__(self, owner: ScheduledCallback) -> None:
@@ -231,9 +259,12 @@ def _defines(pl_module: LightningModule, *hooks: str) -> bool:
 
 def _saves_now(trainer: Trainer) -> bool:
     """Return whether a ModelCheckpoint saves at the end of this batch, before the LightningModule's
-    own hook: what it saves, and what it may monitor, is of this moment."""
-    every = [getattr(one, "_every_n_train_steps", 0) for one in trainer.checkpoint_callbacks]
-    return any(n_steps and trainer.global_step % n_steps == 0 for n_steps in every)
+    own hook: it saves the weights of this moment, and may monitor values of them.
+    """
+    intervals = [
+        getattr(callback, "_every_n_train_steps", 0) for callback in trainer.checkpoint_callbacks
+    ]
+    return any(n_steps and trainer.global_step % n_steps == 0 for n_steps in intervals)
 
 
 def run_folder(trainer: Trainer) -> Path:
@@ -253,7 +284,8 @@ def run_name(trainer: Trainer) -> str:
         return run_folder(trainer).resolve().name
     logger: Any = trainer.logger
     version = logger.version
-    # by a name that a person recognises; W&B makes one up only online
+    # the version of a W&B run is a random id; its name can be recognised, and is made up by the
+    # server where the user gives none, so that there is none offline
     if is_a(logger, "WandbLogger"):
         names = (
             getattr(logger, "_wandb_init", {}).get("name"),
@@ -274,43 +306,44 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
         ValueError: the attribute does not exist or is not a module.
     """
     if model is not None:
-        try:
-            found: Any = operator.attrgetter(model)(pl_module)
-        except AttributeError:
-            found = None
-        if not isinstance(found, nn.Module):
-            children = ", ".join(name for name, _ in pl_module.named_children())
-            raise ValueError(
-                f"expected model= to name a module inside {type(pl_module).__name__}, got "
-                f"{model!r}; it has {children}"
-            )
-        return unwrapped(found)
-    configs = (
-        (module, getattr(module, "active_peft_config", None)) for module in pl_module.modules()
-    )
-    adapters = (
-        module for module, config in configs if getattr(config, "is_prompt_learning", False)
-    )
-    return next(adapters, None) or hugging_face_model(pl_module) or pl_module
+        return unwrapped(_named_module(pl_module, model))
+    for module in pl_module.modules():
+        adapter = getattr(module, "active_peft_config", None)
+        if getattr(adapter, "is_prompt_learning", False):
+            return module
+    return hugging_face_model(pl_module) or pl_module
+
+
+def _named_module(pl_module: nn.Module, name: str) -> nn.Module:
+    """Return the module that an attribute such as "student.encoder" holds; ValueError if none."""
+    try:
+        module: Any = operator.attrgetter(name)(pl_module)
+    except AttributeError:
+        module = None
+    if not isinstance(module, nn.Module):
+        children = ", ".join(child for child, _ in pl_module.named_children())
+        raise ValueError(
+            f"expected model= to name a module inside {type(pl_module).__name__}, got {name!r}; it "
+            f"has {children}"
+        )
+    return module
 
 
 def warn_of_checkpointing(trainer: Trainer) -> None:
-    """Warn where a trainer does not notify callbacks of checkpoints, or saves them without being
-    called.
+    """Warn where schedule="checkpoints" measures hardly a step: where no checkpoint is saved, or
+    Lightning does not notify callbacks of them.
     """
     checkpointing: list[Any] = [
-        each for each in trainer.checkpoint_callbacks if is_a(each, "ModelCheckpoint")
+        callback for callback in trainer.checkpoint_callbacks if is_a(callback, "ModelCheckpoint")
     ]
     if not checkpointing:
         rank_zero_warn(
             'schedule="checkpoints", but the trainer has no ModelCheckpoint: steps are measured '
-            "where "
-            "trainer.save_checkpoint() is called, and at the start and the end"
+            "where trainer.save_checkpoint() is called, and at the start and the end"
         )
-    elif all(c.save_weights_only for c in checkpointing):
+    elif all(callback.save_weights_only for callback in checkpointing):
         rank_zero_warn(
             'schedule="checkpoints", but Lightning does not notify callbacks of '
             "ModelCheckpoint(save_weights_only=True): the start and the end are measured; save "
-            "complete checkpoints, "
-            "or measure at fixed steps with schedule=1000"
+            "complete checkpoints, or measure at fixed steps with schedule=1000"
         )

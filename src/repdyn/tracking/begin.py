@@ -22,7 +22,7 @@ from repdyn.tracking.budget import Cost
 from repdyn.tracking.notices import Notices
 from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.origin import EarlierSteps, Origin
-from repdyn.tracking.run import Means, TrackedRun
+from repdyn.tracking.run import Measurer, TrackedRun
 from repdyn.tracking.sinks import Loggers, RunInfo, Sinks
 from repdyn.tracking.weights import AVERAGED, LastStep
 from repdyn.tracking.writer import STORE_SECONDS, Writer
@@ -102,7 +102,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
             compares=bool(comparing),
         )
         state_cache = earlier.cache(goes_on=plan.origin is not None)
-    means = Means(
+    measurer = Measurer(
         options=options,
         probe=probe,
         ranks=ranks,
@@ -114,7 +114,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         ),
         root_module=plan.root_module,
         rank=dist.get_rank() if ranks.size == 1 and n_processes() > 1 else None,
-        former=tried,
+        last_prepared=tried,
         state_cache=state_cache,
         comparing=comparing,
     )
@@ -125,7 +125,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     relatives = earlier if plan.origin is not None else None
     return TrackedRun(
         info=info,
-        means=means,
+        measurer=measurer,
         notices=plan.notices,
         writer=writer,
         sinks=sinks,

@@ -17,48 +17,54 @@ from repdyn.utils.printing import print_above_bars, warn
 
 log = logging.getLogger(__name__)
 
-FORECAST_STEPS = (
-    5  # timed training steps until a forecast: their median is not misled by one or two slow ones
-)
-NOTABLE_SHARE = 0.05  # of the training's time, from which on a bound is suggested
-KEPT_STEPS = 101  # training steps of which the time is kept
+FORECAST_STEPS = 5
+"""Timed training steps until a forecast: their median is not misled by one or two slow ones."""
+NOTABLE_SHARE = 0.05
+"""Share of the training's time from which on a bound is suggested."""
+KEPT_STEPS = 101
+"""Training steps of which the time is kept."""
 
 
 @dataclass
 class Cost:
-    """The time that the tracking of one run takes, and what is decided by it.
+    """Counts the time that the tracking of one run takes, and says whether there is time for more.
 
-    A step's time is the median of the intervals between steps, without what tracking took in them.
-    What precedes the first step, such as the start of the workers that load data, is in no
-    interval.
+    It also forecasts once what tracking will cost. For that, the time of a training step is the
+    median of the intervals between steps, without the time that tracking took in them. What
+    precedes the first step, such as the start of the workers that load data, is in no interval.
     """
 
     budget: float | None
     """Largest share of the wall-clock time that tracking may take; None for no limit."""
     schedule: Schedule
     n_steps: int | None = None
-    """Of the whole training, if known."""
+    """Optimizer steps of the whole training, if known."""
     ranks: Ranks = ALONE
     seconds: float = 0.0
     """Wall-clock time of this process in tracking: trial, measurements, storing, logging and views.
     """
     n_left_out: int = 0
-    """Scheduled measurements that the budget had no time for."""
+    """The number of scheduled measurements that the budget had no time for."""
     _start: float = field(default_factory=lambda: time.perf_counter())
     _depth: int = 0
+    """How many blocks of :meth:`counted` are open."""
     _is_attempt: bool = False
-    """Whether what is counted measures, with success or without, rather than finds that the store
-    has the step.
+    """True if the open block has run the model, with success or without; a step whose rows are in
+    the store already is no attempt.
     """
     _is_measurement: bool = False
-    """Whether it has measured all that was requested."""
+    """True if the open block has measured all that was requested."""
     _last_attempt: float | None = None
+    """The seconds of the last attempt, by which the budget is decided: one that fails costs, too.
+    """
     _measurement: float | None = None
-    """What the last measurement took."""
+    """The seconds of the last complete measurement, by which the forecast is made."""
     _is_stated: bool = False
+    """True once the forecast was printed."""
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
-    _before: tuple[int, float, float] | None = None
-    """The last step, when it ended, and what tracking had taken until then."""
+    """The seconds of the last training steps, without tracking."""
+    _last_step: tuple[int, float, float] | None = None
+    """The last step, the time when it ended, and the seconds of tracking until then."""
 
     @property
     def total_seconds(self) -> float:
@@ -95,16 +101,20 @@ class Cost:
         self._is_measurement = True
 
     def allows(self, step: int) -> bool:
-        """Return whether the budget has time to measure a scheduled step; the same on all ranks,
-        which all call it.
+        """Return whether the budget has time to measure a scheduled step.
+
+        All ranks call it, and get what the first of them says: their clocks differ.
         """
-        budget, last = self.budget, self._last_attempt
+        budget = self.budget
+        last = self._last_attempt
         if budget is None:
             return True
-        # the first always has time
-        has_time = self.ranks.on_rank_zero(
-            lambda: last is None or self.seconds + last <= budget * (self.total_seconds + last)
-        )
+
+        def stays_within_budget() -> bool:
+            # another measurement adds its seconds to those of tracking and to those of the job
+            return last is None or self.seconds + last <= budget * (self.total_seconds + last)
+
+        has_time = self.ranks.on_rank_zero(stays_within_budget)
         if not has_time and self.ranks.is_rank_zero:
             if self.n_left_out == 0:
                 warn(
@@ -117,36 +127,49 @@ class Cost:
         return has_time
 
     def count_step(self, step: int) -> None:
-        """Count a training step, which may come several times, under gradient accumulation; print
-        once what tracking costs."""
+        """Count a training step, and print once what tracking costs.
+
+        Gradient accumulation counts a step several times, of which the first counts.
+        """
         if self._is_stated or not self.ranks.is_rank_zero:
             return
         now = time.perf_counter()
-        if self._before is not None:
-            last, then, before = self._before
+        if self._last_step is not None:
+            last, ended, tracking = self._last_step
             if step == last:
                 return
             if step > last:
-                self._steps.append((now - then - (self.seconds - before)) / (step - last))
-        self._before = step, now, self.seconds
-        if (
-            self._measurement is None
-            or len(self._steps) < FORECAST_STEPS
-            or median(self._steps) <= 0
-        ):
-            return
-        self._is_stated, in_steps = True, self._measurement / median(self._steps)
+                in_training = now - ended - (self.seconds - tracking)
+                self._steps.append(in_training / (step - last))
+        self._last_step = (step, now, self.seconds)
+        if self._measurement is not None and len(self._steps) >= FORECAST_STEPS:
+            step_seconds = median(self._steps)
+            if step_seconds > 0:
+                self._is_stated = True
+                print_above_bars(self._forecast(self._measurement, step_seconds))
+
+    def _forecast(self, measurement: float, step: float) -> str:
+        """Return what tracking costs, from the seconds of a measurement and of a training step."""
+        in_steps = measurement / step
         text = (
-            f"repdyn: a measurement takes {self._measurement:.3g} s, as long as {in_steps:,.0f} "
+            f"repdyn: a measurement takes {measurement:.3g} s, as long as {in_steps:,.0f} "
             "training steps"
         )
-        if horizon := self.n_steps or self.schedule.every:
-            measuring = in_steps * (self.schedule.count(self.n_steps) if self.n_steps else 1)
-            share = measuring / (measuring + horizon)
-            text += f"; as scheduled, about {share:.0%} of the training"
-            if share > NOTABLE_SHARE and self.budget is None:
-                text += "; max_overhead=0.05 bounds that"
-        print_above_bars(text)
+        if self.n_steps:
+            n_training = self.n_steps
+            n_measurements = self.schedule.count(self.n_steps)
+        elif self.schedule.every:
+            # of a training of unknown length: one measurement in each interval
+            n_training = self.schedule.every
+            n_measurements = 1
+        else:
+            return text
+        measuring = in_steps * n_measurements
+        share = measuring / (measuring + n_training)
+        text += f"; as scheduled, about {share:.0%} of the training"
+        if share > NOTABLE_SHARE and self.budget is None:
+            text += "; max_overhead=0.05 bounds that"
+        return text
 
     def report(self) -> None:
         """Print once how many measurements the budget left out."""
@@ -159,7 +182,10 @@ class Cost:
 
 
 class Spent:
-    """The seconds that a training has taken until they are asked for."""
+    """The seconds that a training has taken, counted until they are asked for.
+
+    The views at the end are still drawing then, which ``Cost.seconds`` has not counted yet.
+    """
 
     def __init__(self, cost: Cost) -> None:
         self._cost = cost
@@ -190,4 +216,5 @@ def known_steps(n_steps: float | None) -> int | None:
     >>> known_steps(100.0), known_steps(-1), known_steps(float("inf")), known_steps(None)
     (100, None, None, None)
     """
-    return None if n_steps is None or not math.isfinite(n_steps) or n_steps < 0 else int(n_steps)
+    is_known = n_steps is not None and math.isfinite(n_steps) and n_steps >= 0
+    return int(n_steps) if is_known else None

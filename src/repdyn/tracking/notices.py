@@ -29,11 +29,11 @@ class Notices:
     on_error: OnFailure
     """"raise" raises errors, "warn" logs each kind once."""
     is_silent: bool = False
-    """Whether another process reports."""
+    """True where another process reports for this one."""
     n_measured: int = 0
-    """Steps that were measured, or were in the store."""
+    """The number of steps that were measured, or were in the store already."""
     failures: dict[int, str] = field(default_factory=dict)
-    """Why the others were not, by step."""
+    """The reasons why other steps were not measured, by step."""
     _logged: set[str] = field(default_factory=set)
     _weights_since: tuple[str | None, int] = (None, 0)
     """The weights of the last measurement, and the first step at which they were measured."""
@@ -42,8 +42,12 @@ class Notices:
     def errors(
         self, step: int | None, what: str = "tracking", never_raise: bool = False
     ) -> Iterator[None]:
-        """Isolate the random numbers from what runs inside, and raise or log its errors; a step of
-        None is the end.
+        """Run a block without effect on the training's random numbers, and raise or log its errors.
+
+        Args:
+            step: the step that the block is about; None for the end of the training.
+            what: what the block does, as the message calls it.
+            never_raise: log errors also under ``on_error="raise"``.
         """
         try:
             with isolated_rng():
@@ -57,20 +61,18 @@ class Notices:
         """Raise or log an error; arguments as for :meth:`errors`."""
         if self.on_error == "raise" and not never_raise:
             raise error
-        # by type and line: the text may name a file that is called otherwise each time
-        trace = traceback.extract_tb(error.__traceback__)
-        place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
         when = "at the end" if step is None else f"at step {step}"
         if isinstance(error, MissingPackageError):
-            place = f"{what} without {error.name}"
+            source = f"{what} without {error.name}"
             text = f"{what} {when} is left out, training goes on: {error}"
         else:
+            source = _line_of(error)
             details = redacted("".join(traceback.format_exception(error)).rstrip())
             text = (
                 f"{what} {when} failed, training goes on: "
                 f"{redacted(f'{type(error).__name__}: {error}')}\n{details}"
             )
-        self.once(f"{type(error).__name__} {place}", text)
+        self.once(f"{type(error).__name__} {source}", text)
 
     def once(self, key: str, text: str) -> None:
         """Log a warning unless one of this key has been logged."""
@@ -79,9 +81,7 @@ class Notices:
             warn(log, text)
 
     def report(self) -> None:
-        """Print once, to be read beside the summary, how many steps are missing, and why the first
-        of them is.
-        """
+        """Print how many steps are missing, and why the first of them is, beside the summary."""
         if self.failures and not self.is_silent:
             n_due = self.n_measured + len(self.failures)
             step, reason = min(self.failures.items())
@@ -98,15 +98,21 @@ class Notices:
         comparing: Collection[str],
         cause: Callable[[], str] = lambda: _NO_CHANGE,
     ) -> None:
-        """Warn of what a reader of the rows of a step should know. The ``weights`` have this
-        fingerprint, None where no change is expected, and ``cause`` returns why they may be those
-        of an earlier step; metrics ``comparing`` with an earlier checkpoint have no value at the
-        first step."""
+        """Warn of undefined metrics in the rows of a step, and of weights that do not change.
+
+        Args:
+            rows: all rows of the step.
+            weights: fingerprint of the weights; None where no change is expected.
+            comparing: names of the metrics that compare with an earlier step, and so have no value
+                at the first.
+            cause: returns why the weights may be those of an earlier step.
+        """
         step = rows[0].step
         for row in rows:
             if row.reason is None or row.metric in comparing:
                 continue
-            # a small vocabulary leaves few distinct vectors in layer 0, not a single one
+            # a small vocabulary leaves few distinct vectors in layer 0, the embeddings; a single
+            # one there, or few in a later layer, is a fault
             is_harmless = row.reason_code == ReasonCode.FEW_DISTINCT and row.n_unique > 1
             if row.layer or not is_harmless:
                 reason = shown_reason(row.reason, row.reason_code, row.n_unique, row.n_vectors)
@@ -125,6 +131,15 @@ class Notices:
             )
 
 
+def _line_of(error: Exception) -> str:
+    """Return the file and line that raised an error, by which errors of one kind are told.
+
+    Their texts differ where they name a temporary file, say, although the cause is the same.
+    """
+    trace = traceback.extract_tb(error.__traceback__)
+    return f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
+
+
 _NO_CHANGE = (
     "is the model that the tracker was given the one that the optimizer trains, does each call of "
     "step() follow a step of the optimizer, and does no gradient scaler skip its steps?"
@@ -132,13 +147,13 @@ _NO_CHANGE = (
 
 
 def why_unchanged(model: nn.Module, learning_rate: Any, optimizers: Sequence[Any]) -> str:
-    """Return why a training may have left the weights of a model as they were: what is the case, or
-    else what to ask oneself.
+    """Return why a training may have left the weights of a model as they were: a cause that is
+    certain, or else questions to the user.
 
     Args:
-        model: what is measured.
-        learning_rate: that of the step, as far as it is known.
-        optimizers: those of the training, as far as they are known.
+        model: the model that is measured.
+        learning_rate: the learning rate of the step, if it is known.
+        optimizers: the optimizers of the training, as far as they are known.
     """
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     if not trainable:
@@ -153,13 +168,14 @@ def why_unchanged(model: nn.Module, learning_rate: Any, optimizers: Sequence[Any
             "its gradients are inf or NaN, so that a gradient scaler skips the steps of the "
             "optimizer"
         )
-    groups = [group for each in optimizers for group in getattr(each, "param_groups", ())]
+    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
     trained = {id(weight) for group in groups for weight in group["params"]}
     if groups and not is_sharded(model) and trained.isdisjoint(map(id, trainable)):
         return (
             "the optimizer trains none of its parameters; give the tracker the model that it trains"
         )
-    with suppress(TypeError, ValueError, RuntimeError):  # one that is no number is told elsewhere
+    # scalar_rows reports a learning rate that is no number
+    with suppress(TypeError, ValueError, RuntimeError):
         if float(learning_rate) == 0:
             return "the learning rate is 0"
     return _NO_CHANGE

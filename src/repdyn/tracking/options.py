@@ -68,15 +68,15 @@ class TrackingOptions(MeasurementOptions):
     ranks: WhichRanks = "zero"
     sinks: Sequence[Sink] = ()
     installed: tuple[Sink, ...] = field(init=False, repr=False, compare=False, default=())
-    """The sinks that are installed: they say what is wrong with their options, and each run gets
-    copies of them."""
+    """The sinks that are installed. They are made here, so that wrong options of theirs are an
+    error before the training begins; each run gets copies of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
-            if getattr(self, name) not in known:
+        for name, words in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
+            if getattr(self, name) not in words:
                 raise ValueError(
-                    f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}"
+                    f"expected {name} as one of {', '.join(words)}, got {getattr(self, name)!r}"
                 )
         if not isinstance(self.configuration, Mapping | None):
             kind = type(self.configuration).__name__
@@ -96,7 +96,7 @@ class TrackingOptions(MeasurementOptions):
         return any(getattr(sink, "may_stop", True) for sink in (*self.installed, *self.sinks))
 
     def sinks_of_a_run(self) -> list[Sink]:
-        """Return the sinks for a run: those of one's own, and new ones of the installed kinds."""
+        """Return the sinks for a run: new ones of the installed kinds, and the user's own."""
         return [*copy.deepcopy(self.installed), *self.sinks]
 
     def check_loggers(self, loggers: Iterable[Any]) -> None:
@@ -107,12 +107,12 @@ class TrackingOptions(MeasurementOptions):
                 check(logger)
 
     def read_by(self, monitors: Iterable[object]) -> list[str]:
-        """Return those of the names that others decide by which are values of a tracker with these
-        options.
+        """Return the monitored names that are values of a tracker with these options.
+
+        Args:
+            monitors: names by which callbacks such as ModelCheckpoint decide; others than texts are
+                no names.
         """
-        names = [metric for metric, _ in self.pairs()]
-        return [
-            each
-            for each in monitors
-            if isinstance(each, str) and any(name in each for name in names)
-        ]
+        metrics = [metric for metric, _ in self.pairs()]
+        names = [monitor for monitor in monitors if isinstance(monitor, str)]
+        return [name for name in names if any(metric in name for metric in metrics)]

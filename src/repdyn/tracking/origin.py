@@ -28,28 +28,30 @@ class Origin:
 
     @classmethod
     def of(cls, state: Mapping[str, Any] | None) -> Origin | None:
-        """Return the run of a state that ``TrackedTraining.state`` returned; None where that is of
-        no run.
+        """Return the run of a state that ``TrackedTraining.state`` returned; None where the state
+        names no run.
         """
-        return (
-            cls(state["run"], state["store"], state.get(AVERAGED))
-            if state and state.get("run")
-            else None
-        )
+        if not state or not state.get("run"):
+            return None
+        return cls(state["run"], state["store"], state.get(AVERAGED))
 
-    def found_in(self, folders: Iterable[Path]) -> str | Path | None:
+    def store_in(self, folders: Iterable[Path]) -> str | Path | None:
         """Return the store if it is in one of these folders, moved or not; None if it is not. A URL
         is everywhere.
+
+        A job may have been moved to another machine as a whole: of the remembered path, the longest
+        ending that exists below one of the folders, and holds the run, is the store.
         """
         if self.store is None or is_url(self.store):
             return self.store
-        parts, places = Path(self.store).parts, [folder.absolute() for folder in folders]
-        found = (
-            place.joinpath(*parts[-n:]) for n in range(len(parts) - 1, 0, -1) for place in places
-        )
-        return next(
-            (store for store in found if Store(store).find_run(self.run_id) is not None), None
-        )
+        parts = Path(self.store).parts
+        tops = [folder.absolute() for folder in folders]
+        for n_parts in range(len(parts) - 1, 0, -1):
+            for top in tops:
+                candidate = top.joinpath(*parts[-n_parts:])
+                if Store(candidate).find_run(self.run_id) is not None:
+                    return candidate
+        return None
 
     def near(self, checkpoint: str | Path | None) -> Origin:
         """Return the origin with the place of its store where that was moved together with a
@@ -62,21 +64,24 @@ class Origin:
             or Store(self.store).find_run(self.run_id)
         ):
             return self
-        moved = self.found_in(Path(checkpoint).absolute().parents)
+        moved = self.store_in(Path(checkpoint).absolute().parents)
         return self if moved is None else replace(self, store=str(moved))
 
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step that a relative of a run has measured on the same weights."""
+    """A step that an earlier run has measured on the same weights."""
 
     rows: list[Row]
     has_states: bool
-    """Whether the next step can be compared with this one."""
+    """True if its states are still stored, so that the next step can be compared with them."""
 
 
 class EarlierSteps:
-    """Finds the steps that earlier runs of a lineage measured, and the states that they kept.
+    """Finds the steps that the runs before this one have measured, and the states that they kept.
+
+    A training that goes on from an older checkpoint, or is started again, comes by steps that were
+    measured before: these are not measured twice.
 
     Args:
         store: of the run.
@@ -96,7 +101,11 @@ class EarlierSteps:
         self._compares = compares
 
     def cache(self, *, goes_on: bool) -> StateCache | None:
-        """Return the states of the run itself; None where no metric compares steps."""
+        """Return the cache for the states of the run itself; None where no metric compares steps.
+
+        Where the training ``goes_on`` from another run, the first step is compared with the last
+        one of that run.
+        """
         if not self._compares:
             return None
         folder = self._store.folder_of(self._run_id)
@@ -106,11 +115,11 @@ class EarlierSteps:
     def find(
         self, key: MeasurementKey, weights: str | None, cache: StateCache | None
     ) -> EarlierStep | None:
-        """Return a step if a relative has measured it on these weights."""
-        found = self._store.find_measurement(key, weights)
-        if found is None:
+        """Return a step if an earlier run has measured it on these weights."""
+        measurement = self._store.find_measurement(key, weights)
+        if measurement is None:
             return None
-        rows, folder = found
+        rows, folder = measurement
         measured_by = rows[0].run_id
         if cache is None:
             return EarlierStep(rows, has_states=True)
@@ -126,8 +135,9 @@ class EarlierSteps:
         )
 
     def _last_of_ancestors(self) -> StateCache | None:
-        """Return the states of the last step that ancestors of the run have measured before it:
-        those that its first step is compared with, if they are still there."""
+        """Return the states of the last step before this run that its ancestors have measured, if
+        they have kept them.
+        """
         path = self._store.path_of(self._run_id)
         if path is None:
             return None

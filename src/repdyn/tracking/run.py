@@ -1,4 +1,12 @@
-"""One run of a store while it grows: its rows are measured, stored and handed to sinks."""
+"""One run of a store while it grows: its rows are measured, stored and handed to sinks.
+
+- :class:`Moment`: the model and its step, as the training hands them over.
+- :class:`Measurer`: makes rows of a moment; it knows the probe and the options.
+- :class:`TrackedRun`: stores the rows, tells the sinks, and reports what goes wrong.
+- :class:`NullRun`: has the same methods on ranks that measure nothing.
+
+On several ranks all of them compute, and the first alone stores, reports and calls sinks.
+"""
 
 from __future__ import annotations
 
@@ -62,27 +70,39 @@ class Moment:
 
 
 @dataclass(kw_only=True)
-class Means:
-    """Holds the probe, the options and the helpers with which a run measures."""
+class Measurer:
+    """Measures the model of one run, each time in the same way.
+
+    It remembers from one measurement to the next how the model was prepared, and the states and
+    weights that some metrics compare the next step with.
+    """
 
     options: TrackingOptions
     probe: Probe
     ranks: Ranks
+    """The processes that measure together."""
     cost: Cost
     last_step: LastStep
+    """Keeps the gradients and weights of the step before a measurement, for metrics of these."""
     root_module: nn.Module | None
     """The module that the model is a part of, where that is sharded as a whole."""
     rank: int | None
     """The number of this process, where it measures alone in a job of several."""
-    former: RunnableModel | None
-    """The model as it was prepared last."""
+    last_prepared: RunnableModel | None
+    """The model as it was prepared last, which spares the next measurement the trial."""
     state_cache: StateCache | None
-    """The states that the next step is compared with."""
+    """The states of the last measured step, where a metric compares steps."""
     comparing: set[str] = field(default_factory=set)
-    """The metrics that compare steps."""
+    """The names of the metrics that compare a step with the one before it."""
 
-    def profile(self, moment: Moment, checkpoint: Checkpoint, arrived: list[int]) -> Profile:
-        """Run the model, and compute what was requested."""
+    def measure(self, moment: Moment, checkpoint: Checkpoint, arrived: list[int]) -> Profile:
+        """Run the model on the probe, and compute the requested metrics.
+
+        Args:
+            moment: the model and its weights.
+            checkpoint: what the rows say of the step.
+            arrived: the signals that have arrived; the measurement is broken off by the first.
+        """
         prepared = prepare_for(
             moment.model,
             self.probe,
@@ -90,9 +110,10 @@ class Means:
             root_module=self.root_module,
             parameters=moment.weights,
             ranks=self.ranks,
-            former=self.former,
+            former=self.last_prepared,
         )
-        self.former = replace(prepared, parameters={})
+        # without the weights in place of the model's own, which are those of this step alone
+        self.last_prepared = replace(prepared, parameters={})
         return measure_with(
             prepared,
             self.probe,
@@ -118,23 +139,30 @@ class Means:
         return checkpoint
 
     def release(self) -> None:
-        """Keep nothing that keeps the model alive."""
+        """Drop all references to the model."""
         self.root_module = None
-        self.former = None
+        self.last_prepared = None
         self.last_step.module = None
         self.last_step.forget()
 
 
 class TrackedRun:
-    """A run of the store, on all ranks that measure: measured, stored, handed to sinks.
+    """Measures one run of the store, stores its rows and hands them to sinks.
+
+    Each rank that measures has one, and calls its methods at the same steps. A step is *open* from
+    its measurement until the next step of the training, because its losses may be known later:
+    :meth:`add_loss` and :meth:`close_step` add them. :meth:`finish` ends the run;
+    :meth:`store_waiting_rows` and :meth:`end_without_views` are for a training that an error or a
+    signal ends.
 
     Args:
-        info: what it is.
-        means: what it measures with.
-        notices: what it says.
-        writer: of its rows.
-        sinks: that hear of them.
-        earlier: what its relatives have measured, where it goes on from a run.
+        info: what the sinks are told of the run.
+        measurer: measures the model.
+        notices: reports errors and warnings, each kind once.
+        writer: writes the rows to the store.
+        sinks: hear of the rows once they are stored.
+        earlier: the steps that the runs before this one have measured; None where the training
+            does not go on from a run.
     """
 
     is_measuring = True
@@ -142,7 +170,7 @@ class TrackedRun:
     def __init__(
         self,
         info: RunInfo,
-        means: Means,
+        measurer: Measurer,
         notices: Notices,
         writer: Writer,
         sinks: Sinks,
@@ -152,52 +180,56 @@ class TrackedRun:
         self.notices = notices
         self.writer = writer
         self.should_stop = False
-        """Whether a sink has asked to stop the training."""
+        """True once a sink has asked to stop the training."""
         self.latest: Sequence[Row] = ()
-        """Rows of the last measurement of this process."""
+        """The rows of the last measurement of this process."""
         self.open_step: int | None = None
-        """The step that was measured last, as long as more may be known of it."""
-        self._means = means
+        """The step that was measured last, until the training goes on to the next one."""
+        self._measurer = measurer
         self._sinks = sinks
         self._earlier = earlier
         self._rows: list[Row] = []
-        """Those of the last measurement, and its losses that were known later."""
-        # a trainer that fails without notice leaves rows there until the process ends
+        """The rows of the last measurement, and of its losses that were known later."""
+        # a trainer may end without calling finish: the writer then says where its rows are
         weakref.finalize(self, writer.report, "the training ended before it did")
 
     def measure(self, moment: Moment) -> None:
-        """Measure a model, unless a relative has measured its weights at this step."""
+        """Measure a model, unless an earlier run has measured its weights at this step.
+
+        Steps are not repeated where a training goes on from an earlier checkpoint: their rows are
+        those of the run that measured them.
+        """
         step = moment.checkpoint.step
         self.open_step = step
         with watching_signals() as arrived, self.notices.errors(step):
-            rows = self._measured(moment, arrived)
+            rows = self._rows_of(moment, arrived)
             if rows is not None:
                 self.latest = rows
                 in_haste = bool(arrived)
                 self._on_first(partial(self._store, step, rows, rows, in_haste=in_haste))
 
-    def _measured(self, moment: Moment, arrived: list[int]) -> list[Row] | None:
-        """Return the rows of a step, on the first of the ranks; None where the measurement was
-        abandoned.
+    def _rows_of(self, moment: Moment, arrived: list[int]) -> list[Row] | None:
+        """Return the rows of a step on the first of the ranks, and none on the others; None where
+        a signal has broken off the measurement.
         """
-        means = self._means
+        measurer = self._measurer
         key = self._key(moment.checkpoint.step)
         checkpoint = replace(
             moment.checkpoint,
             run=self.info.name,
             run_id=self.info.id,
-            rank=means.rank,
+            rank=measurer.rank,
             model=class_name(moment.model),
             weights_kind=self.info.weights_kind,
         )
         try:
-            checkpoint = means.identified(moment, checkpoint)
+            checkpoint = measurer.identified(moment, checkpoint)
             earlier = self._earlier_step(key, checkpoint.weights)
             if earlier is not None and earlier.has_states:
                 self.notices.n_measured += 1
                 return earlier.rows
-            means.cost.note_attempt()
-            profile = means.profile(moment, checkpoint, arrived)
+            measurer.cost.note_attempt()
+            profile = measurer.measure(moment, checkpoint, arrived)
         except MeasurementInterruptedError as interrupted:
             self.notices.failures[key.step] = str(interrupted)
             text = f"step {key.step} is not measured: {interrupted}"
@@ -207,15 +239,20 @@ class TrackedRun:
             self._store_failure(key, checkpoint, error)
             raise
         self.notices.n_measured += 1
-        means.cost.note_measurement()
-        with means.ranks.sync_errors():  # a scalar that is no number may raise on the first alone
-            if not means.ranks.is_rank_zero:
+        measurer.cost.note_measurement()
+        # a scalar that is no number may raise on the first rank, whose scalars alone are read
+        with measurer.ranks.sync_errors():
+            if not measurer.ranks.is_rank_zero:
                 return []
-            # else measured again for its states alone
-            return self._all_rows(moment, profile) if earlier is None else earlier.rows
+            if earlier is not None:
+                # the model ran again only for the states that the next step is compared with
+                return earlier.rows
+            return self._all_rows(moment, profile)
 
     def _earlier_step(self, key: MeasurementKey, weights: str | None) -> EarlierStep | None:
-        """Return the step where a relative has measured it, the same on all ranks."""
+        """Return the step as an earlier run has measured it, the same on all ranks; None where none
+        has.
+        """
         earlier = self._earlier
         if earlier is None:
             return None
@@ -223,21 +260,21 @@ class TrackedRun:
         def find() -> EarlierStep | None:
             try:
                 return self.writer.call(
-                    "reading", lambda _: earlier.find(key, weights, self._means.state_cache)
+                    "reading", lambda _: earlier.find(key, weights, self._measurer.state_cache)
                 )
             except OSError as error:
                 self.notices.error(error, key.step)
                 return None
 
-        return self._means.ranks.on_rank_zero(find)
+        return self._measurer.ranks.on_rank_zero(find)
 
     def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
         """Note why a step has no values, on the first of the ranks in the store as well."""
-        means = self._means
+        measurer = self._measurer
         reason = f"{type(error).__name__}: {error}"
         self.notices.failures[key.step] = reason
-        if means.ranks.is_rank_zero:
-            names = [request.name for request in resolve(means.options.metrics, means.probe)]
+        if measurer.ranks.is_rank_zero:
+            names = [request.name for request in resolve(measurer.options.metrics, measurer.probe)]
             rows = failure_rows(checkpoint, names, reason, probe=key.probe)
             self.writer.store_failure(key, rows)
 
@@ -247,35 +284,38 @@ class TrackedRun:
         # an average may change once an epoch
         trained = checkpoint.weights if self.info.weights_kind != AVERAGED else None
         self.notices.of_measurement(
-            profile.rows, trained, self._means.comparing, moment.why_unchanged
+            profile.rows, trained, self._measurer.comparing, moment.why_unchanged
         )
         on_error = partial(self.notices.error, step=checkpoint.step)
         scalars = scalar_rows(checkpoint, self.info.probe, moment.scalars, on_error)
         return [*profile.rows, *profile.scalars, *scalars]
 
     def _key(self, step: int) -> MeasurementKey:
-        means = self._means
-        identity = means.options.identity(means.probe)
+        measurer = self._measurer
+        identity = measurer.options.identity(measurer.probe)
         return MeasurementKey(self.info.id or self.info.name, step, self.info.probe, identity)
 
     def _on_first(self, function: Callable[[], None]) -> None:
-        """Call a function on the first of the ranks; all learn whether a sink asks to stop."""
+        """Call a function on the first of the ranks; all learn if a sink asks to stop."""
 
         def call() -> bool:
             function()
             return self.should_stop
 
-        self.should_stop |= self._means.ranks.on_rank_zero(call)
+        self.should_stop |= self._measurer.ranks.on_rank_zero(call)
 
     def _store(self, step: int, rows: list[Row], new: list[Row], *, in_haste: bool = False) -> None:
-        """Store all rows of a step, and tell the sinks of the new ones."""
+        """Store all rows of a step, and tell the sinks of the new ones.
+
+        ``in_haste``, after a signal, sinks that draw hear nothing.
+        """
         self._rows = rows
         self.writer.add(self._key(step), rows, new)
         with attempts() as attempt:
             with attempt():
                 self.writer.flush(partial(self._sinks.rows, in_haste=in_haste))
-                if self._means.state_cache is not None:
-                    self._means.state_cache.delete_before(step)
+                if self._measurer.state_cache is not None:
+                    self._measurer.state_cache.delete_before(step)
             with attempt():
                 self._sinks.urgent(step, new)
         self._take_requests()
@@ -289,14 +329,16 @@ class TrackedRun:
 
     def keep_gradients(self, step: int) -> None:
         """Keep the gradients of a step if it is scheduled and a metric needs them."""
-        self._means.last_step.keep_gradients(step)
+        self._measurer.last_step.keep_gradients(step)
 
     def keep_weights(self, step: int) -> None:
         """Keep the weights after a step if the next one is scheduled and a metric needs them."""
-        self._means.last_step.keep_weights(step)
+        self._measurer.last_step.keep_weights(step)
 
     def add_loss(self, step: int, loss: Scalar, name: str = LOSS) -> None:
-        """Store a loss of the step that was measured last, if it is this one."""
+        """Store a loss that was known after its step was measured; nothing where another step was
+        measured since.
+        """
         with self.notices.errors(step):
             self._on_first(partial(self._store_loss, step, name, loss))
 
@@ -309,7 +351,7 @@ class TrackedRun:
         self._store(step, [*rows, *new], new)
 
     def close_step(self, validation_loss: Scalar) -> None:
-        """Add the validation loss to the step that was measured last, of which no more is known."""
+        """Add the validation loss to the open step, and tell the sinks that the step is over."""
         step = self.open_step
         self.open_step = None
         if step is not None:
@@ -325,11 +367,12 @@ class TrackedRun:
                 self._sinks.step_over(step)
                 self._take_requests()
 
-    def flush(self, validation_loss: Scalar) -> None:
-        """Store what was measured before an error ends the training, in a few seconds; nothing is
-        raised.
+    def store_waiting_rows(self, validation_loss: Scalar) -> None:
+        """Store the rows that wait, within a few seconds, before an error ends the training.
+
+        Nothing is raised. The sinks are not ended: see :meth:`end_without_views`.
         """
-        if self._means.ranks.is_rank_zero:
+        if self._measurer.ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
                 self.writer.flush(self._sinks.rows, INTERRUPTED_SECONDS)
                 self._close_open_step(validation_loss)
@@ -339,10 +382,12 @@ class TrackedRun:
             self._close(self.open_step, validation_loss)
 
     def finish(self, validation_loss: Scalar, *, interrupted: bool) -> None:
-        """Store the rest and let the sinks finish; nothing is raised where the training was
-        ``interrupted`` by what must reach its user.
+        """Store all rows and let the sinks finish, views included.
+
+        Nothing is raised where an error or Ctrl-C has ``interrupted`` the training: the user must
+        see that.
         """
-        if not self._means.ranks.is_rank_zero:
+        if not self._measurer.ranks.is_rank_zero:
             return
         self.notices.report()
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
@@ -353,30 +398,33 @@ class TrackedRun:
                 self._close_open_step(validation_loss)
                 self.info.loggers.wait(seconds)
             with attempt():
-                self._sinks.end(Spent(self._means.cost), interrupted=False)
+                self._sinks.end(Spent(self._measurer.cost), interrupted=False)
                 self.writer.wait_for_uploads(UPLOAD_SECONDS)
 
-    def break_off(self) -> None:
-        """Let the sinks finish where there is no time for anything long."""
-        if self._means.ranks.is_rank_zero:
+    def end_without_views(self) -> None:
+        """Let the sinks end at once, where the process may be killed at any moment.
+
+        The rows have been stored by :meth:`store_waiting_rows`.
+        """
+        if self._measurer.ranks.is_rank_zero:
             self.notices.report()
             self.writer.wait_for_uploads(INTERRUPTED_SECONDS)
-            self._sinks.end(Spent(self._means.cost), interrupted=True)
+            self._sinks.end(Spent(self._measurer.cost), interrupted=True)
 
     def release(self) -> None:
-        """Keep nothing that keeps the model alive, once nothing more is measured."""
-        self._means.release()
-        self.info.loggers.of_training = tuple  # which are those of a trainer that has the model
+        """Drop all references to the model, once nothing more is measured."""
+        self._measurer.release()
+        self.info.loggers.release()
 
     def values(self) -> dict[str, float]:
-        """Return what was measured last by its names in the loggers."""
+        """Return the values that were measured last, by their names in the loggers."""
         rows = [row for row in self.latest if row.head is None]
         named = logged_values(rows, "all")
         return {f"{self.info.prefix}{name}": value for name, value in named.items()}
 
 
 class NullRun:
-    """The run of a process that measures nothing: it says and does nothing, at once."""
+    """The run of a process that measures nothing: its methods do nothing and wait for no rank."""
 
     is_measuring = False
     should_stop = False
@@ -401,18 +449,18 @@ class NullRun:
     def close_step(self, validation_loss: Scalar) -> None:
         """Store nothing."""
 
-    def flush(self, validation_loss: Scalar) -> None:
+    def store_waiting_rows(self, validation_loss: Scalar) -> None:
         """Store nothing."""
 
     def finish(self, validation_loss: Scalar, *, interrupted: bool) -> None:
         """Finish nothing."""
 
-    def break_off(self) -> None:
-        """Say nothing."""
+    def end_without_views(self) -> None:
+        """End nothing."""
 
     def release(self) -> None:
-        """Let the trainer go."""
-        self.info.loggers.of_training = tuple
+        """Drop the references to the trainer's loggers."""
+        self.info.loggers.release()
 
     def values(self) -> dict[str, float]:
         """Return no value."""

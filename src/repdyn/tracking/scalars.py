@@ -19,8 +19,8 @@ def scalar_rows(
     scalars: Mapping[str, Scalar],
     on_error: Callable[[Exception], None],
 ) -> list[Row]:
-    """Return a row for each scalar that is known; what is not one number is an error that gets
-    none.
+    """Return a row for each scalar that is known; ``on_error`` gets an error for each one that is
+    not a number, and has no row.
     """
     rows = []
     for name, value in scalars.items():
@@ -45,14 +45,12 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
     """
     if seen is None or not isinstance(batch, Mapping):
         return None
-    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
-    # a mask of more dimensions says which positions see which
-    if (
-        isinstance(mask, Tensor)
-        and mask.ndim == 2
-        and (not isinstance(ids, Tensor) or ids.shape == mask.shape)
-    ):
-        # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
+    ids = batch.get("input_ids")
+    mask = batch.get("attention_mask")
+    # (batch, tokens) marks padding; a mask of more dimensions says which positions see which
+    marks_padding = isinstance(mask, Tensor) and mask.ndim == 2
+    if marks_padding and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
+        # counted, not added up: float32 stops counting at 2**24, bfloat16 at 256
         return seen + (mask != 0).sum() * world_size
     if isinstance(ids, Tensor):
         return seen + ids.numel() * world_size

@@ -50,11 +50,11 @@ class Schedule:
             raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
 
     def __contains__(self, step: int) -> bool:
-        return any(step in part for part in self._parts(step))
+        return any(step in steps for steps in self._united(step))
 
-    def _parts(self, last: int) -> Iterator[Collection[int]]:
-        """Yield the parts of the union, each with all of its steps up to ``last`` and perhaps with
-        later ones.
+    def _united(self, last: int) -> Iterator[Collection[int]]:
+        """Yield the sets of steps that the schedule unites, each complete up to ``last``; some have
+        later steps as well.
         """
         yield (0, *self.steps)
         if self.every is not None:
@@ -70,7 +70,8 @@ class Schedule:
         >>> Schedule(doubling_until=8, every=10).count(30)
         8
         """
-        return len({step for part in self._parts(last) for step in part if step <= last})
+        scheduled = set().union(*self._united(last))
+        return sum(step <= last for step in scheduled)
 
     @classmethod
     def parse(cls, spec: ScheduleLike) -> Schedule:
@@ -118,9 +119,11 @@ class ScheduleState:
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
         self.has_time: Callable[[int], bool] = lambda step: True
-        """Whether there is time for a scheduled step."""
+        """Returns whether a budget has time to measure a scheduled step."""
         self._acted_at: int | None = None
+        """The last step that was due: no other moment of this step is due again."""
         self._left_out: int | None = None
+        """The last step that had no time: the budget is not asked again at the same step."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the schedule alone, for another training."""

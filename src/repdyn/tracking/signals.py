@@ -38,7 +38,7 @@ class MeasurementInterruptedError(Exception):
 
 @contextmanager
 def watching_signals() -> Iterator[list[int]]:
-    """Yield a list that gets the numbers of SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 as they arrive.
+    """Watch SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2; yield the list of those that have arrived.
 
     A measurement is then abandoned, so that the training can save before its process is killed. The
     program's own handlers are called at once, as without the watch; signals without a handler in
@@ -73,14 +73,18 @@ def watching_signals() -> Iterator[list[int]]:
 
 @dataclass
 class LongMeasurement:
-    """A reporter of the progress of a measurement that takes long, which a signal that has
-    ``arrived`` breaks off: in a job of several ranks not within a forward pass, which the others
-    would wait for."""
+    """Prints the progress of a measurement that takes long, and breaks it off after a signal.
+
+    In a job of several ranks it is not broken off within a forward pass, in which the other ranks
+    would wait for this one for ever.
+    """
 
     step: int
     arrived: Collection[int] = ()
+    """The signals that have arrived."""
     ranks: Ranks = ALONE
     _next: float = field(default_factory=lambda: time.monotonic() + SILENT_SECONDS)
+    """The time of the next line."""
 
     def __call__(self, stage: str, share: float) -> None:
         """Print how far a stage is, if it is time for it; raise MeasurementInterruptedError where a

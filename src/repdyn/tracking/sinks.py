@@ -27,19 +27,19 @@ log = logging.getLogger(__name__)
 
 GROUP = "repdyn.sinks"
 """Entry points of classes that are called with the options of a tracker and return a sink."""
-OWN = {
+BUILT_IN = {
     "loggers": "repdyn.views.sinks.loggers:LoggerSink",
     "alerts": "repdyn.views.sinks.alerts:AlertSink",
     "report": "repdyn.views.sinks.report:ReportSink",
 }
-"""Those of this package, for a checkout whose installation does not list them."""
+"""The sinks of this package, for a checkout whose installation does not list its entry points."""
 
-# How many seconds are waited for
-BEGIN_SECONDS = 20.0  # a sink that begins
-SINK_SECONDS = 5.0  # a call of a sink that says nothing else
-LOGGER_SECONDS = 1.0  # a call of a logger
-END_SECONDS = 600.0  # a sink that draws at the end of a training
-INTERRUPTED_SECONDS = 10.0  # a sink that does not
+# For how many seconds a training waits
+BEGIN_SECONDS = 20.0  # until a sink has begun
+SINK_SECONDS = 5.0  # for a call of a sink without an attribute ``seconds``
+LOGGER_SECONDS = 1.0  # for a call of a logger
+END_SECONDS = 600.0  # until a sink has finished, which may draw
+INTERRUPTED_SECONDS = 10.0  # until a sink has ended without drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class RunInfo:
     has_history: bool
     """Whether the run goes on from another one."""
     loggers: Loggers
-    """Those of the training."""
+    """The loggers of the training."""
 
     @property
     def prefix(self) -> str:
@@ -140,7 +140,7 @@ def installed_sinks(options: Any) -> tuple[Sink, ...]:
     Raises:
         ValueError, OSError: what a sink says to its options.
     """
-    points = {name: EntryPoint(name, value, GROUP) for name, value in OWN.items()}
+    points = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
     points |= {point.name: point for point in entry_points(group=GROUP)}
     sinks = []
     for point in points.values():
@@ -154,8 +154,11 @@ def installed_sinks(options: Any) -> tuple[Sink, ...]:
 
 
 class Guarded:
-    """Calls of one sink or logger, in order: in the training's own time as long as they are quick,
-    else behind it.
+    """Calls one sink or logger, in order; the training waits only as long as calls are quick.
+
+    Calls are made in another thread, one at a time. The training waits for a call until its seconds
+    are over; once that has happened, it waits for none of the later calls of this sink, which stand
+    in a queue behind the slow one.
 
     Args:
         name: of what is called.
@@ -188,9 +191,11 @@ class Guarded:
     def call(self, function: Callable[[], object], step: int | None, seconds: float) -> None:
         """Call a function after those before it, and wait some seconds for it to return."""
         if self._is_replaceable:
+            # a picture that is not drawn is part of the next one
             if self._runner.is_busy:
                 return
         elif self._was_late:
+            # else every step would wait for a logger that has hung once
             seconds = 0.0
         self._calls.append((step, function))
         self._drain(seconds, step)
@@ -202,6 +207,7 @@ class Guarded:
             self._drain(seconds, step)
 
     def _drain(self, seconds: float, step: int | None) -> None:
+        """Have the queue worked off, wait some seconds for that, and report what failed."""
         self._runner.seconds = seconds
         try:
             self._runner(self.name, self._work)
@@ -224,23 +230,32 @@ class Guarded:
 
 
 class Loggers:
-    """The loggers of a training, which may change during it, each with calls of its own.
+    """The loggers of a training, each called behind a guard of its own.
 
     What one of them raises is reported, and harms neither the others nor the training.
+
+    Args:
+        current: returns the loggers that the training has at the moment. It is asked at each call,
+            since a training may exchange them, and W&B's run may open after the tracker.
+        report: takes what a call raised, and the step of the call.
     """
 
     def __init__(
         self,
-        of_training: Callable[[], Iterable[Any]],
+        current: Callable[[], Iterable[Any]],
         report: Callable[[Exception, int | None], None],
     ) -> None:
-        self.of_training = of_training
+        self.current = current
         self._report = report
         self._guards: dict[int, Guarded] = {}
 
+    def release(self) -> None:
+        """Drop the function that returns loggers: it may hold a trainer, and so the model."""
+        self.current = tuple
+
     def each(self, job: Callable[[Any], object], step: int | None) -> None:
         """Call ``job(logger)`` for each logger."""
-        for logger in self.of_training():
+        for logger in self.current():
             guard = self._guards.get(id(logger))
             if guard is None:
                 guard = Guarded(f"logging to {type(logger).__name__}", self._report)
@@ -312,11 +327,11 @@ class Sinks:
     def __init__(self, sinks: Iterable[Sink], notices: Notices) -> None:
         self._notices = notices
         guarded = [GuardedSink(sink, notices) for sink in sinks]
-        # those that draw last
+        # sinks that draw are the slow ones: they come last, so that loggers do not wait for them
         self._sinks = sorted(guarded, key=lambda sink: sink.is_replaceable)
 
     def begin(self, run: RunInfo, step: int) -> None:
-        """Let each begin; one that cannot hears nothing of the run."""
+        """Let each sink begin; one that fails is called no more."""
         ready = []
         for sink in self._sinks:
             try:
@@ -335,7 +350,7 @@ class Sinks:
                 sink.rows(step, rows)
 
     def rows(self, step: int, rows: Sequence[Row], *, in_haste: bool = False) -> None:
-        """Give rows that are stored to the others: ``in_haste`` to those alone that need them."""
+        """Give rows that are stored to the other sinks; ``in_haste`` not to those that draw."""
         for sink in self._sinks:
             if not sink.is_urgent and not (in_haste and sink.is_replaceable):
                 sink.rows(step, rows)
@@ -354,6 +369,6 @@ class Sinks:
         return requests
 
     def end(self, spent: Spent, *, interrupted: bool) -> None:
-        """Let each finish."""
+        """Let each sink finish."""
         for sink in self._sinks:
             sink.end(spent, interrupted=interrupted)

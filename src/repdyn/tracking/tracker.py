@@ -111,12 +111,7 @@ class Tracker:
             )
         state = dict(resume or {})
         start = int(state.get("step", start))
-        if start < 0:
-            raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
-        if n_steps is not None and n_steps < 1:
-            raise ValueError(
-                f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}"
-            )
+        _check_steps(start, n_steps)
         self._is_started = False
         self._n_steps = n_steps
         self._root_module: nn.Module | None = model
@@ -124,32 +119,28 @@ class Tracker:
         average = averaged.module if isinstance(averaged, AveragedModel) else averaged
         self._averaged = None if average is None else unwrapped(average)
         if self._averaged is not None:
-            trained, known = (
-                dict(module.named_parameters()) for module in (self._model, self._averaged)
-            )
-            if missing := [name for name in trained if name not in known]:
-                raise ValueError(
-                    "expected averaged= to be a module of the same structure as the model, got one "
-                    f"without {len(missing)} of its {len(trained)} parameters, as {missing[0]}; "
-                    "give a copy of the model"
-                )
-        find_blocks(self._model, layers)
+            _check_same_parameters(self._model, self._averaged)
+        find_blocks(self._model, layers)  # raises where they cannot be told, before any training
         self._schedule = ScheduleState(schedule)
-        self._start = self.now = start
+        self._start = start
+        self.now = start
         """Optimizer steps taken."""
-        self._tokens_seen: int | None = state.get(
-            "tokens_seen", tokens_seen if start else tokens_seen or 0
-        )
+        # of a training that goes on, the count of tokens is unknown unless it is given
+        default = tokens_seen if start else tokens_seen or 0
+        self._tokens_seen: int | None = state.get("tokens_seen", default)
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
         self.store: Store = store_at(absolute_place(store), refresh=False)
         """The store that the rows are written to."""
         self._name = settings.run or self.store.path.resolve().name
-        self._options, self._probe, self._loggers = settings, probe, tuple(loggers)
+        self._options = settings
+        self._probe = probe
+        self._loggers = tuple(loggers)
         settings.check_loggers(self._loggers)
         self._tracked: TrackedTraining | None = None
-        self._let_go: tuple[weakref.ref[nn.Module] | None, ...] | None = None
-        """The modules of a tracker that has finished, which keeps none of them alive."""
+        self._released: tuple[weakref.ref[nn.Module] | None, ...] | None = None
+        """Weak references to the modules of a tracker that has finished, for another start: model,
+        root module and averaged module."""
 
     @property
     def should_stop(self) -> bool:
@@ -157,7 +148,7 @@ class Tracker:
 
         On several ranks with a whole model each, the first alone knows: let it tell the others at
         each step, by ``stop = [tracker.should_stop];
-        torch.distributed.broadcast_object_list(stop)``, so that all stop at the same.
+        torch.distributed.broadcast_object_list(stop)``, so that all stop at the same step.
         """
         return self._tracked is not None and self._tracked.should_stop
 
@@ -173,13 +164,14 @@ class Tracker:
         """Return what a copy takes over, as one of the object that holds the tracker: the
         configuration, but no run.
         """
-        return {**self.__dict__, "_tracked": None, "_is_started": False, "_let_go": None}
+        return {**self.__dict__, "_tracked": None, "_is_started": False, "_released": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what to save with a checkpoint, of built-in types, for ``Tracker(...,
         resume=...)``.
         """
-        run, tokens = self._tracked.state() if self._tracked else {}, self._tokens_seen
+        run = self._tracked.state() if self._tracked else {}
+        tokens = self._tokens_seen
         return {**run, "step": self.now, "tokens_seen": None if tokens is None else int(tokens)}
 
     def start(self) -> Tracker:
@@ -195,7 +187,7 @@ class Tracker:
         """Finish as ``with`` does on leaving: measure the last step, draw figures and print a
         summary.
         """
-        self._started("finish")
+        self._require_started("finish")
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Tracker:
@@ -207,19 +199,20 @@ class Tracker:
         assert self._model is not None, "it was taken back"
         if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
-        self._tracked = tracked = TrackedTraining(
+        tracked = TrackedTraining(
             self._options,
-            self._probe,
-            self._name,
-            self.store,
-            self._model,
-            self.now,
-            self._schedule.schedule,
+            probe=self._probe,
+            name=self._name,
+            store=self.store,
+            model=self._model,
+            step=self.now,
+            schedule=self._schedule.schedule,
             root_module=self._root_module,
             n_steps=self._n_steps,
             origin=self._origin,
             loggers=lambda: self._loggers,
         )
+        self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
         self._is_started = True
         try:
@@ -252,11 +245,12 @@ class Tracker:
         Raises:
             RuntimeError: the tracker is not started, or finished.
         """
-        tracked = self._started("step")
+        tracked = self._require_started("step")
         self.now += 1
-        self._tokens_seen = (
-            None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
-        )
+        if tokens is None or self._tokens_seen is None:
+            self._tokens_seen = None  # for good: a sum that lacks one step is wrong
+        else:
+            self._tokens_seen += tokens
         # without the graph of a loss, which would keep the activations of the step in memory
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
@@ -272,7 +266,7 @@ class Tracker:
         Raises:
             RuntimeError: the tracker is not started, or finished.
         """
-        tracked = self._started("measure")
+        tracked = self._require_started("measure")
         if self._schedule.is_due(self.now, "end"):
             self._measure(tracked)
 
@@ -301,20 +295,27 @@ class Tracker:
         try:
             tracked.finish()
         finally:
-            self._let_models_go()
+            self._release_models()
 
-    def _let_models_go(self) -> None:
-        """Keep no module alive: a tracker is kept for its store, where its model is long gone."""
+    def _release_models(self) -> None:
+        """Drop all references to the modules: a user keeps a tracker for its store, and must not
+        keep a model in memory by it.
+        """
         modules = (self._model, self._root_module, self._averaged)
-        self._let_go = tuple(None if each is None else weakref.ref(each) for each in modules)
-        self._model = self._root_module = self._averaged = None
+        self._released = tuple(
+            None if module is None else weakref.ref(module) for module in modules
+        )
+        self._model = None
+        self._root_module = None
+        self._averaged = None
         self._scalars = {}
 
     def _take_back_models(self) -> None:
         """Take the modules back for another start; RuntimeError where they are gone."""
         if self._model is not None:
             return
-        modules = [None if each is None else each() for each in self._let_go or ()]
+        references = self._released or ()
+        modules = [None if reference is None else reference() for reference in references]
         if not modules or modules[0] is None or modules[1] is None:
             raise RuntimeError(
                 "expected a tracker whose model is there, got one that has finished and let it go; "
@@ -322,8 +323,8 @@ class Tracker:
             )
         self._model, self._root_module, self._averaged = modules
 
-    def _started(self, method: str) -> TrackedTraining:
-        """Return the run, for a method; RuntimeError where it has not begun, or is over."""
+    def _require_started(self, method: str) -> TrackedTraining:
+        """Return what tracks the training; RuntimeError before it has begun and after its end."""
         if not self._is_started or self._tracked is None:
             raise RuntimeError(
                 f"expected a started tracker for {method}(), got one that is not started or has "
@@ -332,7 +333,9 @@ class Tracker:
         return self._tracked
 
     def _newest_run(self) -> Origin | None:
-        """Return the newest run of this name in the store that was measured, if any."""
+        """Return the newest run of this name that has measured a step up to the first one of this
+        training, if any.
+        """
         # a remote store that does not answer is mentioned where the run begins
         with suppress(OSError):
             self.store.refresh()
@@ -346,10 +349,10 @@ class Tracker:
         them.
         """
         self._is_started = False
-        tracked.flush()
-        tracked.name_commands()
+        tracked.store_waiting_rows()
+        tracked.end_without_views()
         tracked.release()
-        self._let_models_go()
+        self._release_models()
 
     def _measure(self, tracked: TrackedTraining) -> None:
         assert self._model is not None, "called between start and finish"
@@ -359,5 +362,28 @@ class Tracker:
             self._scalars,
             averaged=None if self._averaged is None else weights_of(self._averaged),
         )
-        tracked.close_step()  # its losses have been given
+        tracked.close_step()  # step() has got all losses of this step: none comes later
         self._scalars.pop(VALIDATION_LOSS, None)
+
+
+def _check_steps(start: int, n_steps: int | None) -> None:
+    """Raise ValueError where a training cannot have these numbers of steps."""
+    if start < 0:
+        raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
+    if n_steps is not None and n_steps < 1:
+        raise ValueError(
+            f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}"
+        )
+
+
+def _check_same_parameters(model: nn.Module, averaged: nn.Module) -> None:
+    """Raise ValueError where the averaged module lacks a parameter of the model."""
+    of_model = [name for name, _ in model.named_parameters()]
+    of_average = {name for name, _ in averaged.named_parameters()}
+    missing = [name for name in of_model if name not in of_average]
+    if missing:
+        raise ValueError(
+            "expected averaged= to be a module of the same structure as the model, got one "
+            f"without {len(missing)} of its {len(of_model)} parameters, as {missing[0]}; give a "
+            "copy of the model"
+        )

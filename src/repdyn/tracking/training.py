@@ -1,7 +1,15 @@
 """The tracking of one start of a training: a run of the trained weights, and one of averaged ones.
 
-Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way
-for all of them, and what fails in it stops no training.
+Adapters, such as the callback for Lightning, decide when a step is measured; this module does the
+rest in the same way for all of them, and nothing that fails in it stops a training.
+
+A training calls :meth:`TrackedTraining.measure` at scheduled steps and
+:meth:`TrackedTraining.count_step` at every step. It ends in one of two ways:
+
+- in order, or with time to draw: :meth:`TrackedTraining.finish`;
+- by an error or a signal, when its process may be killed at any moment:
+  :meth:`TrackedTraining.store_waiting_rows` at once, and :meth:`TrackedTraining.end_without_views`
+  as soon as others have saved what they need.
 """
 
 from __future__ import annotations
@@ -44,18 +52,18 @@ class TrackedTraining:
     Args:
         options: what is measured, and what becomes of it.
         probe: the tokens.
-        name: of the run, which others in the store may have too.
+        name: name of the run; other runs of the store may have it too.
         store: where the rows go; None stores nothing.
         model: what will be measured; it is tried on a window of the probe, and left as it was.
         step: optimizer steps taken.
-        schedule: by which :meth:`measure` will be called.
+        schedule: the steps at which :meth:`measure` will be called.
         root_module: the module that the model is a part of, where that is sharded as a whole.
-        n_steps: of the whole training, if known.
+        n_steps: optimizer steps of the whole training, if known.
         origin: the run that the training goes on from, if any.
         loggers: returns the loggers that get the rows once they are stored.
         label: distinguishes several trackers of one training: it leads the names in the loggers.
-        settings: those of the training that its trainer knows, stored with the run beside those of
-            the options.
+        settings: what the trainer knows of the training's settings, stored with the run beside
+            ``options.configuration``.
         monitors: names that other callbacks decide by, the same on all ranks; None where not all of
             these call :meth:`shared` and :meth:`Cost.allows`.
 
@@ -69,13 +77,13 @@ class TrackedTraining:
     def __init__(
         self,
         options: TrackingOptions,
+        *,
         probe: Probe,
         name: str,
         store: Store | None,
         model: nn.Module,
         step: int,
         schedule: Schedule,
-        *,
         root_module: nn.Module | None = None,
         n_steps: int | None = None,
         origin: Origin | None = None,
@@ -86,14 +94,15 @@ class TrackedTraining:
     ) -> None:
         self.store = store
         self.validation_loss: Scalar = None
-        """The last one since the measurement before; stored with the measured step when that is
-        over.
+        """The last validation loss since the measurement before. It is stored with the measured
+        step once that step is over, since a validation comes after the step's other values.
         """
         root = model if root_module is None else root_module
         ranks = Ranks.measuring(options.ranks, is_sharded=is_sharded(root))
-        # what was measured decides about other ranks by a sink that stops or a value that is read
-        decides = monitors is not None and (options.read_by(monitors) or options.may_stop)
-        self._listeners = Ranks.of_job() if decides and n_processes() > 1 else None
+        # all ranks must hear what the first has measured where they act by it: where a sink may
+        # stop the training, or a callback such as EarlyStopping reads one of the values
+        others_act = monitors is not None and (options.read_by(monitors) or options.may_stop)
+        self._listeners = Ranks.of_job() if others_act and n_processes() > 1 else None
         self._was_told_to_stop = False
         self.cost = Cost(
             budget=options.max_overhead,
@@ -119,17 +128,18 @@ class TrackedTraining:
             notices=self.notices,
         )
         self.averaged: TrackedRun | None = None
-        """The run of the averaged weights, once there are any."""
+        """The run of the averaged weights, once the training has any."""
         self.raw: TrackedRun | NullRun = NullRun(self._plan.info(None), self.notices)
         """The run of the trained weights."""
         if ranks is not None:
             with self.cost.counted():
                 self.raw = begin_run(self._plan, ranks, model, step)
+                # a metric may compare the next step with the weights before it
                 self.raw.keep_weights(step)
 
     @property
     def _runs(self) -> list[TrackedRun | NullRun]:
-        """Return the runs, that of the trained weights last: it draws both."""
+        """Return the runs, that of the trained weights last, since its page shows both."""
         return [self.raw] if self.averaged is None else [self.averaged, self.raw]
 
     @property
@@ -181,7 +191,8 @@ class TrackedTraining:
             if averaged is not None and self.is_measuring:
                 with self.notices.errors(checkpoint.step):
                     self._measure_averaged(moment, averaged)
-            # what was kept is used up, and no step is counted after a measurement of step 0
+            # the measurement has used up the weights that were kept before it, and count_step,
+            # which keeps those of later steps, is not called after step 0
             self.raw.keep_weights(checkpoint.step)
 
     def _measure_averaged(self, moment: Moment, averaged: Weights) -> None:
@@ -211,7 +222,7 @@ class TrackedTraining:
             self.raw.keep_weights(step)
 
     def keep_gradients(self, step: int) -> None:
-        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is
+        """Keep the gradients of a scheduled step, where a trainer clears them before the step is
         measured.
         """
         with self.cost.counted():
@@ -234,17 +245,21 @@ class TrackedTraining:
         with self.cost.counted():
             self.raw.add_loss(step, loss)
 
-    def flush(self) -> None:
-        """Store what was measured before an error ends the training, in a few seconds; nothing is
-        raised.
+    def store_waiting_rows(self) -> None:
+        """Store the rows that wait, within a few seconds, before an error ends the training.
+
+        Nothing is raised: the user must see the training's own error.
         """
         loss = self._take_validation_loss()
         for run in self._runs:
-            run.flush(loss)
+            run.store_waiting_rows(loss)
 
     def finish(self, *, interrupted: bool = False) -> None:
-        """Let the sinks draw, and print a summary; nothing is raised where an error or Ctrl-C has
-        ``interrupted`` the training, which must reach its user."""
+        """Store all rows, let the sinks draw, and print a summary.
+
+        Nothing is raised where an error or Ctrl-C has ``interrupted`` the training: the user must
+        see that.
+        """
         loss = self._take_validation_loss()
         self.cost.report()
         try:
@@ -255,27 +270,27 @@ class TrackedTraining:
         finally:
             self.release()
 
-    def name_commands(self) -> None:
-        """Log the commands that make the views of a training that had no time for them."""
+    def end_without_views(self) -> None:
+        """Let the sinks end at once: they draw nothing, and log the commands that draw later."""
         for run in self._runs:
-            run.break_off()
+            run.end_without_views()
 
     def release(self) -> None:
-        """Keep nothing that keeps the model alive, once nothing more is measured."""
+        """Drop all references to the model, once nothing more is measured."""
         for run in self._runs:
             run.release()
         # a trainer's settings may hold the model itself
         self._plan = replace(self._plan, root_module=None, settings={})
 
     def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
-        """Return what was measured last by its names in the loggers, behind a prefix, and whether
-        to stop.
+        """Return the values that were measured last, and whether the training is to stop.
 
-        Where a sink may stop the training, or what decides about checkpoints reads a value, all
-        ranks get those of the first, which all of them must call; else no rank waits for another.
+        Values have their names in the loggers, behind a prefix. Where a sink may stop the training,
+        or a callback that decides about checkpoints reads a value, all ranks must call this method,
+        and get what the first rank has; else no rank waits for another.
         """
         values: dict[str, float] = {}
-        for run in reversed(self._runs):
+        for run in reversed(self._runs):  # the values of the trained weights come first
             values |= run.values()
         values = {
             f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)
@@ -286,8 +301,8 @@ class TrackedTraining:
         return values, self.should_stop
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to remember, of built-in types: which run it belongs to,
-        and where that is.
+        """Return what a checkpoint has to remember, in built-in types: the ids of the runs that it
+        belongs to, and where their store is.
         """
         return {
             "run": self.raw.info.id,

@@ -21,9 +21,11 @@ from repdyn.utils.caller_state import plain_state
 Weights: TypeAlias = Mapping[str, Tensor]
 """Parameters and buffers by their names in the module that is measured."""
 AVERAGED = "averaged"
-"""Kind of the weights, and what the name of their run and their names in the loggers say."""
+"""The kind of averaged weights; a part of their run's name and of their names in the loggers."""
 _PER_TENSOR = 64
+"""Values of a weight that a fingerprint reads."""
 _NEVER = -1
+"""A step that no training has."""
 
 
 @plain_state()
@@ -42,10 +44,13 @@ def fingerprint(
         with_buffers: include buffers, such as the statistics of a batch normalisation.
     """
     digest = hashlib.sha256()
-    for name, own in [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]:
+    in_model = [*model.named_parameters(), *(model.named_buffers() if with_buffers else ())]
+    for name, model_weight in in_model:
         digest.update(name.encode())
-        weight = (weights[name] if weights and name in weights else own).detach()
+        weight = weights[name] if weights and name in weights else model_weight
+        weight = weight.detach()
         local = weight.to_local() if is_a(weight, "torch.DTensor") else weight
+        # a tensor on "meta" has a shape and no values
         if local.device.type != "meta":
             with suppress(NotImplementedError, RuntimeError):
                 sample = local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR]
@@ -68,12 +73,12 @@ def learning_rate_of(optimizers: Sequence[Any]) -> Scalar:
 def weights_of_optimizers(
     model: nn.Module, optimizers: Sequence[Any]
 ) -> tuple[Weights | None, Weights | None]:
-    """Return the trained and the averaged weights under a schedule-free optimizer; None for the
-    model's own.
+    """Return the trained and the averaged weights under a schedule-free optimizer; None for those
+    that the model holds already.
 
-    The model holds y while it trains and the average x after ``optimizer.eval()``; the optimizer
-    keeps z, of which y = beta x + (1 - beta) z. Its own switch between them would write into the
-    model.
+    Such an optimizer trains y and averages x, and keeps z, with y = beta x + (1 - beta) z. The
+    model holds y while it trains, and x after ``optimizer.eval()``. The other one is computed here,
+    because the optimizer's own switch would write it into the model.
 
     Source: Defazio et al. (2024), The Road Less Scheduled, equations 7 to 9.
     """
@@ -88,22 +93,34 @@ def weights_of_optimizers(
             is_training = group["train_mode"]
             beta = group["betas"][0] if "betas" in group else group["momentum"]
             for parameter in group["params"]:
-                name, state = names.get(id(parameter)), optimizer.state.get(parameter, {})
+                name = names.get(id(parameter))
+                state = optimizer.state.get(parameter, {})
                 if name is None or "z" not in state or not beta:
                     continue
-                now, z = parameter.detach(), state["z"].to(parameter.dtype)
-                averaged[name] = now.lerp(z, 1 - 1 / beta) if is_training else now
-                trained[name] = now if is_training else now.lerp(z, 1 - beta)
-    return None if is_training else trained or None, averaged or None
+                in_model = parameter.detach()
+                z = state["z"].to(parameter.dtype)
+                if is_training:
+                    # x = y + (1 - 1 / beta) (z - y), the definition of y solved for x
+                    trained[name] = in_model
+                    averaged[name] = in_model.lerp(z, 1 - 1 / beta)
+                else:
+                    trained[name] = in_model.lerp(z, 1 - beta)
+                    averaged[name] = in_model
+    if not averaged:
+        return None, None
+    return None if is_training else trained, averaged
 
 
 class LastStep:
     """Keeps the gradients of a scheduled step and the weights before it, if a metric needs them.
 
+    Gradients are copied as soon as the step is taken, since most loops clear them next; weights
+    after every step whose next one is scheduled, since the optimizer overwrites them.
+
     Args:
-        captures: what the metrics need.
-        schedule: by which steps are measured.
-        module: what is measured; None where that is not known yet.
+        captures: the kinds of data that the metrics need, beside the states.
+        schedule: the steps that are measured.
+        module: the module that is measured; None where that is not known yet.
     """
 
     def __init__(
@@ -116,14 +133,14 @@ class LastStep:
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Drop what is kept."""
         self._gradients_at = _NEVER
         self._gradients: dict[str, Tensor] = {}
         self._weights_after = _NEVER
         self._weights: dict[str, Tensor] = {}
 
     def keep_gradients(self, step: int) -> None:
-        """Keep the gradients of a scheduled step, for a trainer that clears them before the step is
+        """Keep the gradients of a scheduled step, where a trainer clears them before the step is
         measured.
         """
         if self._needs_gradients and self.module is not None and step in self._schedule:
@@ -133,9 +150,7 @@ class LastStep:
             }
 
     def keep_weights(self, step: int) -> None:
-        """Keep the weights after a step, from which the next one leads to weights that are
-        measured.
-        """
+        """Keep the weights after a step if the next one is measured."""
         is_needed = self._needs_weights and step + 1 in self._schedule
         if is_needed and self.module is not None and self._weights_after != step:
             self._weights_after = step
@@ -144,10 +159,11 @@ class LastStep:
             }
 
     def take(self, step: int, module: nn.Module) -> BlockWeights | None:
-        """Return what is known of the step that led to a measured one; it is kept no longer."""
+        """Return the gradients and earlier weights of the step that is measured, and drop them."""
         self.module = module
         if not self._needs_gradients and not self._needs_weights:
             return None
+        # what was kept belongs to another step where this one was not scheduled, as the last is not
         gradients = self._gradients if self._gradients_at == step else _gradients(module)
         before = self._weights if self._weights_after == step - 1 else {}
         self.forget()

@@ -20,21 +20,19 @@ from repdyn.utils.redaction import redacted
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How many seconds are waited, during a training and at its end
-STORE_SECONDS = (
-    20.0  # for one access to the store; one that is not back yet is not waited for again
-)
-END_SECONDS = 30.0  # at the end for the store, and for each logger that is behind
+# For how many seconds a training waits
+STORE_SECONDS = 20.0  # for one access to the store; it is not waited for a second time
+END_SECONDS = 30.0  # at the end, for the store and for each logger that is behind
 INTERRUPTED_SECONDS = 2.0  # for either where a user waits to save a checkpoint
-UPLOAD_SECONDS = 60.0  # for the uploads to a remote store
+UPLOAD_SECONDS = 60.0  # at the end, for the uploads to a remote store
 
 
 class Writer:
     """Writes rows and their probe to a store that may be full, slow or gone, so that none is lost;
     or nowhere.
 
-    Rows that the store has not accepted yet are in memory, and once it has failed in a temporary
-    folder too, which outlives a process that is killed.
+    Rows wait in memory until the store has accepted them. Once it has failed, they are in a
+    temporary folder as well, the *spare* store, which outlives a process that is killed.
     """
 
     def __init__(self, store: Store | None, probe: Probe) -> None:
@@ -43,11 +41,12 @@ class Writer:
         self._runner = TimeoutRunner(STORE_SECONDS)
         self._path = store.location if store else "(none)"
         self.rows: dict[MeasurementKey, list[Row]] = {}
-        """What :meth:`flush` writes."""
+        """The rows that wait: all of a step, since a file of the store holds a whole step."""
         self._new: dict[MeasurementKey, list[Row]] = {}
-        """Those of them that no call of ``written`` has had."""
+        """The rows among them that the caller has not been told to be stored."""
         self._spare: Store | None = None
         self._spared: dict[MeasurementKey, list[Row]] = {}
+        """The rows that the spare store has."""
 
     def call(self, what: str, function: Callable[[Store], T]) -> T:
         """Return what a function of the store returns; OSError where it does not answer."""
@@ -60,20 +59,21 @@ class Writer:
         self._new[key] = [*self._new.get(key, ()), *new]
 
     def flush(self, written: Callable[[int, list[Row]], None], at_end: float | None = None) -> None:
-        """Write the waiting rows step by step, and call ``written`` with each step and its new
-        rows; raise the first failure, after which the rest stays here and in a temporary folder.
+        """Write the waiting rows step by step, and raise the first failure; the rest then waits.
 
-        ``at_end`` of a training, the store has some seconds, and the folder is named instead.
+        Args:
+            written: called with each step that is stored, and its new rows.
+            at_end: at the end of a training, for how many seconds to wait. A failure is then logged
+                with the folder that has the rows, and not raised.
         """
         if at_end is not None:
             self._runner.seconds = at_end
-            self._runner.wait(at_end)  # for an access that took too long
+            self._runner.wait(at_end)  # an access that took too long may be over by now
         with attempts() as attempt:
             for key, rows in list(self.rows.items()):
                 try:
                     if self.store is not None:
-                        # with the probe, which is there already, unless the store was deleted
-                        # meanwhile
+                        # the store has the probe, unless somebody has deleted it meanwhile
                         write = partial(self.store.write, key, rows, self._probe)
                         self._runner(f"writing step {key.step} to {self._path}", write)
                 except Exception as failure:
@@ -92,7 +92,7 @@ class Writer:
             self._spare, self._spared = None, {}
 
     def _keep(self) -> None:
-        """Write the rows that the temporary folder lacks, if there is space for them."""
+        """Write the rows that the spare store lacks, if there is space for them."""
         with suppress(OSError):
             if self._spare is None:
                 self._spare = store_at(tempfile.mkdtemp(prefix="repdyn-rescued-"))
@@ -107,10 +107,10 @@ class Writer:
             return
         self._keep()
         steps = ", ".join(str(key.step) for key in self.rows)
-        place = "they are lost"
+        where = "they are lost"
         if self._spare is not None and self._spared:
-            place = f"they are in {self._spare.path}, from where their folder may be copied"
-        warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {place}")
+            where = f"they are in {self._spare.path}, from where their folder may be copied"
+        warn(log, f"expected {self._path} to take the rows of steps {steps}, but {reason}; {where}")
         self.rows.clear()
 
     def wait_for_uploads(self, seconds: float) -> None:

@@ -107,7 +107,7 @@ class ReportSink:
             if self._is_live and self._pages.allows_more:
                 with attempt():
                     self._write_page(run)
-            if not list(run.info.loggers.of_training()):
+            if not list(run.info.loggers.current()):
                 return
             if not self._is_described:
                 with attempt():
@@ -148,7 +148,7 @@ class ReportSink:
             run.store,
             name,
             probe=run.info.probe,
-            loggers=list(run.info.loggers.of_training()),
+            loggers=list(run.info.loggers.current()),
             prefix=run.info.prefix,
             report=run.store.output / PAGE if self._is_live else None,
             spent=spent.as_dict,
