@@ -151,7 +151,7 @@ class _TrainerFinder(MetaPathFinder):
     """
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Return the spec of the Trainer's module, with a loader that adds the tracker afterwards."""
+        """Return the spec of the Trainer's module; its loader adds the tracker afterwards."""
         if name != _TRAINER:
             return None
         # the other finders find the module as usual; this one would call itself for ever
