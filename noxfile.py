@@ -1,7 +1,7 @@
 """Common tasks, run in the environment in which nox itself is installed.
 
 nox -s setup      install the package with everything needed to develop it
-nox -s fast       lint, types and the default tests: tests/test_*.py
+nox -s fast       lint, types and the default tests: all but tests/nightly
 nox -s nightly    the other tests, tests/nightly: kills, clusters, whole programs, long lists
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
@@ -48,8 +48,7 @@ def fast(session: nox.Session) -> None:
 @nox.session
 def nightly(session: nox.Session) -> None:
     """Run the tests that are slow or rare, on what is installed."""
-    folders = [str(path) for path in Path("tests").iterdir() if any(path.rglob("test_*.py"))]
-    session.run(*DEFAULT_LANE, *(session.posargs or sorted(folders)))
+    session.run(*DEFAULT_LANE, *(session.posargs or ["tests/nightly"]))
 
 
 @nox.session
@@ -71,9 +70,9 @@ STACKS = (
     *(
         "tests/nightly/stacks",
         "tests/nightly/callbacks/test_from_environment.py",
-        "tests/nightly/ranks",
+        "tests/nightly/core/ranks",
     ),
-    *("tests/test_hugging_face_trainer.py", "tests/test_lightning.py"),
+    *("tests/callbacks/test_hugging_face_trainer.py", "tests/callbacks/test_lightning.py"),
 )
 
 
@@ -166,7 +165,7 @@ def attached(session: nox.Session, age: str) -> None:
     session.install("wandb", "tensorboard")  # which some of the tests log to
     session.run(
         *DEFAULT_LANE,
-        *(session.posargs or (f"tests/test_{subject}.py" for subject in BOUNDS_ATTACHED)),
+        *(session.posargs or _files_of(BOUNDS_ATTACHED)),
     )
 
 
@@ -209,9 +208,13 @@ def bounds(session: nox.Session, resolution: str) -> None:
     of all.
     """
     _resolved(session, [f"--resolution={resolution}"], ("train", "watch", "query"))
-    left_out = {Path(f"tests/test_{subject}.py") for subject in BOUNDS_LEFT_OUT}
-    tests = map(str, sorted(set(Path("tests").glob("test_*.py")) - left_out))
-    session.run(*DEFAULT_LANE, *(session.posargs or tests))
+    left_out = (f"--ignore={path}" for path in _files_of(BOUNDS_LEFT_OUT))
+    session.run(*DEFAULT_LANE, *(session.posargs or left_out))
+
+
+def _files_of(subjects: tuple[str, ...]) -> list[str]:
+    """Return the files of some subjects of the default tests, in whatever part they lie."""
+    return [str(path) for subject in subjects for path in Path("tests").rglob(f"test_{subject}.py")]
 
 
 def _resolved(session: nox.Session, chosen: list[str], names: tuple[str, ...]) -> None:
@@ -260,7 +263,7 @@ def elsewhere(session: nox.Session) -> None:
     }
     tests = (
         "tests/nightly/tools/test_elsewhere.py",
-        *(f"tests/test_{subject}.py" for subject in ELSEWHERE),
+        *_files_of(ELSEWHERE),
     )
     session.run(*DEFAULT_LANE, *(session.posargs or tests), env=bare)
 

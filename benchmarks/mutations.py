@@ -183,7 +183,12 @@ def tests_of(copy: Path, mutation: Mutation) -> list[str]:
         ValueError: the default lane has no such file.
     """
     named = [word.partition(":") for word in mutation.tests.split()]
-    found = [list((copy / "tests").glob(f"test_{name}.py")) for name, _, _ in named]
+    default_lane = [
+        path
+        for path in sorted((copy / "tests").rglob("test_*.py"))
+        if "nightly" not in path.relative_to(copy).parts
+    ]
+    found = [[path for path in default_lane if path.stem == f"test_{name}"] for name, _, _ in named]
     if [] in found:
         raise ValueError(
             f"expected test files of the default lane, got {mutation.tests!r}, one of which is not "

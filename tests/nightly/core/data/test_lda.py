@@ -13,7 +13,7 @@ import torch
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule, draw_documents, word_tokenizer
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[4] / "configs"
 SMALL = {"sequence_length": 12, "n_documents": 40, "max_vectors": 64, "batch_vectors": 32}
 
 

@@ -1,7 +1,7 @@
 """Families of transformers, wrappers and LightningModules: the model is found in each, and its
 layers are right.
 
-All architectures of the installed transformers are in tests/nightly/architectures.
+All architectures of the installed transformers are in tests/nightly/core/architectures.
 """
 
 from __future__ import annotations

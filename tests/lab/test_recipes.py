@@ -426,8 +426,8 @@ def with_criterion(**criterion):
 
 
 SHIPPED = shipped_recipes()
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "recipes").glob("*.yaml"))
-DOCUMENTATION = Path(__file__).parents[1] / "docs" / "reproduce.md"
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, *map(str, EXAMPLES)], ids=lambda name: Path(name).stem)

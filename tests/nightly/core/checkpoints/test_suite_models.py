@@ -12,7 +12,7 @@ from repdyn.checkpoints.revisions import match_revisions, parse_revision, select
 from repdyn.checkpoints.suites import PublishedModel, Suite, find_models, shipped_suites
 from repdyn.views.tables.seeds import model_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "configs" / "suites"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 

@@ -25,7 +25,7 @@ from repdyn.cli.options import print_json
 from repdyn.lab.commands import STUDIES
 from repdyn.metrics import METRICS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTED = (ROOT / "docs" / "cli.md").read_text()
 HEAVY = (
     "torch",

@@ -11,11 +11,7 @@ from repdyn.kernels import Cloud, UndefinedError, neighbours, two_nn
 
 REFERENCE = [
     line.split()
-    for line in Path(__file__)
-    .with_name("reference")
-    .joinpath("two_nn.txt")
-    .read_text()
-    .splitlines()
+    for line in (Path(__file__).parents[1] / "reference" / "two_nn.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
 

@@ -34,7 +34,7 @@ except ImportError:  # the test modules are skipped
 
 SETTINGS = settings(loading=Loading(dtype="float32"))
 STEPS = tuple(range(0, 48, 8))
-SCRIPT = Path(__file__).parents[4] / "analyze_checkpoints.py"
+SCRIPT = Path(__file__).parents[5] / "analyze_checkpoints.py"
 NOWHERE = "http://127.0.0.1:9"
 ANALYZE = ("lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu", "--text", "builtin")
 ANALYZE += ("--max-vectors", "512")

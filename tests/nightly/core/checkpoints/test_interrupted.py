@@ -39,7 +39,7 @@ GEOMETRY = [
     "dtype",
     "probe",
 ]
-SCRIPT = Path(__file__).parents[3] / "analyze_checkpoints.py"
+SCRIPT = Path(__file__).parents[4] / "analyze_checkpoints.py"
 
 
 class PublishedCheckpoint:

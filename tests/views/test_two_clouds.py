@@ -53,7 +53,7 @@ TITLES = {
 SHORT = {"types": "distinct tokens", "distinct_inputs": "distinct inputs"}
 of_each_cloud = pytest.mark.parametrize("cloud", list(TITLES))
 """The subset that stands beside all vectors, whichever it is."""
-PAGE = (Path(__file__).parents[1] / "docs" / "neighbours.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "neighbours.md").read_text()
 STEPS = tuple(range(0, 240, 10))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 ROWS, COLUMNS = 200, 250
 _CONTROL = re.compile(
     r"\x1b\[(?P<numbers>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>.)", re.DOTALL

@@ -2,7 +2,7 @@ r"""Run by torchrun in two processes: each case is done by both, and the first w
 of it.
 
 PYTHONPATH=tests/support torchrun --standalone --nproc_per_node 2 \
-    tests/nightly/ranks/cases.py FOLDER
+    tests/nightly/core/ranks/cases.py FOLDER
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def test_curves_of_a_column_have_one_scale_and_all_the_same_steps(run):
     assert curves[0][-1][-1] == "█"
 
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "all_metrics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "all_metrics.md"
 
 
 def test_the_document_names_every_metric():

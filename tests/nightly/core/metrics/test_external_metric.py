@@ -16,7 +16,7 @@ from repdyn import Probe, Tracker, open_store
 from repdyn.metrics import METRICS, metric_info
 from repdyn.views.tables.style import has_own_figures, metric_title, metric_unit
 
-PAGE = (Path(__file__).parents[3] / "docs" / "own_metric.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "own_metric.md").read_text()
 NAMES = ["anisotropy", "longest_share", "longest_share[power=2]"]
 
 

@@ -19,7 +19,7 @@ from repdyn.activations.models import checkpoints_of_run
 from repdyn.cli.main import main
 from repdyn.probe.corpus import builtin_corpus
 
-PAGE = (Path(__file__).parents[3] / "docs" / "start" / "sweep.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "start" / "sweep.md").read_text()
 BLOCKS = re.findall(r"```(bash|python)\n(.*?)```", PAGE, re.DOTALL)
 HERE = {"runs/quickstart/TIME": "run", "FOLDER": "family", "ORGANISATION/REPOSITORY": "lab/model"}
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192)

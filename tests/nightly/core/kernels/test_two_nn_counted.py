@@ -14,7 +14,7 @@ from repdyn.kernels import Cloud, two_nn
 
 REFERENCE = [
     line.split()
-    for line in (Path(__file__).parents[2] / "reference")
+    for line in (Path(__file__).parents[3] / "reference")
     .joinpath("llm_microscope.txt")
     .read_text()
     .splitlines()

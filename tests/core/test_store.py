@@ -40,7 +40,7 @@ from repdyn.store.schema import (
 from repdyn.views.display import Display, display_of
 from repdyn.views.tables.style import metric_title
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 # one measurement

@@ -1,6 +1,6 @@
 """What other packages give, standard errors, and where rounding decides whether there is a value;
-``test_metric_tester.py`` holds every metric against its definition, ``tests/nightly/kernels`` has
-each kernel in detail.
+``test_metric_tester.py`` holds every metric against its definition, and
+``tests/nightly/core/kernels`` has each kernel in detail.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from repdyn.utils import internals
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", internals.NAMES)

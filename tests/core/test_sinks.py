@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from repdyn import Tracker, open_store
 from repdyn.tracking.sinks import StopRequest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("without_figures")
 
 
