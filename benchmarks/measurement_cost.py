@@ -97,7 +97,7 @@ def main() -> None:
     if options.cloud:
         return _clouds(*map(int, options.cloud.split("x")), options.layers, device)
     if options.handed:
-        job = job_of(_sized(config, options.size), device, options.float32)
+        job = job_of(sized(config, options.size), device, options.float32)
         return _handed(options.handed, job, options.repeats)
     if options.table:
         return _table(config, options.table, options.repeats, device, options.float32)
@@ -139,10 +139,11 @@ def _handed(sets: list[str], job: _Job, repeats: int) -> None:
             warnings.simplefilter("ignore")  # few rows, long rows
             probe = Probe.from_dataset(rows)
         probe_seconds = _now() - start
+        step()
         with _counted_tokens() as counts:
-            measure(module.model, probe)
+            measure(module.model, probe)  # warms up, as the step before it
         work = {"step": step, "measurement": partial(measure, module.model, probe)}
-        times = _interleaved(work, repeats)
+        times = interleaved(work, repeats, warm_up=False)
         steps = statistics.median(times["step"])
         ratios = sorted(seconds / steps for seconds in times["measurement"])
         cells = [n_rows, length, rows.n_read, len(probe.lengths), len(probe.tokens), sum(counts)]
@@ -172,7 +173,7 @@ def _counted_tokens() -> Iterator[list[int]]:
         yield counts
 
 
-def _sized(config: dict, size: str) -> dict:
+def sized(config: dict, size: str) -> dict:
     """Return a configuration with the model of LAYERSxWIDTH, or as it is."""
     if size == "quickstart":
         return config
@@ -220,7 +221,7 @@ def job_of(config: dict, device: torch.device, in_float32: bool) -> _Job:
 
 def _measurement(config: dict, repeats: int, device: torch.device, in_float32: bool) -> None:
     module, probe, step, is_fast = job_of(config, device, in_float32)
-    times = _interleaved(
+    times = interleaved(
         {"step": step, "measurement": lambda: measure(module.model, probe)}, repeats
     )
     profile = measure(module.model, probe)
@@ -260,7 +261,7 @@ def _table(
     ]
     _print_head(columns)
     for size in sizes:
-        module, probe, step, _ = job_of(_sized(config, size), device, in_float32)
+        module, probe, step, _ = job_of(sized(config, size), device, in_float32)
         model, spent = module.model, dict.fromkeys(_PARTS, 0.0)
         run = {
             "forward": partial(_plain_script, model, probe, False),
@@ -276,7 +277,7 @@ def _table(
             with _clocked(spent):
                 work = {"step": step, "tracked": tracker.step, **run}
                 times = {
-                    name: sum(of) for name, of in _interleaved(work, repeats, warm_up=False).items()
+                    name: sum(of) for name, of in interleaved(work, repeats, warm_up=False).items()
                 }
         memory = [
             extra_memory(one, device) for one in (run["forward"], partial(measure, model, probe))
@@ -396,12 +397,12 @@ def _kernels(dim: int, repeats: int, device: str) -> None:
             "two_nn": lambda x=x: kernels.two_nn(x),
             "anisotropy": lambda x=x: kernels.anisotropy(x),
         }
-        times = _interleaved(work, repeats)
+        times = interleaved(work, repeats)
         for name in ("two_nn", "anisotropy"):
             _print(f"{name} / X @ X.T at (4096, {size})", times[name], times["product"])
 
 
-def _interleaved(
+def interleaved(
     work: dict[str, Callable[[], object]], repeats: int, warm_up: bool = True
 ) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in work}

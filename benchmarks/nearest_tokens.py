@@ -486,10 +486,12 @@ def coverage(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     for n_tokens in options.vocabularies:
         encode = tokenized(n_tokens, text)
         ids = encode(held_out)
-        model = tiny_model("learned", n_tokens)
-        for step in trained(model, encode(text[:1_500_000]), tuple(options.steps)):
-            name = f"{n_tokens} tokens, positions learned, {step}"
-            yield from _probes(name, model, ids, (1, 4), options.probes)
+        training = encode(text[:1_500_000])
+        for positions in options.positions:
+            model = tiny_model(positions, n_tokens)
+            for step in trained(model, training, tuple(options.steps)):
+                name = f"{n_tokens} tokens, positions {positions}, {step}"
+                yield from _probes(name, model, ids, (1, 4), options.probes)
 
 
 def _probes(

@@ -206,12 +206,15 @@ def judge(_: argparse.Namespace) -> None:
     by_step = rows.pivot_table("dimension", index, "step", dropna=False)
     change = np.log(by_step[STEPS[-1]] / by_step[STEPS[0]]).dropna()
     levels = by_step.groupby(level=index[:-1]).mean()
+    after_warm_up = np.log(by_step[STEPS[-1]] / by_step[STEPS[1]]).dropna()
+    later = after_warm_up.groupby(level=index[:-1]).agg(sign).rename(f"from {STEPS[1]}")
     signs = change.groupby(level=index[:-1]).agg([sign, "count", "min", "max"])
     table = levels.join(signs, how="inner").rename(columns={"sign": "verdict", "count": "seeds"})
     table[["min", "max"]] = np.expm1(table[["min", "max"]])
+    table = table.join(later)
     table.reset_index().to_csv(SIGNS, index=False, float_format="%.4g")
     print(table.to_string(float_format="%.3g"))
-    for line in (*_of_pairs(change), *_of_grid()):
+    for line in (*_of_pairs(change), *_of_difference(rows), *_of_grid()):
         print(line)
 
 
@@ -230,6 +233,18 @@ def _of_pairs(change: pd.Series) -> Iterator[str]:
     gap = (by_cloud["all"] - by_cloud["inputs"]).dropna().abs()
     alike = int((gap < np.log(1.25)).sum())
     yield f"rotary: all and inputs change alike in {alike} of {len(gap)} cells; {gap.max():.3f}"
+
+
+def _of_difference(rows: pd.DataFrame) -> Iterator[str]:
+    """Say in how many cells inputs differ from all vectors, by how often the same input is nearest;
+    criterion 6 of the first ones."""
+    cell = ["vocabulary", "positions", "seed", "step", "block"]
+    by_cloud = rows.pivot_table(["dimension", "same_input"], cell, "cloud")
+    change = (by_cloud["dimension"]["inputs"] / by_cloud["dimension"]["all"] - 1).abs().dropna()
+    same = by_cloud["same_input"]["all"].loc[change.index]
+    often, rarely = change[same > 0.2], change[same < 0.05]
+    yield f"same input above 0.2: over 25% apart in {(often > 0.25).sum()} of {len(often)} cells"
+    yield f"same input below 0.05: under 15% apart in {(rarely < 0.15).sum()} of {len(rarely)} cells"
 
 
 def _of_grid() -> Iterator[str]:

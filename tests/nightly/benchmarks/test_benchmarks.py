@@ -20,6 +20,7 @@ RUNS = {
     "reference_clouds.py": "large step: step_cosine 0.303",
     "large_store.py --checkpoints 3 --only list": "| list |",
     "measurement_cost.py --handed 100x80 --repeats 1": "| 100 | 80 | 100 | 100 | 8,000 | 7,975 |",
+    "forward_cost.py --size 2x64 --repeats 1": "tokens, needed: 37,335",
     "measurement_cost.py --table 2x64 --repeats 1": "| 2x64 | 0.133 M",
     "sampling.py --models decoder-0 --probes 2": "| decoder-0 | two_nn |",
 }
