@@ -242,7 +242,8 @@ def _of_difference(rows: pd.DataFrame) -> Iterator[str]:
     by_cloud = rows.pivot_table(["dimension", "same_input"], cell, "cloud")
     change = (by_cloud["dimension"]["inputs"] / by_cloud["dimension"]["all"] - 1).abs().dropna()
     same = by_cloud["same_input"]["all"].loc[change.index]
-    often, rarely = change[same > 0.2], change[same < 0.05]
+    often = change.where(same > 0.2).dropna()
+    rarely = change.where(same < 0.05).dropna()
     yield f"same input above 0.2: over 25% apart in {(often > 0.25).sum()} of {len(often)}"
     yield f"same input below 0.05: under 15% apart in {(rarely < 0.15).sum()} of {len(rarely)}"
 
