@@ -9,21 +9,30 @@ of them, as by default.
 
 from __future__ import annotations
 
+import argparse
 import statistics
+from unittest import mock
 
 import numpy as np
 import torch
+from machine import facts
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import Probe, measure
-from repdyn.probe import probe as probe_module
+from repdyn.probe import sampled_tokens
 
 N_TOKENS = 30_000
 MOST = {"capped": 2048, "uncapped": 4096}
-N_REPEATS = 7
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="(default: %(default)s)")
+    n_repeats = parser.parse_args().repeats
+    for name, fact in facts("cloud_cost.py").items():
+        print(f"{name}: {fact}")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = GPTNeoXConfig(
@@ -43,7 +52,7 @@ def main() -> None:
         **{name: (probe, ["anisotropy", "two_nn"]) for name, probe in probes.items()},
     }
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
-    for repeat in range(N_REPEATS + 1):
+    for repeat in range(n_repeats + 1):
         for name, (probe, metrics) in jobs.items():
             profile = measure(model, probe, metrics)
             if repeat:  # the first warms up
@@ -63,10 +72,8 @@ def probe_of(most_types: int) -> Probe:
     """Return the probe, its types drawn with another largest number than the package's."""
     tokens = np.minimum(np.random.RandomState(0).zipf(1.15, (512, 80)), N_TOKENS - 1)
     probe = Probe.from_tokens(tokens)
-    default = probe_module.MOST_VECTORS
-    probe_module.MOST_VECTORS = most_types
-    probe.sample("types")
-    probe_module.MOST_VECTORS = default
+    with mock.patch.object(sampled_tokens, "MOST_VECTORS", most_types):
+        probe.sample("types")
     return probe
 
 
