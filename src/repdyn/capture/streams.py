@@ -1,53 +1,130 @@
 """What the blocks of a model hand on to each other: whether one stream of states goes through them.
 
-Looked at in one pass, for models that no library defines. Blocks whose outputs are added to the
-stream outside of them do not return it, and blocks that carry two streams return both.
+Looked at in one pass. Blocks whose outputs are added to the stream outside of them do not return
+it, blocks that leave this to the next one return it in two parts, and blocks that carry two streams
+return both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, Blocks
-from repdyn.capture.token_states import Slot, are_same_states, watched, widened
+from repdyn.capture.blocks import Block, Blocks, list_candidates
+from repdyn.capture.token_states import Slot, TokenStates, are_same_states, watched, widened
 
 SUM = "sum"
 """The slot of the sum of a block's output and of the residual that the next one adds it to."""
+StatesOf: TypeAlias = Callable[[Mapping[Slot, Any]], Mapping[Slot, Tensor]]
+
+
+@dataclass
+class Stream:
+    """What the blocks of one stack hand on, as far as a pass has shown it."""
+
+    links: dict[Slot, Slot] = field(default_factory=dict)
+    """By the part of an output, the argument of the next block that it is."""
+    moving: set[Slot] = field(default_factory=set)
+    """The parts that are handed on and are not just passed through, as positions are."""
+    sums: list[set[tuple[Slot, Slot]]] = field(default_factory=list)
+    """For each block that was left, the pairs of parts whose sum a module takes after it."""
+    entered: Mapping[Slot, Tensor] = field(default_factory=dict)
+    left: Mapping[Slot, Tensor] = field(default_factory=dict)
+    left_by: str = ""
+
+    @property
+    def slots(self) -> tuple[Slot, Slot] | None:
+        """Return which argument of a block and which part of its output the states are."""
+        gives = [give for give in self.links if give in self.moving] or list(self.links)
+        return (self.links[gives[0]], gives[0]) if gives else None
+
+    @property
+    def summed(self) -> tuple[Slot, Slot] | None:
+        """Return the two parts whose sum a norm of each next block takes, or the last norm."""
+        if len(self.sums) < 2:
+            return None
+        return min(set.intersection(*self.sums), key=str, default=None)
+
+    def enter(self, taken: Mapping[Slot, Tensor]) -> bool:
+        """Note what a block takes, and return whether it takes what the one before returned."""
+        before = self.entered.values()
+        self.entered = taken
+        pairs = [
+            (give, take)
+            for give, states in self.left.items()
+            for take, other in taken.items()
+            if are_same_states(states, other)
+        ]
+        for give, take in pairs:
+            self.links.setdefault(give, take)
+            if not any(are_same_states(other, self.left[give]) for other in before):
+                self.moving.add(give)
+        return bool(pairs)
+
+    def leave(self, name: str, returned: Mapping[Slot, Tensor]) -> None:
+        """Note what a block returns."""
+        self.left_by = name
+        # copies: what follows may write into them
+        self.left = {slot: states.clone() for slot, states in returned.items()}
+        self.sums.append(set())
+
+    def look(self, taken: Mapping[Slot, Tensor]) -> None:
+        """Note the parts of the last output whose sum a module takes."""
+        if len(self.left) < 2:
+            return
+        for first, second in permutations(self.left, 2):
+            is_new = str(first) < str(second) and (first, second) not in self.sums[-1]
+            if is_new and self.left[first].shape == self.left[second].shape:
+                total = widened(self.left[first]) + widened(self.left[second])
+                if any(_is_about(total, states) for states in taken.values()):
+                    self.sums[-1].add((first, second))
 
 
 class Streams:
-    """Watches a pass, and keeps which parts of their outputs blocks hand on to the next.
+    """Watches a pass, and keeps what the blocks of each stack hand on.
 
     Args:
-        blocks: the blocks of one stack, or all members of the list that they are from.
-        module: the model that runs, in which the norms are that take a sum.
+        module: the model that runs.
+        blocks: its blocks, or all members of the list that they are from.
+        search: finds the states of tokens; None for a model of other inputs, any of whose tensors
+            may be states.
+        strict: whether each of the blocks must take and return states.
+        is_one: whether one stream must go through all of the blocks, as a part of what they return
+            or as the sum of two parts.
     """
 
-    def __init__(self, blocks: Blocks, module: nn.Module) -> None:
-        inside = {block.module for block in blocks}
+    def __init__(
+        self,
+        module: nn.Module,
+        blocks: Blocks,
+        search: TokenStates | None,
+        *,
+        strict: bool,
+        is_one: bool,
+    ) -> None:
+        self.by_stack = {block.stack: Stream() for block in blocks}
+        self.called: set[str] = set()
+        """The names of the blocks that ran."""
+        self.failure = ""
+        """Why what these blocks return is no stream of states; "" where it may be one."""
+        self.is_one = is_one
+        self._module = module
         self._blocks = blocks
+        self._search = search
+        self._strict = strict
+        inside = {block.module for block in blocks}
         # TorchScript refuses hooks before a forward
         self._others = [
-            other
-            for other in module.modules()
+            Block("", other, blocks[0].stack)
+            for other in (module.modules() if is_one else ())
             if other not in inside and not isinstance(other, torch.jit.ScriptModule)
         ]
-        self._entered: dict[Slot, Tensor] = {}
-        self._left: dict[Slot, Tensor] = {}
-        self._left_by = ""
-        self.broken: tuple[str, str] | None = None
-        """A block, and the next one, which takes nothing that the first has returned."""
-        self.links: dict[Slot, Slot] = {}
-        """By the part of an output, the argument of the next block that it is."""
-        self.moving: set[Slot] = set()
-        """The parts that are handed on and are not just passed through."""
-        self._sums: list[set[tuple[Slot, Slot]]] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -55,49 +132,39 @@ class Streams:
         with watched(self._blocks, self._enter, self._leave), watched(self._others, self._look):
             yield
 
-    @property
-    def summed(self) -> tuple[Slot, Slot] | None:
-        """The two parts whose sum a norm of each next block takes, or the last norm."""
-        if len(self._sums) < 2:
-            return None
-        return min(set.intersection(*self._sums), key=str, default=None)
-
     def _enter(self, block: Block, taken: Mapping[Slot, Any]) -> None:
-        before = list(self._entered.values())
-        self._entered = _states_in(taken)
-        if not self._left_by:
+        stream = self.by_stack[block.stack]
+        states = self._states(block, taken)
+        if stream.enter(states) or not stream.left or self.failure:
             return
-        links = {}
-        for give, states in self._left.items():
-            for take, other in self._entered.items():
-                if are_same_states(states, other):
-                    links[give] = take
-        self.links |= {give: take for give, take in links.items() if give not in self.links}
-        self.moving |= {
-            give
-            for give in links
-            if not any(are_same_states(other, self._left[give]) for other in before)
-        }
-        shapes = {states.shape for states in self._left.values()}
-        is_comparable = any(states.shape in shapes for states in self._entered.values())
-        if not links and is_comparable and self.broken is None:
-            self.broken = self._left_by, block.name
+        # stages of a model of images have other shapes each, and something in between
+        shapes = {left.shape for left in stream.left.values()}
+        if self._strict or any(entered.shape in shapes for entered in states.values()):
+            self.failure = _refusal_of_chain(self._module, self._blocks, stream.left_by, block.name)
 
     def _leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
-        self._left_by = block.name
-        # copies: what follows may write into them
-        self._left = {slot: states.clone() for slot, states in _states_in(returned).items()}
-        self._sums.append(set())
+        self.called.add(block.name)
+        self.by_stack[block.stack].leave(block.name, self._states(block, returned))
 
-    def _look(self, _module: nn.Module, taken: Mapping[Slot, Any]) -> None:
-        if len(self._left) < 2:
-            return
-        for first, second in permutations(self._left, 2):
-            is_new = str(first) < str(second) and (first, second) not in self._sums[-1]
-            if is_new and self._left[first].shape == self._left[second].shape:
-                total = widened(self._left[first]) + widened(self._left[second])
-                if any(_is_about(total, states) for states in _states_in(taken).values()):
-                    self._sums[-1].add((first, second))
+    def _look(self, other: Block, taken: Mapping[Slot, Any]) -> None:
+        stream = self.by_stack[other.stack]
+        if len(stream.left) > 1:
+            stream.look(self._states_in(taken))
+
+    def _states(self, block: Block, parts: Mapping[Slot, Any]) -> Mapping[Slot, Tensor]:
+        states = self._states_in(parts)
+        if self._strict and self._search and not states and not self.failure:
+            self.failure = self._search.explain_mismatch(block.name, parts)
+        return states
+
+    def _states_in(self, parts: Mapping[Slot, Any]) -> Mapping[Slot, Tensor]:
+        if self._search:
+            return self._search.rows_by_slot(parts)
+        return {
+            slot: value.detach()
+            for slot, value in parts.items()
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3
+        }
 
 
 def chain_of(module: nn.Module, blocks: Blocks) -> Blocks | None:
@@ -109,15 +176,8 @@ def chain_of(module: nn.Module, blocks: Blocks) -> Blocks | None:
     if not isinstance(parent, nn.ModuleList | nn.Sequential):
         return None
     members = set(parent)
-    return [Block(name, member) for name, member in named.items() if member in members]
-
-
-def _states_in(parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-    return {
-        slot: value.detach()
-        for slot, value in parts.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3
-    }
+    stack = blocks[0].stack
+    return [Block(name, member, stack) for name, member in named.items() if member in members]
 
 
 def _is_about(total: Tensor, states: Tensor) -> bool:
@@ -128,15 +188,14 @@ def _is_about(total: Tensor, states: Tensor) -> bool:
     return bool(difference <= 8 * torch.finfo(states.dtype).eps * total.norm())
 
 
-def refusal_of_chain(broken: tuple[str, str], blocks: Sequence[Block]) -> str:
+def _refusal_of_chain(module: nn.Module, blocks: Blocks, first: str, second: str) -> str:
     """Return that blocks do not return the stream of states, and what to do."""
-    first, second = broken
-    patterns = _patterns(blocks)
     return (
         f"expected blocks that each take the output of the one before, but {second!r} does not "
         f"take the output of {first!r}, so that what they return is not the stream of states; name "
-        "blocks whose outputs are with layers=, or measure what these return as a stack of its own "
-        f'with layers={{"outputs": {patterns}}}'
+        f"blocks whose outputs are with layers= (the model has {list_candidates(module)}), or "
+        f'measure what these return as a stack of its own with layers={{"outputs": '
+        f"{_patterns(blocks)}}}"
     )
 
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import fields, replace
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.blocks import Block, LayerPatterns, list_candidates, silent_blocks
+from repdyn.capture.blocks import Block, LayerPatterns, silent_blocks
 from repdyn.capture.calls import (
     Forward,
     as_batch,
@@ -33,14 +31,13 @@ from repdyn.capture.model import (
     LocatedModel,
     ReportedState,
     RunnableModel,
-    RunningModel,
     body_of,
     locate,
     structure_of,
 )
 from repdyn.capture.shadow import ShadowError, check_can_be_copied
-from repdyn.capture.streams import Streams, chain_of, refusal_of_chain, refusal_of_several
-from repdyn.capture.token_states import EmbeddingSearch, Slot, are_same_states, by_slot, watched
+from repdyn.capture.streams import Streams, chain_of, refusal_of_several
+from repdyn.capture.token_states import EmbeddingSearch, Slot, TokenStates, by_slot, watched
 from repdyn.capture.wrappers import class_name, is_a
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import first_input
@@ -220,8 +217,8 @@ def _on_inputs(model: RunnableModel, batch: ProbeBatch) -> RunnableModel:
         shapes.extend(tensor.shape for tensor in tensors if tensor.ndim == 3)
 
     with model.evaluating() as running, watched(running.model.blocks, leave=keep_shapes):
-        streams = _streams(running.model)
-        with streams.watching() if streams else nullcontext():
+        streams = _streams(running.model, None)
+        with streams.watching():
             running(batch)
     model = _of_streams(model, streams)
     first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
@@ -232,20 +229,31 @@ def _linked(model: RunnableModel, batch: ProbeBatch, largest: int) -> RunnableMo
     """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the
     probe.
     """
+    search = model.token_states()
+    search.batch = batch
     with model.evaluating() as running:
-        streams = _streams(running.model)
-        with streams.watching() if streams else nullcontext():
-            slots, failure = _links(running, batch, largest)
-    tried = replace(model, slots=slots)
-    if model.blocks_named or not failure:
-        tried = _of_streams(tried, streams)
-    reason = model.unfound or ("" if model.blocks_named else failure)
-    if not reason:
-        return tried
-    reporting = _reporting(tried, batch)
-    if reporting is not None:
-        return reporting
-    raise ValueError(reason) if model.unfound else RuntimeError(reason)
+        streams = _streams(running.model, search)
+        embeddings = EmbeddingSearch(running.model.module, largest=largest)
+        with streams.watching(), embeddings.during(batch):
+            try:
+                running(batch)
+            except ForwardError:
+                if streams.failure and not model.blocks_named:
+                    raise RuntimeError(streams.failure) from None
+                raise
+    if model.unfound:
+        reason: ValueError | RuntimeError | None = ValueError(model.unfound)
+    elif model.blocks_named:
+        reason = None
+    else:
+        failure = streams.failure or silent_blocks(model.module, model.blocks, streams.called)
+        reason = RuntimeError(failure) if failure else None
+    if reason is None:
+        return _of_streams(model, streams)
+    reporting = _reporting(model, batch)
+    if reporting is None:
+        raise reason
+    return reporting
 
 
 def _reporting(model: RunnableModel, batch: ProbeBatch) -> RunnableModel | None:
@@ -263,45 +271,56 @@ def _reporting(model: RunnableModel, batch: ProbeBatch) -> RunnableModel | None:
     return replace(model, blocks=[Block(name, ReportedState()) for name in names], slots={})
 
 
-def _streams(model: RunnableModel) -> Streams | None:
-    """Return what watches the blocks of one stack in a pass; None for models of a library, whose
-    layers are what their configuration counts, and for several stacks."""
+def _streams(model: RunnableModel, search: TokenStates | None) -> Streams:
+    """Return what watches the blocks in a pass; of named ones, the whole list that they are from.
+
+    One stream must go through those of one stack, but for models of a library, whose layers are
+    what their configuration counts.
+    """
     is_chosen = any(block.slot is not None for block in model.blocks)
-    if len(model.stacks) > 1 or not (model.blocks and (model.whole is None or is_chosen)):
-        return None
-    named_apart = model.blocks if is_chosen else None
-    chain = chain_of(model.module, model.blocks) if model.blocks_named else model.blocks
-    blocks = chain or named_apart
-    return None if blocks is None else Streams(blocks, model.module)
+    is_one = len(model.stacks) == 1 and (model.whole is None or is_chosen)
+    chain = None
+    if is_one and model.blocks_named:
+        chain = chain_of(model.module, model.blocks)
+        is_one = chain is not None or is_chosen
+    return Streams(
+        model.module,
+        chain or model.blocks,
+        search,
+        strict=search is not None and not model.blocks_named,
+        is_one=is_one,
+    )
 
 
-def _of_streams(model: RunnableModel, streams: Streams | None) -> RunnableModel:
-    """Return the model with the stream that a pass has shown; ValueError where that is not one, and
+def _of_streams(model: RunnableModel, streams: Streams) -> RunnableModel:
+    """Return the model with the stream that a pass has shown; an error where that is not one, and
     none was chosen."""
-    if streams is None:
-        if any(block.slot is not None for block in model.blocks):
+    slots = {stack: of.slots for stack, of in streams.by_stack.items() if of.slots is not None}
+    chosen = next((block.slot for block in model.blocks if block.slot is not None), None)
+    if not streams.is_one:
+        if chosen is not None:
             raise ValueError(
                 'expected a part of what blocks return, such as "blocks.*:1", in layers= of '
                 f"one stack, got {len(model.stacks)} stacks; measure them one by one"
             )
-        return model
+        return replace(model, slots=slots)
     stack = model.stacks[0]
-    chosen = model.blocks[0].slot
+    stream = streams.by_stack[stack]
     if chosen is not None:
-        if chosen not in streams.links:
+        if chosen not in stream.links:
             raise ValueError(
                 f"expected part {chosen} of what {model.blocks[0].name!r} returns to be states "
-                f"that the next block takes, got {', '.join(map(str, streams.links)) or 'none'}"
+                f"that the next block takes, got {', '.join(map(str, stream.links)) or 'none'}"
             )
-        return replace(model, slots={stack: (streams.links[chosen], chosen)})
+        return replace(model, slots={stack: (stream.links[chosen], chosen)})
     # a stack that has a name was told apart on purpose
-    if stack is None and streams.broken is not None:
-        raise RuntimeError(refusal_of_chain(streams.broken, model.blocks))
-    if streams.summed is not None:
-        return replace(model, sums={stack: streams.summed})
-    if stack is None and len(streams.moving) > 1:
-        raise RuntimeError(refusal_of_several(streams.moving, model.blocks))
-    return model
+    if stack is None and streams.failure:
+        raise RuntimeError(streams.failure)
+    if stream.summed is not None:
+        return replace(model, slots=slots, sums={stack: stream.summed})
+    if stack is None and len(stream.moving) > 1:
+        raise RuntimeError(refusal_of_several(stream.moving, model.blocks))
+    return replace(model, slots=slots)
 
 
 def _leaves_open(model: LocatedModel) -> bool:
@@ -328,67 +347,3 @@ def one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:
     if probe.inputs is not None:
         return first_input(next(probe.batches(1)))
     return as_batch(probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())][None])
-
-
-def _links(
-    running: RunningModel, batch: ProbeBatch, largest: int
-) -> tuple[dict[str | None, tuple[Slot, Slot]], str]:
-    """Run one batch, and find whether each block takes what the one before returned.
-
-    Returns:
-        By stack, which part of what blocks take and which of what they return the states are; and
-        what is wrong with the blocks, or "".
-    """
-    model = running.model
-    states = model.token_states()
-    states.batch = batch
-    entered: dict[str | None, dict[Slot, Tensor]] = {}
-    left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
-    slots: dict[str | None, tuple[Slot, Slot]] = {}
-    called: set[str] = set()
-    failures: list[str] = []
-
-    def rows(block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        states.stack = block.stack
-        rows_of_slots = states.rows_by_slot(parts)
-        if not rows_of_slots:
-            failures.append(states.explain_mismatch(block.name, parts))
-        return rows_of_slots
-
-    def enter(block: Block, taken: Mapping[Slot, Any]) -> None:
-        before = entered.get(block.stack, {}).values()
-        entered[block.stack] = rows(block, taken)
-        name, returned = left.get(block.stack, ("", {}))
-        if not returned or failures:
-            return
-        into = entered[block.stack]
-        pairs = [
-            (take, give)
-            for give, take in product(returned, into)
-            if are_same_states(returned[give], into[take])
-        ]
-        # what a block only passes on, such as positions, is not its states
-        pairs.sort(key=lambda pair: any(are_same_states(one, returned[pair[1]]) for one in before))
-        if pairs:
-            slots.setdefault(block.stack, pairs[0])
-            return
-        failures.append(
-            f"expected blocks that each take the output of the one before, but {block.name!r} does "
-            f"not take the output of {name!r}, so that these are not the layers of one stream; "
-            "name the blocks that are with layers=, or run the model once with forward=; the model "
-            f"has {list_candidates(model.module)}"
-        )
-
-    def leave(block: Block, returned: Mapping[Slot, Any]) -> None:
-        called.add(block.name)
-        left[block.stack] = block.name, rows(block, returned)
-
-    search = EmbeddingSearch(model.module, largest=largest)
-    with search.during(batch), watched(model.blocks, enter, leave):
-        try:
-            running(batch)
-        except ForwardError:
-            if failures and not model.blocks_named:
-                raise RuntimeError(failures[0]) from None
-            raise
-    return slots, failures[0] if failures else silent_blocks(model.module, model.blocks, called)
