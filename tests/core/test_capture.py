@@ -87,16 +87,24 @@ class TrueAtPadding(OwnMask):
 
 
 class OneAtTokens(OwnMask):
+    """As in abhimishra91/transformers-tutorials, transformers_multi_label_classification.ipynb, and
+    in deepset-ai/FARM, farm/modeling/language_model.py, which calls it padding_mask.
+    """
+
     def forward(self, tokens, mask):
         return self.run(tokens, (1 - mask).bool())
 
 
 class Optional(OwnMask):
+    """Under the name of ``nn.Transformer`` (pytorch/pytorch, torch/nn/modules/transformer.py)."""
+
     def forward(self, tokens, src_key_padding_mask=None):
         return self.run(tokens, src_key_padding_mask)
 
 
 class InADictionary(OwnMask):
+    """Takes one dictionary with a name of its own for the ids."""
+
     def forward(self, batch):
         return self.run(batch["tokens"])
 
@@ -146,6 +154,10 @@ class WeightsFirst(nn.Module):
 
 
 class InDictionary(WeightsFirst):
+    """Takes and returns all that it passes on in one value, as blocks of a pipeline do
+    (EleutherAI/gpt-neox, megatron/model/transformer.py).
+    """
+
     def forward(self, passed):
         return {"mask": None, 1: self.block(passed[1])}
 
@@ -257,7 +269,7 @@ def test_what_an_error_suggests_works_as_printed(small_probe):
 
 class OfDict(HandWritten):
     """Takes one dictionary (UKPLab/sentence-transformers,
-    sentence_transformers/models/CLIPModel.py).
+    sentence_transformers/models/CLIPModel.py; YuriiLaba/transformer_anatomy, bert/encoder.py).
     """
 
     def forward(self, batch):
@@ -265,6 +277,8 @@ class OfDict(HandWritten):
 
 
 class OfAnything(HandWritten):
+    """Takes anything, as an adapter around a model does (huggingface/peft, src/peft/peft_model.py)."""
+
     def forward(self, *args, **kwargs):
         return super().forward(*args)
 

@@ -420,7 +420,9 @@ TABLES: dict[int, torch.Tensor] = {}
 
 
 class Turned(nn.Module):
-    """Rotary angles in a dictionary of the Python module, by length."""
+    """Rotary angles in a dictionary of the Python module, by length; masks are kept outside of the
+    model in pytorch/torchtitan, torchtitan/models/attention.py.
+    """
 
     def forward(self, x):
         if len(x) not in TABLES:
@@ -644,6 +646,7 @@ def test_parts_that_are_compiled_lazy_or_of_forwards_of_their_own(probe):
 
 
 def test_a_model_without_a_shadow_is_restored(probe):
+    """Parts of TorchScript cannot be copied (BlinkDL/RWKV-LM, RWKV-v4neo/src/model.py)."""
     torch.manual_seed(0)
     model = HandWritten()
     model.blocks[0].eval()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,6 +16,8 @@ from repdyn.probe import ProbeBatch
 from repdyn.probe.datasets import TOKENS
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
+Call: TypeAlias = Callable[..., Any]
+"""Calls a model, or a part of it, with a batch; ``logits`` says whether they are needed."""
 TARGETS = frozenset({"decoder_input", "target", "target_ids", "targets", "tgt", "trg"})
 """Names of a second sequence of tokens, by which a forward without a default asks for it."""
 PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask")
@@ -50,7 +52,7 @@ def call_with_tokens(
     otherwise.
     """
     parameters = parameters_of(model)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    takes_any = _takes_any(parameters.values())
     takes_mask = takes_any or "attention_mask" in parameters
     if not (takes_mask or mask_by_name) and bool((batch.attention_mask == 0).any()):
         raise ValueError(
@@ -112,25 +114,44 @@ class MaskedCall:
         return call_with_tokens(model, batch, logits=logits, mask_by_name=mask_by_name)
 
 
-def masked_calls(model: nn.Module) -> list[MaskedCall]:
-    """Return the calls that a forward with a mask of another name than ``attention_mask`` may mean,
-    none of them where it has no such mask: nobody but a trial can tell what is True in it.
+def ways_to_call(model: nn.Module) -> list[Call]:
+    """Return the ways in which a forward that no library defines may take tokens, in the order in
+    which a trial goes through them.
+
+    With a mask of another name than ``attention_mask`` these begin with what may be meant by it:
+    nobody but a trial can tell what is True in it.
     """
-    name = _mask_of(model)
-    if name is None:
-        return []
-    return [
-        MaskedCall(name, marks_tokens, dtype)
-        for dtype in (torch.bool, torch.int64)
-        for marks_tokens in (True, False)
-    ]
+    calls: list[Call] = []
+    mask = _mask_of(model)
+    if mask is not None:
+        calls += [
+            MaskedCall(mask, marks_tokens, dtype)
+            for dtype in (torch.bool, torch.int64)
+            for marks_tokens in (True, False)
+        ]
+    calls.append(call_with_tokens)
+    parameters = list(parameters_of(model).values())
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    is_one_of_any_type = (
+        len(required) == 1
+        and "Tensor" not in str(required[0].annotation)
+        and required[0].name != "input_ids"
+    )
+    if is_one_of_any_type or _takes_any(parameters):
+        calls += [call_with_ids, call_with_dict, call_with_names]
+    return calls
+
+
+def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
+    """Return whether a forward takes any keyword."""
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def takes_padding(model: nn.Module) -> bool:
     """Return whether a forward can be told of padding: it takes a mask, or any keyword."""
     parameters = parameters_of(model)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return takes_any or "attention_mask" in parameters or _mask_of(model) is not None
+    takes_mask = "attention_mask" in parameters or _mask_of(model) is not None
+    return takes_mask or _takes_any(parameters.values())
 
 
 def _mask_of(model: nn.Module) -> str | None:
@@ -175,7 +196,7 @@ def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     if not isinstance(inputs, Mapping):
         return model(*(inputs or ()))
     parameters = parameters_of(model)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    takes_any = _takes_any(parameters.values())
     taken = {name: value for name, value in inputs.items() if takes_any or name in parameters}
     if not taken:
         raise ValueError(

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from repdyn.capture.blocks import (
-    Block,
     Blocks,
     LayerPatterns,
     find_blocks,
@@ -28,7 +27,6 @@ from repdyn.capture.forward import evaluating, inside_fsdp_root, restoring
 from repdyn.capture.forward_errors import ForwardError, explain, is_own
 from repdyn.capture.hooks import KeepHooks
 from repdyn.capture.shadow import own_names
-from repdyn.capture.streams import SUM
 from repdyn.capture.token_states import InputStates, Slot, TokenStates
 from repdyn.capture.wrappers import check_no_tensor_parallelism, is_a, unwrapped
 from repdyn.capture.write_guard import WriteGuard
@@ -318,13 +316,6 @@ class RunnableModel(LocatedModel):
                 whole=None if self.whole is None else cast("PreTrainedModel", of(self.whole)),
             )
             yield RunningModel(model, guard)
-
-    def with_sum(self, block: Block, returned: Mapping[Slot, Any]) -> Mapping[Slot, Any]:
-        """Return what a block returned, with the sum that the states are, if they are one."""
-        if block.stack not in self.sums:
-            return returned
-        one, other = self.sums[block.stack]
-        return {SUM: returned[one] + returned[other], **returned}
 
 
 def structure_of(model: nn.Module) -> list[tuple]:

@@ -35,7 +35,6 @@ from repdyn.capture.wrappers import WRAPPINGS, is_a, is_sharded
 
 SHARED_BYTES = 1 << 20
 """Larger tensors and arrays share their memory with the model's."""
-_MOST_OBJECTS = 300_000
 _SIMPLE = {int, float, bool, str, bytes, complex, type(None), range, slice, object}
 _SIMPLE |= {torch.dtype, torch.device, torch.Size}
 _WHOLE = (
@@ -45,7 +44,7 @@ _WHOLE = (
 """What deepcopy makes a second of, or shares, without a look at what is in it."""
 _FOREIGN = (
     *(torch.optim.Optimizer, DataLoader, Dataset, torch.Stream, torch.Event),
-    *(types.ModuleType, np.memmap),
+    types.ModuleType,
 )
 
 
@@ -123,8 +122,6 @@ class Shadow:
             if type(value) in _SIMPLE or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
-            if len(self._seen) > _MOST_OBJECTS:
-                raise ShadowError(f"the model holds more than {_MOST_OBJECTS} objects")
             if isinstance(value, Tensor):
                 if id(value) not in self._memo:
                     self._memo[id(value)] = self._second_tensor(value, value)
@@ -179,7 +176,7 @@ class Shadow:
         is not.
         """
         if isinstance(value, np.ndarray):
-            return isinstance(value, np.memmap) or value.nbytes > SHARED_BYTES
+            return value.nbytes > SHARED_BYTES
         if isinstance(value, list | tuple | set | frozenset | deque | dict | types.FunctionType):
             return False
         todo = [value]
@@ -192,7 +189,7 @@ class Shadow:
                 continue
             met[id(inner)] = inner
             contents = contents_of(inner)
-            if contents is None or len(met) > _MOST_OBJECTS:
+            if contents is None:
                 return True
             todo += contents
         self._data |= met

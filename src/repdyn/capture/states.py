@@ -335,7 +335,10 @@ class Recorder:
     def _leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
         calls = self._stacks[block.stack].calls
         calls.append(block.name)
-        self._keep(block, len(calls), self._model.with_sum(block, returned))
+        if block.stack in self._model.sums:
+            one, other = self._model.sums[block.stack]
+            returned = {SUM: returned[one] + returned[other], **returned}
+        self._keep(block, len(calls), returned)
 
     def _keep(self, block: Block, layer: int, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""

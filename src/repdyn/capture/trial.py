@@ -4,8 +4,7 @@ of its hooks act.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,14 +14,11 @@ from torch import Tensor, nn
 from repdyn.capture.blocks import Block, LayerPatterns, silent_blocks
 from repdyn.capture.calls import (
     Forward,
+    MaskedCall,
     as_batch,
-    call_with_dict,
-    call_with_ids,
     call_with_inputs,
-    call_with_names,
     call_with_tokens,
-    masked_calls,
-    parameters_of,
+    ways_to_call,
 )
 from repdyn.capture.capture import leaves_out_masked
 from repdyn.capture.forward_errors import ForwardError
@@ -124,15 +120,8 @@ def _check_no_parameters(model: LocatedModel, reason: Exception) -> None:
 def _with_hooks(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
     """Return the model as a trial shows it, with the hooks that make a difference."""
     check_can_be_copied(model.module)
+    tried = _tried(model, probe)
     doubtful = doubtful_hooks(model.module, model.acting)
-    numbers = {hook.number for hook in doubtful}
-    try:
-        tried = _tried(model, probe)
-    except ForwardError:
-        if not doubtful:
-            raise
-        # it may run with its hooks alone
-        return _tried(replace(model, acting={*model.acting, *numbers}), probe)
     if not doubtful:
         return tried
     batch = one_sequence(probe)
@@ -162,48 +151,30 @@ def _tried(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:
         return _on_inputs(model, one_sequence(probe))
     tokens = one_sequence(probe).input_ids[0]
     every = probe.tokens if isinstance(probe, Probe) else probe.input_ids
-    largest = int(every.max())
-    calls: list[Callable[..., Any]] = [call_with_tokens]
-    if _leaves_open(model):
-        calls += [call_with_ids, call_with_dict, call_with_names]
+    is_open = model.forward is None and not is_a(model.module, "transformers.PreTrainedModel")
+    calls = ways_to_call(model.module) if is_open else [call_with_tokens]
     failures: list[Exception] = []
     for length in sorted({max(2, min(_SHORT, len(tokens) - 1)), len(tokens)}):
         failures = []
         batch = as_batch(tokens[None, :length])
-        masked = _with_own_mask(model, batch, every)
-        if masked is not None:
-            return replace(masked, any_length=length < len(tokens))
         for call in calls:
+            is_guess = isinstance(call, MaskedCall)
             try:
-                tried = _linked(replace(model, call=call), batch, largest)
-                return replace(tried, any_length=length < len(tokens))
+                tried = _linked(replace(model, call=call), batch, int(every.max()))
+                if not is_guess or leaves_out_masked(tried, batch.input_ids[0], every):
+                    return replace(tried, any_length=length < len(tokens))
             except ShadowError:
                 raise
-            except ForwardError as error:
-                failures.append(error)
             except (ValueError, RuntimeError) as error:
-                # it runs in this way, but not from block to block
-                failures = [error]
-                break
+                # of a guess: another one is right, or a call without the mask says what is wrong
+                if is_guess:
+                    continue
+                if not isinstance(error, ForwardError):
+                    # it runs in this way, but not from block to block
+                    failures = [error]
+                    break
+                failures.append(error)
     raise failures[0]
-
-
-def _with_own_mask(model: RunnableModel, batch: ProbeBatch, every: Tensor) -> RunnableModel | None:
-    """Return the model called with the mask that it has a name of its own for; None where it has
-    none, or where none leaves out what it masks."""
-    if model.forward is not None or is_a(model.module, "transformers.PreTrainedModel"):
-        return None
-    for call in masked_calls(model.module):
-        try:
-            tried = _linked(replace(model, call=call), batch, int(every.max()))
-            if leaves_out_masked(tried, batch.input_ids[0], every):
-                return tried
-        except ShadowError:
-            raise
-        # the forward means another mask, or the call without one says what is wrong
-        except (ValueError, RuntimeError):
-            continue
-    return None
 
 
 def _on_inputs(model: RunnableModel, batch: ProbeBatch) -> RunnableModel:
@@ -321,23 +292,6 @@ def _of_streams(model: RunnableModel, streams: Streams) -> RunnableModel:
     if stack is None and len(stream.moving) > 1:
         raise RuntimeError(refusal_of_several(stream.moving, model.blocks))
     return replace(model, slots=slots)
-
-
-def _leaves_open(model: LocatedModel) -> bool:
-    """Return whether a forward could take the tokens in several ways: any keywords, or one of
-    no known type.
-    """
-    if model.forward is not None or is_a(model.module, "transformers.PreTrainedModel"):
-        return False
-    parameters = list(parameters_of(model.module).values())
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return True
-    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    return (
-        len(required) == 1
-        and "Tensor" not in str(required[0].annotation)
-        and required[0].name != "input_ids"
-    )
 
 
 def one_sequence(probe: Probe | ProbeBatch) -> ProbeBatch:

@@ -28,6 +28,10 @@ def ragged() -> Probe:
 
 
 class FixedLength(HandWritten):
+    """Takes no other length; one divisible by its buckets in lucidrains/reformer-pytorch,
+    reformer_pytorch/reformer_pytorch.py.
+    """
+
     def __init__(self, length):
         super().__init__()
         self.table = nn.Parameter(torch.randn(length, 16))
