@@ -95,54 +95,75 @@ def attention_weights(
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
     batches = list(_first_sequences(probe, n_tokens))
-    layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
-    running: list[Tensor | None] = []  # what the blocks that have been entered have put out so far
-    n_calls: Counter[str | None] = Counter()  # the l-th call of a block in a stack is layer l
-    buffers = Buffers(STATES_BYTES)
+    search = _Search()
     reason = ""
+    with model.evaluating() as run, eager_attention(run.model.module), ExitStack() as hooks:
+        blocks = run.model.blocks
+        hooks.enter_context(watched(blocks, search.enter))
+        for module in dict.fromkeys(inner for block in blocks for inner in block.module.modules()):
+            hook = module.register_forward_hook(search.look, with_kwargs=True)
+            hooks.enter_context(hook)
+        hooks.enter_context(watched(blocks, leave=search.leave))
+        try:
+            for batch in batches:
+                search.begin(batch)
+                run(batch)
+        except Exception as error:  # errors outside its attention appear in capture
+            cause = error.__cause__ or error
+            reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
+    return AttentionWeights([batch.tokens for batch in batches], search.layers, reason)
 
-    def enter(_block: Block, _taken: Mapping[Slot, Any]) -> None:
-        running.append(None)
 
-    def search(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        if not running or running[-1] is not None:
+class _Search:
+    """Looks in what the modules inside of blocks put out for the attention weights of each layer,
+    as one sequence after the other runs.
+    """
+
+    def __init__(self) -> None:
+        self.layers: dict[tuple[str | None, int], list[tuple[Tensor, torch.device]] | str] = {}
+        self._buffers = Buffers(STATES_BYTES)
+        self._running: list[Tensor | None] = []
+        """The weights that the blocks which have been entered have put out so far."""
+        self._n_calls = Counter[str | None]()
+        """The l-th call of a block in a stack is layer l."""
+        self._n_tokens = 0
+
+    def begin(self, batch: ProbeBatch) -> None:
+        """Begin with a sequence, which runs next."""
+        self._running.clear()
+        self._n_calls.clear()
+        self._n_tokens = batch.input_ids.shape[1]
+
+    def enter(self, _block: Block, _taken: Mapping[Slot, Any]) -> None:
+        """Begin with a block."""
+        self._running.append(None)
+
+    def look(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Keep the weights that a module inside of a block puts out, if they are the first."""
+        if not self._running or self._running[-1] is not None:
             return
         # which is asked for what its block does not want
         if type(module).forward is nn.MultiheadAttention.forward:
             call = inspect.signature(module.forward).bind(*args, **kwargs)
             call.arguments.update(need_weights=True, average_attn_weights=False)
             output = module.forward(*call.args, **call.kwargs)
-        running[-1] = find_weights(by_slot(output), batch.input_ids.shape[1])
+        self._running[-1] = find_weights(by_slot(output), self._n_tokens)
 
-    def leave(block: Block, _returned: Mapping[Slot, Any]) -> None:
-        weights = running.pop()
-        n_calls[block.stack] += 1
-        layer = block.stack, n_calls[block.stack]
-        sequences = layers.setdefault(layer, [])
+    def leave(self, block: Block, _returned: Mapping[Slot, Any]) -> None:
+        """Keep the weights of a block as those of its layer."""
+        weights = self._running.pop()
+        self._n_calls[block.stack] += 1
+        layer = block.stack, self._n_calls[block.stack]
+        sequences = self.layers.setdefault(layer, [])
         if weights is None:
-            layers[layer] = (
+            self.layers[layer] = (
                 f"nothing in {block.name!r} puts out attention weights, from each token to each"
             )
         elif not isinstance(sequences, str):
             rows = weights.flatten(0, 1)
-            copied = buffers.new(len(rows), rows).copy_(rows).unflatten(0, (len(weights), -1))
+            buffer = self._buffers.new(len(rows), rows)
+            copied = buffer.copy_(rows).unflatten(0, (len(weights), -1))
             sequences.append((copied, exact_device(weights.device)))
-
-    with model.evaluating() as run, eager_attention(run.model.module), ExitStack() as hooks:
-        blocks = run.model.blocks
-        hooks.enter_context(watched(blocks, enter))
-        for module in dict.fromkeys(inner for block in blocks for inner in block.module.modules()):
-            hooks.enter_context(module.register_forward_hook(search, with_kwargs=True))
-        hooks.enter_context(watched(blocks, leave=leave))
-        try:
-            for batch in batches:
-                running.clear()
-                n_calls.clear()
-                run(batch)
-        except Exception as error:  # errors outside its attention appear in capture
-            cause = error.__cause__ or error
-            reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
-    return AttentionWeights([batch.tokens for batch in batches], layers, reason)
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:

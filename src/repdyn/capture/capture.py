@@ -77,8 +77,8 @@ def capture(
 
     Raises:
         ValueError: the model's states depend on the content of the padding.
-        RuntimeError: a block did not run, its output is not one vector for each token, blocks that
-            were found do not pass states from one to the next; or another rank failed.
+        RuntimeError: a block did not run, its output is not one vector for each token; or another
+            rank failed.
         OSError: the temporary folder has too little space.
     """
     whole_windows = chain.from_iterable(probe.whole_windows if "whole_windows" in captures else ())
@@ -86,15 +86,10 @@ def capture(
     sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
     rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
     rows[sampled] = np.arange(len(sampled))
-    if probe.inputs is None:
-        with ranks.sync_errors():
-            if model.forward is None and not model.causal:
-                check_padding(model, probe)
+    with ranks.sync_errors():
+        if not model.causal and model.forward is None and probe.inputs is None:
+            check_padding(model, probe)
     batches = _batches(model, probe, np.array(sampled), tokens_per_forward)
-    if rows[len(probe.tokens) :].max(initial=-1) >= 0:
-        batches = [
-            replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches
-        ]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)
@@ -112,14 +107,18 @@ def capture(
 def _batches(
     model: RunnableModel, probe: Probe, sampled: np.ndarray, tokens_per_forward: int | None
 ) -> list[ProbeBatch]:
-    """Return the forward passes of a probe, as far as its samples need them; those of a probe of
-    inputs are given.
+    """Return the forward passes of a probe, as far as its samples need them, with the means over
+    sequences that are sampled; those of a probe of inputs are given.
     """
     if probe.inputs is not None:
-        return list(probe.batches(1))
-    needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
-    n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
-    return list(probe.batches(max(1, n_tokens // int(needed.max())), needed))
+        batches = list(probe.batches(1))
+    else:
+        needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
+        n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
+        batches = list(probe.batches(max(1, n_tokens // int(needed.max())), needed))
+    if sampled.max(initial=-1) < len(probe.tokens):
+        return batches
+    return [replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches]
 
 
 def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import traceback
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def explain(
     return (
         f"expected {name}.forward{signature} to run on token ids up to "
         f"{int(batch.input_ids.max())} of shape {shape}, got {failure}; where it takes something "
-        f"else, say how to run it: forward={_example(model, error)}"
+        f"else, say how to run it: forward={_example(model)}"
     )
 
 
@@ -90,18 +89,15 @@ def _longest_window(model: nn.Module, length: int, error: Exception) -> int | No
     return longest if isinstance(longest, int) and 0 < longest < length else None
 
 
-def _example(model: nn.Module, error: Exception) -> str:
+def _example(model: nn.Module) -> str:
     """Return a function for ``forward=`` as source, with a value for each argument that the forward
-    requires, by its signature or by the line that failed."""
+    requires.
+    """
     parameters = parameters_of(model)
     required = [
         p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD
     ]
     first, *others = required or ["input_ids"]
-    failed = re.findall(r"\w+", traceback.extract_tb(error.__traceback__)[-1].line or "")
-    others += [
-        name for name in parameters if name in _VALUES and name in failed and name not in required
-    ]
     if not others and first in {"batch", "inputs", "features", "sample"}:
         return (
             'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": '

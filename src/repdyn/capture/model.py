@@ -25,7 +25,6 @@ from repdyn.capture.blocks import (
 from repdyn.capture.calls import Forward, call_with_inputs
 from repdyn.capture.forward import evaluating, inside_fsdp_root, restoring
 from repdyn.capture.forward_errors import ForwardError, explain, is_own
-from repdyn.capture.hooks import KeepHooks
 from repdyn.capture.shadow import own_names
 from repdyn.capture.token_states import InputStates, Slot, TokenStates
 from repdyn.capture.wrappers import check_no_tensor_parallelism, is_a, unwrapped
@@ -75,8 +74,6 @@ class LocatedModel:
     """By name, what stands in for the model's own parameters."""
     unfound: str
     """Why no blocks were found."""
-    keep_hooks: KeepHooks
-    """The user's own hooks that act without a trial."""
 
     @property
     def stacks(self) -> list[str | None]:
@@ -91,7 +88,6 @@ def locate(
     forward: Forward | None = None,
     root_module: nn.Module | None = None,
     parameters: Mapping[str, Tensor] | None = None,
-    keep_hooks: KeepHooks = (),
 ) -> LocatedModel:
     """Find the blocks of a model.
 
@@ -105,7 +101,6 @@ def locate(
             for the model itself.
         parameters: by their names in the model, what to take in place of its own parameters and
             buffers, such as averages of them.
-        keep_hooks: forward hooks of the user's own that act, see :mod:`repdyn.capture.hooks`.
 
     Raises:
         ValueError: the blocks cannot be identified (the message lists the candidates),
@@ -140,7 +135,6 @@ def locate(
         pads_right=any(map(_pads_right, model.modules())),
         parameters=own_names(model, parameters) if parameters else {},
         unfound=unfound,
-        keep_hooks=keep_hooks,
     )
 
 

@@ -5,7 +5,7 @@ of its hooks act.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,9 +64,10 @@ def prepare(
     no blocks that pass states on, its layers are the hidden states that it reports.
 
     Args:
-        model, layers, forward, root_module, parameters, keep_hooks: as for
+        model, layers, forward, root_module, parameters: as for
             :func:`repdyn.capture.model.locate`.
         probe: what the model will run on, or a batch of it.
+        keep_hooks: forward hooks of the user's own that act, see :mod:`repdyn.capture.hooks`.
 
     Raises:
         ValueError: as :func:`repdyn.capture.model.locate` does; the forward pass fails,
@@ -75,17 +76,9 @@ def prepare(
         RuntimeError: the blocks that were found do not pass states from one to the next.
         OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
     """
-    located = locate(
-        model,
-        layers,
-        forward=forward,
-        root_module=root_module,
-        parameters=parameters,
-        keep_hooks=keep_hooks,
-    )
-    fields_of_located = {field.name: getattr(located, field.name) for field in fields(located)}
+    located = locate(model, layers, forward=forward, root_module=root_module, parameters=parameters)
     untried = RunnableModel(
-        **fields_of_located,
+        **vars(located),
         way="shadow",
         call=call_with_tokens,
         acting=acting_hooks(located.module, keep_hooks),

@@ -174,9 +174,8 @@ def measure_checkpoint(
     def progress(stage: str, fraction: float) -> None:
         show(f"{target}: {stage} {fraction:.0%}")
 
-    captures = {
-        kind for request in resolve(options.metrics, probe) for kind in request.metric.captures
-    }
+    requests = resolve(options.metrics, probe)
+    captures = {kind for request in requests for kind in request.metric.captures}
     # for the loss, and for metrics that read states through the model's output head
     with_head = measurement.probe_loss or "output_head" in captures
     state_cache = None
@@ -199,6 +198,7 @@ def measure_checkpoint(
                 prepared,
                 probe,
                 measurement,
+                requests=requests,
                 checkpoint=target.checkpoint,
                 progress=progress,
                 state_cache=state_cache,

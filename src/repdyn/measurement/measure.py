@@ -140,6 +140,7 @@ def measure(
         prepare_for(model, probe, chosen, ranks=ranks),
         probe,
         chosen,
+        requests=resolve(chosen.metrics, probe),
         checkpoint=checkpoint,
         on_error=on_error,
         progress=progress,
@@ -210,6 +211,7 @@ def measure_with(
     probe: Probe,
     options: MeasurementOptions,
     *,
+    requests: Sequence[MetricRequest],
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = no_progress,
@@ -220,16 +222,17 @@ def measure_with(
     """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see
     :func:`measure`.
 
-    In this order: the options become requests, which say what has to be captured; what belongs to
-    the whole checkpoint is found, such as its output head; the model runs over the probe; layer
-    after layer, each request becomes rows; and the ranks exchange their rows.
+    In this order: the requests, which the metrics of the options stand for on this probe, say what
+    has to be captured; what belongs to the whole checkpoint is found, such as its output head; the
+    model runs over the probe; layer after layer, each request becomes rows; and the ranks exchange
+    their rows.
     """
     start = time.perf_counter()
     measurement = _Measurement(
         prepared=prepared,
         probe=probe,
         options=options,
-        requests=resolve(options.metrics, probe),
+        requests=requests,
         ranks=ranks,
         progress=progress,
     )

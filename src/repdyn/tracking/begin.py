@@ -116,6 +116,8 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         rank=dist.get_rank() if ranks.size == 1 and n_processes() > 1 else None,
         last_prepared=tried,
         state_cache=state_cache,
+        requests=requests,
+        identity=options.identity(probe),
         comparing=comparing,
     )
     info = plan.info(run_id)

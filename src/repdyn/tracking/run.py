@@ -21,7 +21,7 @@ from torch import nn
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.wrappers import class_name, is_sharded
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
-from repdyn.metrics import resolve
+from repdyn.metrics import MetricRequest
 from repdyn.metrics.logged import logged_values
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey
@@ -92,6 +92,10 @@ class Measurer:
     """The model as it was prepared last, which spares the next measurement the trial."""
     state_cache: StateCache | None
     """The states of the last measured step, where a metric compares steps."""
+    requests: Sequence[MetricRequest]
+    """What the metrics of the options stand for on this probe."""
+    identity: str
+    """Identifies in the store what is measured, and how."""
     comparing: set[str] = field(default_factory=set)
     """The names of the metrics that compare a step with the one before it."""
 
@@ -118,6 +122,7 @@ class Measurer:
             prepared,
             self.probe,
             self.options,
+            requests=self.requests,
             checkpoint=checkpoint,
             on_error="raise" if self.options.on_error == "raise" else "record",
             progress=LongMeasurement(checkpoint.step, arrived, self.ranks),
@@ -274,7 +279,7 @@ class TrackedRun:
         reason = f"{type(error).__name__}: {error}"
         self.notices.failures[key.step] = reason
         if measurer.ranks.is_rank_zero:
-            names = [request.name for request in resolve(measurer.options.metrics, measurer.probe)]
+            names = [request.name for request in measurer.requests]
             rows = failure_rows(checkpoint, names, reason, probe=key.probe)
             self.writer.store_failure(key, rows)
 
@@ -291,9 +296,8 @@ class TrackedRun:
         return [*profile.rows, *profile.scalars, *scalars]
 
     def _key(self, step: int) -> MeasurementKey:
-        measurer = self._measurer
-        identity = measurer.options.identity(measurer.probe)
-        return MeasurementKey(self.info.id or self.info.name, step, self.info.probe, identity)
+        run = self.info.id or self.info.name
+        return MeasurementKey(run, step, self.info.probe, self._measurer.identity)
 
     def _on_first(self, function: Callable[[], None]) -> None:
         """Call a function on the first of the ranks; all learn if a sink asks to stop."""
