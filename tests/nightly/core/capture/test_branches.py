@@ -214,7 +214,9 @@ class Reason(HandWritten):
 
 
 class Gated(Block):
-    """Multiplies its attention by a vector that no module shows."""
+    """Multiplies its attention by a vector that no module shows (facebookresearch/deit,
+    cait_models.py).
+    """
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
@@ -227,6 +229,10 @@ class Gated(Block):
 
 
 class NormedResidual(Block):
+    """Adds to what its norm returns (huggingface/transformers,
+    src/transformers/models/bloom/modeling_bloom.py).
+    """
+
     def forward(self, x):
         normed = self.norm(x)
         x = normed + self.attention(normed, normed, normed, need_weights=False)[0]
