@@ -266,6 +266,7 @@ def counted(seen):
 
 
 def test_hooks_that_look_on_see_nothing(probe):
+    """Nor do those on every module (pytorch/pytorch, torch/utils/module_tracker.py)."""
     torch.manual_seed(0)
     model = HandWritten()
     seen = Counter()
