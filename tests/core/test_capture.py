@@ -277,7 +277,7 @@ class OfDict(HandWritten):
 
 
 class OfAnything(HandWritten):
-    """Takes anything, as an adapter around a model does (huggingface/peft, src/peft/peft_model.py)."""
+    """Takes anything, as an adapter around a model (huggingface/peft, src/peft/peft_model.py)."""
 
     def forward(self, *args, **kwargs):
         return super().forward(*args)

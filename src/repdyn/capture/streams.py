@@ -55,17 +55,16 @@ class Stream:
         """Note what a block takes, and return whether it takes what the one before returned."""
         before = self.entered.values()
         self.entered = taken
-        pairs = [
-            (give, take)
-            for give, states in self.left.items()
-            for take, other in taken.items()
-            if are_same_states(states, other)
-        ]
-        for give, take in pairs:
-            self.links.setdefault(give, take)
-            if not any(are_same_states(other, self.left[give]) for other in before):
+        is_linked = False
+        for give, states in self.left.items():
+            takes = [take for take, other in taken.items() if are_same_states(states, other)]
+            if not takes:
+                continue
+            is_linked = True
+            self.links.setdefault(give, takes[0])
+            if not any(are_same_states(other, states) for other in before):
                 self.moving.add(give)
-        return bool(pairs)
+        return is_linked
 
     def leave(self, name: str, returned: Mapping[Slot, Tensor]) -> None:
         """Note what a block returns."""
