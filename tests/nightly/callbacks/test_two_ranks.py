@@ -5,9 +5,6 @@ one process.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,38 +14,18 @@ import numpy as np
 import pytest
 import torch
 from jobs import Job
+from launched import TORCHRUN, launched
 
 from repdyn import measure, open_store
 
 pytestmark = [pytest.mark.process]
 
 
-def launched(*command: str) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """What two processes under torchrun have left."""
     folder = tmp_path_factory.mktemp("lightning")
-    launched(
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        cases.__file__,
-        str(folder),
-    )
+    launched(*TORCHRUN, "2", cases.__file__, str(folder))
     return folder
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import deepspeed_job
 import pytest
 import torch
+from launched import TORCHRUN, launched
 
 from repdyn import open_store
 
@@ -31,25 +31,13 @@ def folder(request, tmp_path_factory) -> tuple[Path, int]:
     were.
     """
     folder = tmp_path_factory.mktemp("deepspeed")
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        str(request.param),
-    ]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "DS_ACCELERATOR": "cpu",
-        "PATH": os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ["PATH"]]
-        ),  # where ninja is
-    }
-    job = [sys.executable, *command, deepspeed_job.__file__, str(folder)]
-    result = subprocess.run(
-        job, capture_output=True, text=True, timeout=1100, check=False, env=environment
+    with_ninja = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    launched(
+        *(*TORCHRUN, str(request.param), deepspeed_job.__file__, str(folder)),
+        seconds=1100,
+        DS_ACCELERATOR="cpu",
+        PATH=with_ninja,
     )
-    assert result.returncode == 0, (result.stdout + result.stderr)[-5000:]
     return folder, request.param
 
 

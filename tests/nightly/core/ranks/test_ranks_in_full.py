@@ -5,14 +5,12 @@ what it was.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import cases
 import pytest
+from launched import TORCHRUN, launched
 
 from repdyn import measure, open_store
 from repdyn.metrics import METRICS
@@ -24,25 +22,7 @@ pytestmark = [pytest.mark.process]
 def folder(tmp_path_factory) -> Path:
     """Where two processes under torchrun have left what came out of each case."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        cases.__file__,
-        str(folder),
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    launched(*TORCHRUN, "2", cases.__file__, str(folder))
     return folder
 
 
