@@ -36,8 +36,10 @@ CORE = {
 }
 VIEWS = {
     "views.display": "metrics store",
-    "views.alerts": "views.display metrics probe store utils",
-    "views.tables": "views.alerts views.display metrics probe store utils",
+    "views.grid": "metrics",
+    "views.changes": "views.grid metrics store",
+    "views.alerts": "views.changes views.display views.grid metrics probe store utils",
+    "views.tables": "views.alerts views.display views.grid metrics probe store utils",
     "views.judging": "views.alerts views.display views.tables metrics probe store utils",
     "views.charts": "views.alerts views.display views.tables metrics store utils",
     "views.figures": "views.alerts views.charts views.display views.tables metrics store utils",

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -21,12 +20,13 @@ import pyarrow as pa
 import yaml
 
 from repdyn.metrics.names import base_name
-from repdyn.metrics.registry import metric_info
 from repdyn.probe.design import DISTINCT, view_of
 from repdyn.store.schema import SCHEMA, ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
 from repdyn.utils.records import read_yaml
+from repdyn.views.changes import MIN_JUMP, Changes, Key
 from repdyn.views.display import is_dimension_of_neighbours
+from repdyn.views.grid import NO_LAYER, Grid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,15 +53,6 @@ ALERT_COLUMNS = (
     "probe",
 )
 """Columns of a store that rules are evaluated on."""
-HISTORY = 8  # largest number of earlier changes with which a change of a profile is compared
-MIN_STDS = (
-    2.0  # distance beyond which two values differ, in standard deviations of their difference
-)
-MIN_JUMP = 0.2  # smallest jump of a profile, as mean relative change over layers
-MIN_HISTORY = 4  # least number of earlier changes with which a change of a profile is compared
-UNUSUAL = 2.0
-"""How many times the largest of its last changes a scalar must change, on a logarithmic scale, to
-be said to fall or rise."""
 _REMEMBERED = 200  # measurements that a live evaluation remembers
 _EVALUATED = tuple(name for name in ALERT_COLUMNS if name not in {"run", "probe"})
 _EVALUATED_TYPES = pa.schema([SCHEMA.field(name).with_nullable(True) for name in _EVALUATED])
@@ -124,21 +115,17 @@ class Alert:
         return f"{self.metric} ({known})" if known else self.metric
 
 
-Key: TypeAlias = tuple[str, str | None, str | None]
-"""Metric, subset and stack."""
-
-
 class Cells(NamedTuple):
     """The rows of a metric for one subset and one stack, or those of a scalar of the run."""
 
-    steps: np.ndarray
-    layers: np.ndarray
-    """-1 for a scalar."""
-    values: np.ndarray
-    stds: np.ndarray
-    reasons: np.ndarray
+    step: np.ndarray
+    layer: np.ndarray
+    """:data:`~repdyn.views.grid.NO_LAYER` for a scalar."""
+    value: np.ndarray
+    std: np.ndarray
+    reason: np.ndarray
     """Why there is no value, as it is told; "" where there is one."""
-    codes: np.ndarray
+    reason_code: np.ndarray
     """Of what kind the reason is; "" without one."""
     compares: np.ndarray
     """Whether the value compares the checkpoint with an earlier one."""
@@ -188,12 +175,12 @@ def cells_by_key(table: pa.Table) -> dict[Key, Cells]:
             reasons[index] = "NaN"
             codes[index] = ReasonCode.NOT_FINITE
     cells = Cells(
-        steps=rows["step"].to_numpy(),
-        layers=rows["layer"].fill_null(-1).to_numpy(),
-        values=values,
-        stds=rows["std"].to_numpy(),
-        reasons=reasons,
-        codes=codes,
+        step=rows["step"].to_numpy(),
+        layer=rows["layer"].fill_null(NO_LAYER).to_numpy(),
+        value=values,
+        std=rows["std"].to_numpy(),
+        reason=reasons,
+        reason_code=codes,
         compares=rows["compared_to"].is_valid().to_numpy(),
     )
     rows_of: dict[Key, list[int]] = {}
@@ -201,183 +188,6 @@ def cells_by_key(table: pa.Table) -> dict[Key, Cells]:
     for index, key in enumerate(keys):
         rows_of.setdefault(key, []).append(index)
     return {key: cells.at(of_key) for key, of_key in rows_of.items()}
-
-
-class Course:
-    """The values of a metric for one subset and one stack, or those of a scalar of the run, by step
-    and layer.
-
-    Grids have the shape (n_steps, n_layers). A layer that the model lacks at a step has neither
-    value nor reason there.
-    """
-
-    def __init__(self, key: Key, cells: Cells) -> None:
-        self.metric, self.subset, self.stack = key
-        self.steps, step = np.unique(cells.steps, return_inverse=True)
-        """Ascending."""
-        self.layers, layer = np.unique(cells.layers, return_inverse=True)
-        """Ascending; -1 for a scalar."""
-        shape = len(self.steps), len(self.layers)
-        self.values = np.full(shape, np.nan)
-        self.values[step, layer] = cells.values
-        self.stds = np.full(shape, np.nan)
-        self.stds[step, layer] = cells.stds
-        self.reasons = np.full(shape, "", object)
-        self.reasons[step, layer] = cells.reasons
-        self.codes = np.full(shape, "", object)
-        self.codes[step, layer] = cells.codes
-        self.compares = np.zeros(len(self.steps), bool)
-        """(n_steps,) whether any value compares the checkpoint with an earlier one."""
-        self.compares[step[cells.compares]] = True
-
-    @cached_property
-    def in_means(self) -> np.ndarray:
-        """(n_layers,) whether a layer enters means over layers: the blocks do, and a scalar does
-        as the only one.
-        """
-        metric = metric_info(self.metric)
-        return np.array([layer < 0 or metric.enters_means(layer) for layer in self.layers], bool)
-
-    @cached_property
-    def before(self) -> np.ndarray:
-        """The place of the last defined value before each step; -1 if there was none."""
-        places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
-        return np.vstack([np.full_like(places[:1], -1), np.maximum.accumulate(places, axis=0)[:-1]])
-
-    def _at_previous(self, grid: np.ndarray) -> np.ndarray:
-        return np.where(
-            self.before < 0, np.nan, np.take_along_axis(grid, self.before.clip(0), axis=0)
-        )
-
-    @cached_property
-    def previous(self) -> np.ndarray:
-        """The last defined value before each step; NaN if there was none."""
-        return self._at_previous(self.values)
-
-    @cached_property
-    def difference(self) -> np.ndarray:
-        """|value - previous|; NaN if one of them is missing."""
-        with np.errstate(invalid="ignore"):  # inf - inf
-            return np.abs(self.values - self.previous)
-
-    @cached_property
-    def exceeds_noise(self) -> np.ndarray:
-        """Return whether a value differs from the previous one by more than both vary over
-        batches.
-        """
-        return self.difference > MIN_STDS * np.nan_to_num(
-            np.hypot(self.stds, self._at_previous(self.stds)), posinf=np.inf
-        )
-
-    @cached_property
-    def relative(self) -> np.ndarray:
-        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not
-        exceed its noise.
-        """
-        larger = np.fmax(np.abs(self.values), np.abs(self.previous))
-        counts = np.isfinite(self.difference) & self.exceeds_noise
-        return np.divide(self.difference, larger, out=np.zeros_like(larger), where=counts)
-
-    @cached_property
-    def changes(self) -> np.ndarray:
-        """(n_steps,) the mean of the relative changes over the layers in means, or that of a
-        scalar; NaN if none of them has both values.
-        """
-        n_known = np.isfinite(self.difference[:, self.in_means]).sum(axis=1)
-        with np.errstate(invalid="ignore"):  # 0 / 0
-            return self.relative[:, self.in_means].sum(axis=1) / n_known
-
-    def usual_change(self, statistic: Callable[..., np.ndarray], *, at_least: int) -> np.ndarray:
-        """Return a statistic of the last nonzero changes before each step, at most :data:`HISTORY`;
-        NaN where there are fewer than ``at_least``."""
-        is_change = self.changes > 0
-        padded = np.concatenate([np.full(HISTORY, np.nan), self.changes[is_change]])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, HISTORY)
-        by_number = np.full(len(windows), np.nan)  # of changes that there were
-        by_number[at_least:] = statistic(windows[at_least:], axis=1)
-        return by_number[np.cumsum(is_change) - is_change]
-
-    @cached_property
-    def usual_jump(self) -> np.ndarray:
-        """(2, n_steps) the median and the largest of the last nonzero changes before each step,
-        over at least half as many steps; NaN where there are fewer than :data:`MIN_HISTORY`.
-
-        From a change over few steps nothing follows for one over many, as where the distance
-        between measurements doubles.
-        """
-        usual = np.full((2, len(self.steps)), np.nan)
-        stretches = np.diff(self.steps, prepend=self.steps[0])
-        for row, stretch in enumerate(stretches):
-            compares = (self.changes[:row] > 0) & (2 * stretches[:row] >= stretch)
-            earlier = np.compress(compares, self.changes[:row])[-HISTORY:]
-            if len(earlier) >= MIN_HISTORY:
-                usual[:, row] = np.median(earlier), earlier.max()
-        return usual
-
-    @cached_property
-    def is_doubling(self) -> np.ndarray:
-        """Return where a value has at least twice the steps of the one that it is compared with:
-        there a sound training changes more than ever after.
-        """
-        before = np.where(self.before < 0, 0, self.steps[self.before])
-        return self.steps[:, None] >= 2 * before
-
-    @cached_property
-    def is_established(self) -> np.ndarray:
-        """Return where a layer had a value at each of the last :data:`MIN_HISTORY` measurements."""
-        has_value = ~np.isnan(self.values)
-        n_before = np.zeros(self.values.shape, int)
-        for row in range(1, len(self.steps)):
-            n_before[row] = np.where(has_value[row - 1], n_before[row - 1] + 1, 0)
-        return n_before >= MIN_HISTORY
-
-    def holds(self, when: str, bound: float) -> np.ndarray:
-        """Return where a condition holds, bools of shape (n_steps, n_layers), or (n_steps, 1) for a
-        whole profile.
-        """
-        if when == "undefined":
-            # missing although the previous observation had a value, or at first because of NaN or
-            # inf
-            missing = np.isnan(self.values)
-            appears = missing & ~np.vstack([missing[:1], missing[:-1]]) & self.reasons.astype(bool)
-            appears[0] = missing[0] & (self.codes[0] == ReasonCode.NOT_FINITE)
-            # metrics that compare checkpoints have no value if the earlier checkpoint is not
-            # available
-            appears[np.logical_or.accumulate(self.compares)] = False
-            return appears
-        if when == "above":
-            return (self.values > bound) & ~(self.previous > bound)
-        if when == "below":
-            return (self.values < bound) & ~(self.previous < bound)
-        if when == "jumps":
-            # steps without a change are ignored: the first ones, at a low learning rate, are not
-            # representative
-            median, largest = self.usual_jump
-            least = np.maximum(MIN_JUMP, np.maximum(bound * median, UNUSUAL * largest))
-            return (self.changes > least)[:, None]
-        reached = (
-            self.values <= bound * self.previous
-            if when == "falls"
-            else self.values >= bound * self.previous
-        )
-        appears = reached & (self.previous > 0) & self.exceeds_noise
-        if self.layers[0] >= 0 or not appears.any():
-            return appears
-        # the loss of a batch fluctuates, so a scalar must change more than usual, too: else a sound
-        # training with small batches has an alert every few steps; a relative change c = 1 - 1 /
-        # ratio is that of a ratio whose logarithm is -log(1 - c), and the first change has nothing
-        # to be compared with
-        with np.errstate(divide="ignore", invalid="ignore"):
-            usual = -np.log1p(-np.minimum(self.usual_change(np.nanmax, at_least=1), 1.0))
-            change = np.abs(np.log(self.values / self.previous))
-        return appears & ((change > UNUSUAL * usual[:, None]) | ~np.isfinite(change))
-
-    def is_judged(self, when: str) -> np.ndarray:
-        """Return where it is known whether a condition holds, as :meth:`holds`: there is a value,
-        and what it is compared with."""
-        if when == "jumps":
-            return (np.isfinite(self.changes) & np.isfinite(self.usual_jump[0]))[:, None]
-        return np.isfinite(self.difference if when in {"falls", "rises"} else self.values)
 
 
 _ANY = (-math.inf, math.inf)
@@ -391,7 +201,7 @@ CONDITIONS: Mapping[str, tuple[str, tuple[float, float] | None]] = {
 }
 """By the name used in rules: the event, formatted with the bound, and the exclusive limits of the
 bound, None for a condition without one. A whole profile jumps, the others concern single layers;
-:meth:`Course.holds` has their terms."""
+:meth:`Changes.holds` has their terms."""
 
 _EVENTS_AT_FIRST = {"above": "is above {bound:g}", "below": "is below {bound:g}"}
 """The events of a value that is the first one, and therefore did not rise or fall."""
@@ -600,24 +410,24 @@ class AlertEvaluator:
         What is known from their first step on is discarded: the last step may be given again with
         additional rows.
         """
-        courses: dict[Key, Course] = {}
+        changes: dict[Key, Changes] = {}
         n_known: dict[Key, int] = {}
         for key, further in cells_by_key(as_table(rows)).items():
-            first = int(further.steps.min())
+            first = int(further.step.min())
             cells = further
             if (earlier := self._cells.get(key)) is not None:
-                before_first = earlier.at(earlier.steps < first)
-                known_steps = np.unique(before_first.steps)[-_REMEMBERED:]
-                remembered = earlier.at(np.isin(earlier.steps, known_steps))
+                before_first = earlier.at(earlier.step < first)
+                known_steps = np.unique(before_first.step)[-_REMEMBERED:]
+                remembered = earlier.at(np.isin(earlier.step, known_steps))
                 cells = remembered.followed_by(further)
             self._cells[key] = cells
-            courses[key] = Course(key, cells)
-            n_known[key] = int(np.searchsorted(courses[key].steps, first))
+            changes[key] = Changes(key, Grid(cells._asdict()))
+            n_known[key] = int(np.searchsorted(changes[key].steps, first))
         alerts: list[tuple[int, int, Alert]] = []
-        for key, course in courses.items():
-            beside = _without_repeats(key, courses)
+        for key, of_key in changes.items():
+            beside = _without_repeats(key, changes)
             for index, rule in enumerate(self._rules):
-                raised = _raised(rule, course, n_known[key], beside)
+                raised = _raised(rule, of_key, n_known[key], beside)
                 alerts += [(alert.step, index, alert) for alert in raised]
         return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
@@ -637,92 +447,94 @@ def find_alerts(frame: pd.DataFrame | pa.Table, rules: Sequence[Rule] = RULES) -
     return AlertEvaluator(rules).update(frame)
 
 
-def _raised(rule: Rule, course: Course, n_known: int, beside: Sequence[Course]) -> Iterator[Alert]:
-    """Yield the alerts of a rule on a course behind its known steps, but for those that the courses
-    beside it deny."""
-    if not applies(rule, course.metric, course.subset):
+def _raised(
+    rule: Rule, changes: Changes, n_known: int, beside: Sequence[Changes]
+) -> Iterator[Alert]:
+    """Yield the alerts of a rule on the changes behind the known steps, but for those that the
+    changes beside them deny."""
+    if not applies(rule, changes.metric, changes.subset):
         return
-    holds = _held(rule, course)[n_known:]
+    holds = _held(rule, changes)[n_known:]
     for place, layer in np.argwhere(holds).tolist():
-        alert = _alert(rule, course, n_known + place, layer)
+        alert = _alert(rule, changes, n_known + place, layer)
         if not _is_of_repeats(alert, rule, beside):
             yield alert
 
 
-def _without_repeats(key: Key, courses: Mapping[Key, Course]) -> list[Course]:
-    """Return the courses on which a change has to be seen too: of a dimension of all vectors, those
+def _without_repeats(key: Key, measured: Mapping[Key, Changes]) -> list[Changes]:
+    """Return those on which a change has to be seen too: of a dimension of all vectors, those
     without repeats."""
     metric, subset, stack = key
     if subset != "all" or not is_dimension_of_neighbours(metric):
         return []
     keys = [(metric, name, stack) for name in DISTINCT]
-    return [courses[other] for other in keys if other in courses]
+    return [measured[other] for other in keys if other in measured]
 
 
-def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Course]) -> bool:
+def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Changes]) -> bool:
     """Return whether a change of all vectors is one of repeated tokens alone: the first of the
     subsets without repeats on which it can be judged has it not. What a rule says of a subset by
     name is taken as it is."""
-    for course in [] if rule.subsets else beside:
-        row = int(np.searchsorted(course.steps, alert.step))
-        if row == len(course.steps) or course.steps[row] != alert.step:
+    for changes in [] if rule.subsets else beside:
+        row = int(np.searchsorted(changes.steps, alert.step))
+        if row == len(changes.steps) or changes.steps[row] != alert.step:
             continue
         column = 0
         if alert.layer is not None:
-            column = int(np.searchsorted(course.layers, alert.layer))
-            if column == len(course.layers) or course.layers[column] != alert.layer:
+            column = int(np.searchsorted(changes.layers, alert.layer))
+            if column == len(changes.layers) or changes.layers[column] != alert.layer:
                 continue
-        if course.is_judged(rule.when)[row, column]:
-            return not _held(rule, course)[row, column]
+        if changes.is_judged(rule.when)[row, column]:
+            return not _held(rule, changes)[row, column]
     return False
 
 
-def _held(rule: Rule, course: Course) -> np.ndarray:
-    """Return where a rule holds, in the shape of :meth:`Course.holds`."""
-    holds = course.holds(rule.when, rule.bound or 0.0)
-    if not rule.settled or course.layers[0] < 0:
+def _held(rule: Rule, changes: Changes) -> np.ndarray:
+    """Return where a rule holds, in the shape of :meth:`Changes.holds`."""
+    holds = changes.holds(rule.when, rule.bound or 0.0)
+    if not rule.settled or changes.is_scalar:
         return holds
     if rule.when == "undefined":
-        is_broken = course.codes == ReasonCode.NOT_FINITE
-        return holds & (is_broken | (course.is_established & ~course.is_doubling))
+        is_broken = changes.codes == ReasonCode.NOT_FINITE
+        return holds & (is_broken | (changes.is_established & ~changes.is_doubling))
     if rule.when in {"falls", "rises"}:
-        of_doubling = course.holds(rule.when, (rule.bound or 0.0) ** 2)
-        return np.where(course.is_doubling, of_doubling, holds)
+        of_doubling = changes.holds(rule.when, (rule.bound or 0.0) ** 2)
+        return np.where(changes.is_doubling, of_doubling, holds)
     return holds
 
 
-def _alert(rule: Rule, course: Course, row: int, layer: int) -> Alert:
+def _alert(rule: Rule, changes: Changes, row: int, layer: int) -> Alert:
     of_profile = rule.when == "jumps"
     most = ""
     if of_profile:
-        layer = int(np.nanargmax(np.where(course.in_means, course.difference[row], np.nan)))
+        layer = int(np.nanargmax(np.where(changes.in_means, changes.difference[row], np.nan)))
         # what goes wrong in one layer changes those after it, the more the further
-        first = int(np.argmax(course.in_means & (course.relative[row] >= MIN_JUMP)))
-        most = f"most in layer {course.layers[layer]}, "
+        first = int(np.argmax(changes.in_means & (changes.relative[row] >= MIN_JUMP)))
+        most = f"most in layer {changes.layers[layer]}, "
         if first < layer:
-            most = f"first in layer {course.layers[first]}, {most}"
-    before = int(course.before[row, layer])
-    previous_step = int(course.steps[before]) if before >= 0 else None
+            most = f"first in layer {changes.layers[first]}, {most}"
+    before = int(changes.before[row, layer])
+    previous_step = int(changes.steps[before]) if before >= 0 else None
     event = CONDITIONS[rule.when][0]
     if previous_step is None:
         event = _EVENTS_AT_FIRST.get(rule.when, event)
     elif rule.when == "undefined":
         event = f"{event} any more"
-    value = float(course.values[row, layer])
-    previous_value = float(course.previous[row, layer])
+    value = float(changes.values[row, layer])
+    previous_value = float(changes.previous[row, layer])
     if math.isnan(value):
-        detail = course.reasons[row, layer]
+        detail = changes.reasons[row, layer]
     elif previous_step is None:
         detail = f"{value:.3g}"
     else:
         detail = f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
     return Alert(
         rule=rule.name,
-        step=int(course.steps[row]),
-        metric=course.metric,
-        subset=course.subset,
-        stack=course.stack,
-        layer=None if of_profile or course.layers[layer] < 0 else int(course.layers[layer]),
+        step=int(changes.steps[row]),
+        metric=changes.metric,
+        subset=changes.subset,
+        stack=changes.stack,
+        layer=None if of_profile or changes.is_scalar else int(changes.layers[layer]),
         value=math.nan if of_profile else value,
         previous_value=math.nan if of_profile else previous_value,
         previous_step=previous_step,

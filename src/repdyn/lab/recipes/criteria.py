@@ -32,7 +32,8 @@ from repdyn.views.judging.effects import (
     judge_interval,
 )
 from repdyn.views.judging.surrogates import against_drift
-from repdyn.views.tables.frames import measurements, of_metric
+from repdyn.views.tables.frames import measurements
+from repdyn.views.tables.series import MetricSeries, series_of
 
 
 def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -83,37 +84,44 @@ class Measured:
         """Return the first or last step at which a metric was measured, and the blocks with a value
         at it, from a layer on: 0 is the embedding output, at a depth below 0.
         """
-        cells = self.cells(name, first_layer)
-        steps = cells["step"].tolist()
-        chosen = min(steps) if step == "first" else max(steps)
-        last = round(cells["layer"].to_numpy().max() / cells["depth"].to_numpy().max())
-        blocks = findings.profile(cells, 3, chosen)
-        return chosen, {(layer - 1) / max(1, last - 1): block for layer, block in blocks.items()}
+        series = self.series(name, first_layer)
+        chosen = series.steps[0] if step == "first" else series.steps[-1]
+        blocks = findings.profile(series, 3, chosen)
+        to_last = max(1, series.n_blocks - 1)
+        return chosen, {(layer - 1) / to_last: block for layer, block in blocks.items()}
 
     def course(self, name: str, layers: Layers, first_layer: int = 1) -> Course:
         """Return the value at each step at which any block has one; the mean is over the same
         blocks at all of them, from a layer on.
         """
-        cells = self.cells(name, first_layer)
-        cells = cells.loc[np.isfinite(cells["value"])]
-        if cells.empty:
+        series = self.series(name, first_layer)
+        has_value = np.isfinite(series.values)
+        if not has_value.any():
             raise CannotBeJudgedError(f"no value of {name}")
         if layers in {"lowest", "highest"}:
-            values = cells.groupby("step")["value"]
-            extreme = cells.loc[values.idxmin() if layers == "lowest" else values.idxmax()]
-            return dict(zip(extreme["step"].tolist(), effects.estimates(extreme), strict=True))
+            return _extremes(series, has_value, layers)
         if layers == "last":
-            is_last = cells["layer"] == cells["layer"].max()
-            cells = cells.loc[is_last]
-        return {snapshot.step: snapshot.mean for snapshot in findings.snapshots_of(cells)[0]}
+            last = np.flatnonzero(has_value.any(axis=1))[-1]
+            series = series.from_layer(series.layers[last])
+        return {snapshot.step: snapshot.mean for snapshot in findings.snapshots_of(series)[0]}
 
-    def cells(self, name: str, first_layer: int = 1) -> pd.DataFrame:
-        """Return the rows of a metric at the blocks, layers 1 to L, or from another layer on."""
-        rows = of_metric(self.rows, *split(name))
-        if rows.empty:
+    def series(self, name: str, first_layer: int = 1) -> MetricSeries:
+        """Return a metric at the blocks, layers 1 to L, or from another layer on."""
+        series = series_of(self.rows, *split(name))
+        if not series.steps:
             raise NotMeasuredError(f"{name} was not measured")
-        is_chosen = rows["layer"] >= first_layer
-        return rows.loc[is_chosen]
+        return series.from_layer(first_layer)
+
+
+def _extremes(series: MetricSeries, has_value: np.ndarray, layers: Layers) -> Course:
+    """Return the lowest or the highest block of each step at which any has a value."""
+    at_extreme = np.nanargmin if layers == "lowest" else np.nanargmax
+    finite = np.where(has_value, series.values, np.nan)
+    course = {}
+    for place in np.flatnonzero(has_value.any(axis=0)).tolist():
+        row = int(at_extreme(finite[:, place]))
+        course[series.steps[place]] = effects.estimate_at(series, row, place)
+    return course
 
 
 def split(name: str) -> tuple[str, str]:
@@ -183,7 +191,7 @@ class PublishedFinding(Criterion):
 
     def judge(self, measured: Measured, metric: str) -> Judgement:
         _, subset = split(metric)
-        measured.cells(metric)
+        measured.series(metric)  # an error where it was not measured
         for finding in findings.findings(measured.frame):
             if (finding.name, finding.subset) == (self.finding, subset):
                 other = finding.with_embeddings.replace("shown", "reproduced")

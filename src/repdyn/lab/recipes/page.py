@@ -172,7 +172,7 @@ def _line_with_embeddings(
         _, profile = measured.profile(metric, criterion.step, first_layer=0)
         ends = {depth: profile[depth] for depth in sorted(profile)[:2]}
         return _line(ends, metric, **look) if min(ends) < 0 else None
-    has_embeddings = 0 in measured.cells(metric, first_layer=0)["layer"].tolist()
+    has_embeddings = 0 in measured.series(metric, first_layer=0).layers
     if criterion.layers != "mean" or not has_embeddings:
         return None
     with suppress(CannotBeJudgedError):

@@ -18,6 +18,8 @@ from repdyn.utils.intervals import mean_over_seeds, student_quantile
 if TYPE_CHECKING:
     import pandas as pd
 
+    from repdyn.views.tables.series import MetricSeries
+
 Verdict = Literal["shown", "not shown", "cannot be judged"]
 """What a criterion says of a run."""
 
@@ -92,9 +94,13 @@ class Estimate:
         return student_quantile(self.degrees) * self.std_error if self.std_error else 0.0
 
 
-def estimates(cells: pd.DataFrame) -> list[Estimate]:
-    """Return the values of measurements, with their standard errors."""
-    return [*map(Estimate, *(cells[name].tolist() for name in ("value", "std_error", "n_batches")))]
+def estimate_at(series: MetricSeries, row: int, place: int) -> Estimate:
+    """Return the value of a series at the places of a layer and a step, with its standard error."""
+    return Estimate(
+        value=float(series.values[row, place]),
+        std_error=float(series.std_errors[row, place]),
+        n_batches=int(series.n_batches[row, place]),
+    )
 
 
 def with_bands(rows: pd.DataFrame) -> pd.DataFrame:

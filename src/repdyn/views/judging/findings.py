@@ -20,7 +20,7 @@ from repdyn.views.judging.effects import (
     Estimate,
     Judgement,
     Verdict,
-    estimates,
+    estimate_at,
     has_bands,
     mean_estimate,
     over_seeds,
@@ -29,13 +29,13 @@ from repdyn.views.judging.effects import (
 from repdyn.views.tables.frames import (
     SUBSETS,
     concatenated,
-    grid_of,
     measurements,
     of_metric,
     scalar,
     scalar_rows,
     without_repeats,
 )
+from repdyn.views.tables.series import MetricSeries, series_of
 
 VERSION = "2, 2026-11-22"
 """Version of the criteria, and the date on which they were fixed."""
@@ -114,7 +114,7 @@ without repeated tokens or inputs."""
 BY_BANDS = "by the paper's bands (one standard deviation over batches, which share windows): "
 """What leads a judgement on values by the published design."""
 
-_Judge = Callable[[pd.DataFrame, float | None], Judgement]
+_Judge = Callable[[MetricSeries, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
 """Columns that a judgement needs."""
 _CHECKED = [*("run", "model", "probe", "layers", "stack", "stage", "settings", "head", "std")]
@@ -130,17 +130,14 @@ class Snapshot(NamedTuple):
     mean: Estimate
 
 
-def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
+def bell(series: MetricSeries, _: float | None) -> Judgement:
     """Judge whether anisotropy, of which these are the values, is bell-shaped over depth at the
     last measured step.
     """
-    blocks = profile(cells, BELL_BLOCKS)
+    blocks = profile(series, BELL_BLOCKS)
     low, high = MIDDLE
-    layers = cells["layer"].to_numpy(int)
-    depths = cells["depth"].to_numpy(float)
-    first = min(1, int(layers.min()))
-    # the last block, measured or not
-    number = round(float(layers.max() / depths.max()))
+    first = min(1, series.layers[0])
+    number = series.n_blocks
     inside = [
         block
         for layer, block in blocks.items()
@@ -165,9 +162,9 @@ def bell(cells: pd.DataFrame, _: float | None) -> Judgement:
     )
 
 
-def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
+def uniform(series: MetricSeries, _: float | None) -> Judgement:
     """Judge whether anisotropy is uniform over depth at the last measured step."""
-    blocks = profile(cells, UNIFORM_BLOCKS)
+    blocks = profile(series, UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
     effect = Effect.of(blocks[high], blocks[low])
     verbs = "exceeds the lowest", "is below the lowest"
@@ -175,27 +172,26 @@ def uniform(cells: pd.DataFrame, _: float | None) -> Judgement:
     return Judgement((claim,), notes=(f"blocks {high} and {low}",))
 
 
-def growth(cells: pd.DataFrame, _: float | None) -> Judgement:
+def growth(series: MetricSeries, _: float | None) -> Judgement:
     """Judge whether anisotropy grows, then stabilises."""
-    snapshots, coverage = snapshots_of(cells)
+    snapshots, coverage = snapshots_of(series)
     first, half, last = _ends_and_half(snapshots)
-    metric = str(cells["metric"].iloc[0])
     claims = (
-        Claim(metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
-        _late(metric, half, last, above=-MORE, below=MORE),
+        Claim(series.metric, MOVES, Effect.of(last.mean, first.mean), above=MORE),
+        _late(series.metric, half, last, above=-MORE, below=MORE),
     )
     return Judgement(claims, coverage=coverage)
 
 
-def dimension(cells: pd.DataFrame, warm_up: float | None) -> Judgement:
+def dimension(series: MetricSeries, warm_up: float | None) -> Judgement:
     """Judge whether the dimension rises, then declines; ``warm_up`` is the step at which the
     warm-up ends.
     """
-    snapshots, coverage = snapshots_of(cells)
+    snapshots, coverage = snapshots_of(series)
     first, half, last = _ends_and_half(snapshots)
     # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
-    of = VECTORS[str(cells["subset"].iloc[0])]
+    of = VECTORS[series.subset]
     up_to_peak = f"from the start to step {peak.step:,}, the highest in between, the dimension {of}"
     highest = f"the dimension at step {peak.step:,}"
     over_last = "exceeds the last", "is below the last"
@@ -231,15 +227,16 @@ def _late(
     return Claim(subject, MOVES, effect, above=above, below=below)
 
 
-def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[int, Estimate]:
+def profile(series: MetricSeries, needed: int, step: int | None = None) -> dict[int, Estimate]:
     """Return the blocks with a value at a step, or the last one, by number; too few are an
     error.
     """
-    cells = cells.loc[
-        (cells["step"] == (cells["step"].max() if step is None else step))
-        & np.isfinite(cells["value"])
-    ]
-    blocks = dict(zip(cells["layer"].tolist(), estimates(cells), strict=True))
+    blocks: dict[int, Estimate] = {}
+    if series.steps:
+        place = series.steps.index(series.steps[-1] if step is None else step)
+        has_value = np.isfinite(series.values[:, place])
+        for row in np.flatnonzero(has_value).tolist():
+            blocks[series.layers[row]] = estimate_at(series, row, place)
     if len(blocks) < needed:
         raise CannotBeJudgedError(
             f"needs {needed} blocks with a value; got blocks {_listed(blocks)}"
@@ -247,27 +244,21 @@ def profile(cells: pd.DataFrame, needed: int, step: int | None = None) -> dict[i
     return blocks
 
 
-def snapshots_of(cells: pd.DataFrame) -> tuple[list[Snapshot], str | None]:
+def snapshots_of(series: MetricSeries) -> tuple[list[Snapshot], str | None]:
     """Return, at each step with any value, the blocks that have a value at all these steps, and how
     many these are where some are left out."""
-    values = grid_of(cells).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
-    n_measured = len(values)
-    values = values.dropna(axis="index")
-    if values.empty:
-        raise CannotBeJudgedError(
-            f"no block has a value of {cells['metric'].iloc[0]} at every measured step"
-        )
-    others = (
-        grid_of(cells, name).loc[values.index, values.columns]
-        for name in ("std_error", "n_batches")
-    )
-    columns = (of_all.to_numpy().T.tolist() for of_all in (values, *others))
+    has_value = np.isfinite(series.values)
+    places = np.flatnonzero(has_value.any(axis=0)).tolist()
+    rows = np.flatnonzero(has_value[:, places].all(axis=1)).tolist()
+    if not places or not rows:
+        raise CannotBeJudgedError(f"no block has a value of {series.metric} at every measured step")
     snapshots = []
-    for step, *of_blocks in zip(values.columns.tolist(), *columns, strict=True):
-        blocks = tuple(map(Estimate, *of_blocks))
-        snapshots.append(Snapshot(step, blocks, mean_estimate(blocks)))
-    is_partial = len(values) < n_measured
-    return snapshots, f"over {len(values)} of {n_measured} blocks" if is_partial else None
+    for place in places:
+        blocks = tuple(estimate_at(series, row, place) for row in rows)
+        snapshots.append(Snapshot(series.steps[place], blocks, mean_estimate(blocks)))
+    n_measured = len(series.layers)
+    is_partial = len(rows) < n_measured
+    return snapshots, f"over {len(rows)} of {n_measured} blocks" if is_partial else None
 
 
 def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, Snapshot]:
@@ -386,11 +377,10 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
                 raise CannotBeJudgedError(failures[0])
             judgements = []
             for of_run, warm_up in zip(rows, warm_ups, strict=True):
-                cells = of_metric(of_run, metric, subset)
-                if cells.empty:
+                series = series_of(of_run, metric, subset)
+                if not series.steps:
                     raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-                has_layer = cells["layer"] >= first_layer
-                judgements.append(judge(cells.loc[has_layer], warm_up))
+                judgements.append(judge(series.from_layer(first_layer), warm_up))
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]

@@ -22,6 +22,7 @@ from repdyn.store.schema import (
 )
 from repdyn.utils.intervals import interval_within
 from repdyn.utils.printing import plural
+from repdyn.views.grid import Grid
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -225,13 +226,17 @@ def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") ->
 
 def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
     """Return a column of the rows of one metric on one subset as :func:`grid` does."""
-    layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
-    steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
-    values = np.full((len(layers), len(steps)), np.nan)
-    values[layer, step] = cells[column].to_numpy(float)
+    return frame_of(Grid(cells), column)
+
+
+def frame_of(cells: Grid, column: str = "value") -> pd.DataFrame:
+    """Return a column of numbers by layer (index) and step (columns)."""
     # copied to another order in memory, a mean over layers would be rounded otherwise
     return pd.DataFrame(
-        values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False
+        cells.numbers(column),
+        pd.Index(cells.layers, name="layer"),
+        pd.Index(cells.steps, name="step"),
+        copy=False,
     )
 
 

@@ -331,6 +331,5 @@ def _of_different_layers(members: Sequence[MeasuredRun], key: tuple[str, str]) -
     measured = [(run.series[key], run.label) for run in members if key in run.series]
     layers = []
     for series, label in measured:
-        n_blocks = round(1 / series.layer_depth) if series.layer_depth else 0
-        layers.append((f"{spans(series.layers)} of {n_blocks} blocks", label))
+        layers.append((f"{spans(series.layers)} of {series.n_blocks} blocks", label))
     return disagreement(f"different layers of {key[0]} ({key[1]})", layers)

@@ -3,18 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from repdyn.metrics import metric_info
+from repdyn.views.grid import Grid, layers_in_means
 from repdyn.views.tables.frames import (
     REASON_COLUMNS,
-    grid_of,
+    frame_of,
     in_order,
     log_spaced,
     metrics_of,
     of_heads,
+    of_metric,
     reasons_in_words,
     without_repeats,
 )
@@ -26,6 +29,7 @@ _COLUMNS = [
     "step",
     "n_batches",
     "value",
+    "std_error",
     "low",
     "high",
     "margin",
@@ -95,16 +99,30 @@ class MetricSeries:
         return self.metric, self.subset
 
     @cached_property
+    def grid(self) -> Grid:
+        """The rows by layer and step."""
+        return Grid(self.rows)
+
+    @cached_property
     def _values(self) -> pd.DataFrame:
-        return grid_of(self.rows)
+        return frame_of(self.grid)
 
     @cached_property
     def _lows(self) -> pd.DataFrame:
-        return grid_of(self.rows, "low")
+        return frame_of(self.grid, "low")
 
     @cached_property
     def _highs(self) -> pd.DataFrame:
-        return grid_of(self.rows, "high")
+        return frame_of(self.grid, "high")
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of the model, measured or not; 0 where none was measured."""
+        return round(1 / self.layer_depth) if self.layer_depth else 0
+
+    def from_layer(self, first: int) -> Self:
+        """Return the series without the layers below one."""
+        return replace(self, rows=self.rows.loc[self.rows["layer"] >= first])
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -135,6 +153,16 @@ class MetricSeries:
     def margins(self) -> np.ndarray:
         """Shape (n_layers, n_steps): half of the widths of the intervals."""
         return (self.highs - self.lows) / 2
+
+    @cached_property
+    def std_errors(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): standard errors over probes; NaN where they are not known."""
+        return self.grid.numbers("std_error")
+
+    @cached_property
+    def n_batches(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): over how many batches the values are."""
+        return self.grid.numbers("n_batches")
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -180,8 +208,7 @@ class MetricSeries:
     @cached_property
     def in_means(self) -> np.ndarray:
         """Shape (n_layers,): whether a layer enters means, which are over the blocks."""
-        metric = metric_info(self.metric)
-        return np.array([metric.enters_means(layer) for layer in self.layers], bool)
+        return layers_in_means(self.metric, self.layers)
 
     @property
     def _of_blocks(self) -> pd.DataFrame:
@@ -283,6 +310,18 @@ def beside_all(metric: str, series: Mapping[tuple[str, str], MetricSeries]) -> M
     return None if subset is None else series[metric, subset]
 
 
+def series_of(rows: pd.DataFrame, metric: str, subset: str) -> MetricSeries:
+    """Return the series of one metric on one subset; it has no step where that was not measured."""
+    cells = of_metric(rows, metric, subset)
+    return MetricSeries(metric, subset, cells, layer_depth=_layer_depth(cells))
+
+
+def _layer_depth(rows: pd.DataFrame) -> float:
+    """Return the relative depth from one layer to the next; 0 where no block was measured."""
+    blocks = rows.loc[rows["layer"] > 0, ["depth", "layer"]]
+    return float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
+
+
 def metric_series(
     rows: pd.DataFrame, frame: pd.DataFrame | None = None
 ) -> dict[tuple[str, str], MetricSeries]:
@@ -296,8 +335,7 @@ def metric_series(
     cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
     heads = of_heads(frame) if frame is not None else rows.iloc[:0]
     by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
-    blocks = rows.loc[rows["layer"] > 0, ["depth", "layer"]]
-    layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
+    layer_depth = _layer_depth(rows)
     return {
         (metric, subset): MetricSeries(
             metric=metric,
