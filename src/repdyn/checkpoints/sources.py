@@ -35,7 +35,7 @@ from repdyn.store.schema import FINISHED
 from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.steps import DEFAULT_PATTERN
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 """What may be the name of a hub repository."""
 _LOADS = (
     "a folder, a repository, or pairs of a step and a function that returns the model of that step"
@@ -72,7 +72,7 @@ def require_source(source: str | Path) -> None:
     owner, _, name = str(source).partition("/")
     # runs/mistyped is meant as a folder where there is a folder runs
     is_in_folder = bool(name) and Path(owner).is_dir() and not Path(source).is_dir()
-    if isinstance(source, Path) or not _REPOSITORY.fullmatch(source) or is_in_folder:
+    if isinstance(source, Path) or not REPOSITORY.fullmatch(source) or is_in_folder:
         raise ValueError(
             f"expected an existing folder or a hub repository, got {str(source)!r}: there is no "
             "such folder"

@@ -28,7 +28,7 @@ from repdyn.checkpoints.options import (
     SweepOptions,
     available_device,
 )
-from repdyn.checkpoints.sources import find_selections, select_shard
+from repdyn.checkpoints.sources import REPOSITORY, find_selections, select_shard
 from repdyn.checkpoints.suites import ModelLike, models_of
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.checkpoints.tasks import FOREIGN, Task, partition_tasks
@@ -304,7 +304,9 @@ def _with_default_metrics(
 def _notes_on_names(options: CompleteOptions) -> list[str]:
     """Say that a folder is measured where its path is also the name of a published model."""
     source = options.source
-    if not (isinstance(source, str) and options.is_local and models_of(source)):
+    if not (isinstance(source, str) and options.is_local and REPOSITORY.fullmatch(source)):
+        return []  # all suites are read otherwise
+    if not models_of(source):
         return []
     return [
         f"the folder {Path(source).absolute()} is measured, not the hub repository {source}; for "
