@@ -118,9 +118,9 @@ def _extremes(series: MetricSeries, has_value: np.ndarray, layers: Layers) -> Co
     at_extreme = np.nanargmin if layers == "lowest" else np.nanargmax
     finite = np.where(has_value, series.values, np.nan)
     course = {}
-    for place in np.flatnonzero(has_value.any(axis=0)).tolist():
-        row = int(at_extreme(finite[:, place]))
-        course[series.steps[place]] = effects.estimate_at(series, row, place)
+    for column in np.flatnonzero(has_value.any(axis=0)).tolist():
+        row = int(at_extreme(finite[:, column]))
+        course[series.steps[column]] = effects.estimate_at(series, row, column)
     return course
 
 

@@ -94,12 +94,12 @@ class Estimate:
         return student_quantile(self.degrees) * self.std_error if self.std_error else 0.0
 
 
-def estimate_at(series: MetricSeries, row: int, place: int) -> Estimate:
-    """Return the value of a series at the places of a layer and a step, with its standard error."""
+def estimate_at(series: MetricSeries, row: int, column: int) -> Estimate:
+    """Return a value of the grid of a series, by layer and step, with its standard error."""
     return Estimate(
-        value=float(series.values[row, place]),
-        std_error=float(series.std_errors[row, place]),
-        n_batches=int(series.n_batches[row, place]),
+        value=float(series.values[row, column]),
+        std_error=float(series.std_errors[row, column]),
+        n_batches=int(series.n_batches[row, column]),
     )
 
 

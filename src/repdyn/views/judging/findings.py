@@ -233,10 +233,10 @@ def profile(series: MetricSeries, needed: int, step: int | None = None) -> dict[
     """
     blocks: dict[int, Estimate] = {}
     if series.steps:
-        place = series.steps.index(series.steps[-1] if step is None else step)
-        has_value = np.isfinite(series.values[:, place])
+        column = series.steps.index(series.steps[-1] if step is None else step)
+        has_value = np.isfinite(series.values[:, column])
         for row in np.flatnonzero(has_value).tolist():
-            blocks[series.layers[row]] = estimate_at(series, row, place)
+            blocks[series.layers[row]] = estimate_at(series, row, column)
     if len(blocks) < needed:
         raise CannotBeJudgedError(
             f"needs {needed} blocks with a value; got blocks {_listed(blocks)}"
@@ -248,14 +248,14 @@ def snapshots_of(series: MetricSeries) -> tuple[list[Snapshot], str | None]:
     """Return, at each step with any value, the blocks that have a value at all these steps, and how
     many these are where some are left out."""
     has_value = np.isfinite(series.values)
-    places = np.flatnonzero(has_value.any(axis=0)).tolist()
-    rows = np.flatnonzero(has_value[:, places].all(axis=1)).tolist()
-    if not places or not rows:
+    columns = np.flatnonzero(has_value.any(axis=0)).tolist()
+    rows = np.flatnonzero(has_value[:, columns].all(axis=1)).tolist()
+    if not columns or not rows:
         raise CannotBeJudgedError(f"no block has a value of {series.metric} at every measured step")
     snapshots = []
-    for place in places:
-        blocks = tuple(estimate_at(series, row, place) for row in rows)
-        snapshots.append(Snapshot(series.steps[place], blocks, mean_estimate(blocks)))
+    for column in columns:
+        blocks = tuple(estimate_at(series, row, column) for row in rows)
+        snapshots.append(Snapshot(series.steps[column], blocks, mean_estimate(blocks)))
     n_measured = len(series.layers)
     is_partial = len(rows) < n_measured
     return snapshots, f"over {len(rows)} of {n_measured} blocks" if is_partial else None

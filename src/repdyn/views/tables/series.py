@@ -122,7 +122,8 @@ class MetricSeries:
 
     def from_layer(self, first: int) -> Self:
         """Return the series without the layers below one."""
-        return replace(self, rows=self.rows.loc[self.rows["layer"] >= first])
+        is_from = self.rows["layer"] >= first
+        return replace(self, rows=self.rows.loc[is_from])
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
