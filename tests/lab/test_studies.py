@@ -261,6 +261,7 @@ FIGURES = (
         "collection",
         "kinds_of_change",
         "plane_of_sentences",
+        "plane_of_groups",
         "plane_of_changes",
     ),
     *("two_collections", "plane_of_collections"),
@@ -390,7 +391,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collections.csv"),
         *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv"),
-        "plane_of_collections.csv",
+        *("plane_of_groups.csv", "plane_of_collections.csv"),
         *(f"{name}.{end}" for name in FIGURES for end in ("png", "svg")),
     }
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
@@ -413,7 +414,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
         "cosine of two differences at the last layer: vector change n within across p length"
         in text
     )
-    assert f"tables and figures: {tmp_path / 'out' / 'small'} (23 files)" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (26 files)" in text
 
 
 def test_a_study_in_python_returns_what_the_command_writes(save_model, tmp_path, capsys):
@@ -519,12 +520,17 @@ def test_planes_are_of_the_vector_that_is_asked_for(save_model, files, monkeypat
     }
     for vector, result in of_vectors.items():
         caption = "mean of the tokens" if vector == "mean" else f"{vector} token"
-        for figure in ("plane_of_sentences", "plane_of_changes", "two_collections"):
+        for figure in (
+            *("plane_of_sentences", "plane_of_groups"),
+            *("plane_of_changes", "two_collections"),
+        ):
             texts = [text.get_text() for text in result.figures[figure].texts]
             texts += [result.figures[figure].get_suptitle()]
             assert any(caption in text for text in texts), (figure, texts)
     places = [result.plane_of_sentences["x"].tolist() for result in of_vectors.values()]
     assert places[0] != places[1] != places[2] != places[0]
+    of_groups = of_vectors["first"].plane_of_groups
+    assert of_groups["kind"].tolist() == [name for name, group in GROUPS.items() for _ in group]
     pd.testing.assert_frame_equal(of_vectors["mean"].separation, of_vectors["first"].separation)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from sklearn.decomposition import PCA
@@ -31,6 +32,8 @@ _MAX_NUMBERED = 16
 MAX_POINTS = 3000
 """Largest number of vectors in a plane of t-SNE or UMAP, which take minutes for more."""
 _PERPLEXITY = 30
+_LEGEND_DOT = 24
+"""Size of a dot in the legend of a plane."""
 
 
 def series_colour(number: int) -> str:
@@ -88,12 +91,12 @@ def facets(
     return figure
 
 
-def legend_below(figure: Figure, axes: Axes, n_columns: int | None = None, **look: Any) -> None:
-    """Put the legend of a panel below the figure, in one row unless a number of columns is
-    given.
+def legend_below(figure: Figure, axes: Axes, n_columns: int | None = None, **look: Any) -> Legend:
+    """Put the legend of a panel below the figure, in one row unless a number of columns is given,
+    and return it.
     """
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
+    return figure.legend(
         handles, labels, loc="outside lower center", ncols=n_columns or len(labels), **look
     )
 
@@ -282,5 +285,7 @@ def plane_figure(
             title += f": {share:.1%} of the variance"
         axes.set(title=title, xticks=[], yticks=[])
     if len(labels := grid[0].get_legend_handles_labels()[1]) > 1:
-        legend_below(figure, grid[0], min(6, len(labels)), markerscale=1.5)
+        legend = legend_below(figure, grid[0], min(6, len(labels)))
+        for dot in legend.legend_handles:
+            dot.set_sizes([_LEGEND_DOT])  # those of a large cloud are too small to tell colours
     return figure

@@ -122,6 +122,10 @@ class SentenceStudy(Study):
         self._add_plane(
             "plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels
         )
+        if of_sense is groups:
+            of_groups = {key: of_kind[: len(groups)] for key, of_kind in vectors.items()}
+            labels = {name: values[: len(groups)] for name, values in labels.items()}
+            self._add_plane("plane_of_groups", f"{loaded.name}: sentences", of_groups, labels)
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.seed, self.changes, self.changes["kind"].tolist()

@@ -32,6 +32,7 @@ def options(tmp_path, monkeypatch):
     return [*sampling, "--device", "cpu", "--downloads", str(tmp_path / "downloads")]
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("published")
 def test_what_is_missing_is_measured_once_and_written_into_the_repository(
     hub, options, tmp_path, capsys
