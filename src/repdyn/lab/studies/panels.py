@@ -285,7 +285,13 @@ def plane_figure(
             title += f": {share:.1%} of the variance"
         axes.set(title=title, xticks=[], yticks=[])
     if len(labels := grid[0].get_legend_handles_labels()[1]) > 1:
-        legend = legend_below(figure, grid[0], min(6, len(labels)))
-        for dot in legend.legend_handles:
-            dot.set_sizes([_LEGEND_DOT])  # those of a large cloud are too small to tell colours
+        _enlarge_dots(legend_below(figure, grid[0], min(6, len(labels))))
     return figure
+
+
+def _enlarge_dots(legend: Legend) -> None:
+    """Give the dots of a legend a size that shows their colours, which those of a large cloud do
+    not.
+    """
+    for dot in legend.legend_handles:
+        dot.set_sizes([_LEGEND_DOT])

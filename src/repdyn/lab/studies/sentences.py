@@ -123,9 +123,8 @@ class SentenceStudy(Study):
             "plane_of_sentences", f"{loaded.name}: sentences and nonsense", vectors, labels
         )
         if of_sense is groups:
-            of_groups = {key: of_kind[: len(groups)] for key, of_kind in vectors.items()}
-            labels = {name: values[: len(groups)] for name, values in labels.items()}
-            self._add_plane("plane_of_groups", f"{loaded.name}: sentences", of_groups, labels)
+            labels = {"sentence": self.groups["sentence"].tolist(), "kind": groups.tolist()}
+            self._add_plane("plane_of_groups", f"{loaded.name}: sentences", vectors, labels)
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.seed, self.changes, self.changes["kind"].tolist()
@@ -197,14 +196,15 @@ class SentenceStudy(Study):
     def _add_plane(
         self, name: str, title: str, vectors: SentenceVectors, labels: dict[str, list[str]]
     ) -> str:
-        """Add a plane of the vectors at the last layer, coloured by the last label; return its
-        caption.
+        """Add a plane of the vectors at the last layer, of those first ones that have labels, and
+        coloured by the last label; return its caption.
         """
         last = last_layer(vectors)
+        *_, colour = labels
         caption = f"{_IN_CAPTIONS[self.drawn]} after layer {last}"
-        places = torch.from_numpy(vectors[last, self.drawn])
+        places = torch.from_numpy(vectors[last, self.drawn][: len(labels[colour])])
         self.tables[name] = plane_table(places, labels, self.seed)
-        self.figures[name] = plane_figure(title, caption, self.tables[name], [*labels][-1])
+        self.figures[name] = plane_figure(title, caption, self.tables[name], colour)
         return caption
 
     def _vectors(self, loaded: LoadedModel, texts: Iterable[str], title: str) -> SentenceVectors:
