@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from jobs import Loop
 from synthetic_runs import fill, make_rows, measured_runs, to_frame
 
-from repdyn import insights
+from repdyn import Tracker, insights
 from repdyn.cli.main import main
+from repdyn.views.judging import described_runs
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
     Course,
@@ -352,3 +355,52 @@ def test_the_command_and_its_json(tmp_path, baselines, capsys):
     with pytest.raises(SystemExit):
         main([*command, "--alerts"])
     assert "--against alone" in capsys.readouterr().err
+
+
+@pytest.fixture
+def earlier(tmp_path, small_probe):
+    """Three earlier trainings in stores of their own, from other weights, and a tracker of one
+    more."""
+
+    def train(name, seed, **options):
+        loop = Loop()
+        torch.manual_seed(seed)
+        for weights in loop.model.parameters():
+            weights.data += 0.01 * torch.randn_like(weights)
+        settings = {"schedule": 1, "on_error": "raise", "report": False, "alerts": None}
+        with Tracker(
+            loop.model, small_probe, store=tmp_path / name, **settings | options
+        ) as tracker:
+            for step in range(1, 7):
+                if options and step == 3:
+                    for weights in loop.model.parameters():
+                        weights.data.fill_(0.01)
+                tracker.step(loss=loop.step())
+        return tracker
+
+    for seed in range(3):
+        train(f"good{seed}", seed)
+    return train
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_live_run_is_compared_after_each_measurement(earlier, tmp_path, capsys):
+    """A comparison with what comes later, one that is told at each step, or at the first ones."""
+    tracker = earlier("mine", 7, against=tmp_path / "good*")
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if "leaves the baselines" in line
+    ]
+    assert len(lines) == 1
+    assert int(re.search(r"step (\d)", lines[0])[1]) in {3, 4, 5}
+    assert "p = 0.25, not lower with 3 baselines" in lines[0]
+    (shown,) = described_runs(tracker.store, ["mine"]).runs
+    assert [run.name for run in shown.baselines] == ["good0", "good1", "good2"]
+    assert shown.bands
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_live_run_without_comparable_baselines_says_why_once(earlier, tmp_path, caplog):
+    earlier("mine", 7, against=[tmp_path / "good0", tmp_path / "good1"])
+    assert caplog.text.count("no comparison with earlier runs: expected at least 3 baselines") == 1
+    with pytest.raises(ValueError, match="expected folders of earlier runs.*got '.*bad\\*'"):
+        earlier("other", 8, against=tmp_path / "bad*")

@@ -1,12 +1,14 @@
 """Open a store, at a path or a URL, and find those that a folder contains."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from repdyn.store.files import has_row_files
 from repdyn.store.store import RUN_STORE, Store
-from repdyn.utils.files import is_url
+from repdyn.utils.files import absolute_place, is_url
 from repdyn.utils.mistyped import did_you_mean
 from repdyn.utils.printing import shorten_list
 
@@ -107,6 +109,26 @@ def stores_of(places: StoreLike | Iterable[StoreLike]) -> list[Store]:
     """
     stores = [_store_at(value) for value in _listed(places)]
     return list({store.path.resolve(): store for store in stores}.values())
+
+
+def places_named(patterns: Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the places that patterns name, with * for any characters in the names of folders, each
+    as a URL or an absolute path.
+
+    Raises:
+        ValueError: a pattern of which there is no folder.
+    """
+    places: list[str] = []
+    for pattern in patterns:
+        place = str(absolute_place(pattern))
+        found = [place] if is_url(place) else sorted(filter(os.path.isdir, glob(place)))
+        if not found:
+            raise ValueError(
+                "expected folders of earlier runs, with * for any characters, got "
+                f"{str(pattern)!r}, which none is named like; name those that there are"
+            )
+        places += found
+    return tuple(dict.fromkeys(places))
 
 
 def _listed(places: Any) -> list[Any]:

@@ -162,6 +162,7 @@ def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:
         "probe_name": plan.probe.name,
         "weights_kind": plan.weights_kind,
         "training": plan.settings,
+        "against": plan.options.earlier,
     }
     run = writer.call("writing to", lambda store: store.begin_run(plan.name, about, **parent))
     return run.id

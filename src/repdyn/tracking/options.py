@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.metrics.logged import LogLayers, validate_log_layers
+from repdyn.store.find import places_named
 from repdyn.tracking.notices import OnFailure
 from repdyn.tracking.sinks import Sink, check_sinks, installed_sinks
 from repdyn.utils.distributed import WhichRanks
@@ -30,6 +31,11 @@ class TrackingArguments(MeasurementArguments, total=False):
     alerts: Sequence[Any] | str | Path | None
     """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.views.alerts.Rule`
     objects, or None for none. Only a rule with ``stop: true`` ends the training."""
+    against: str | Path | Sequence[str | Path] | None
+    """Folders of at least three earlier sound runs of the same recipe, with * for any characters,
+    such as "runs/good*": each measurement is compared with theirs, a line says so where the run is
+    further from them than they are from each other, and every picture of the run has their band
+    behind its curves."""
     report: bool
     """Whether ``report.html`` in the store is updated during the run, which is the default."""
     max_overhead: float | None
@@ -54,14 +60,16 @@ class TrackingOptions(MeasurementOptions):
 
     Raises:
         ValueError: as :class:`MeasurementOptions`; a word or share that does not exist,
-            ``log_layers`` that match no metric, or rules that cannot be read.
-        OSError: the file of the rules cannot be read.
+    XX        OSError: the file of the rules cannot be read.
     """
 
     on_error: OnFailure = "warn"
     run: str | None = None
     log_layers: LogLayers = "default"
     alerts: Sequence[Any] | str | Path | None = "default"
+    against: str | Path | Sequence[str | Path] | None = None
+    earlier: tuple[str, ...] = field(init=False, default=())
+    """The places of the earlier runs that ``against`` names."""
     report: bool = True
     max_overhead: float | None = None
     configuration: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -87,6 +95,8 @@ class TrackingOptions(MeasurementOptions):
                 f"as 0.02, got {self.max_overhead!r}; leave it out for no limit"
             )
         validate_log_layers(self.log_layers, self.pairs())
+        patterns = [self.against] if isinstance(self.against, str | Path) else self.against or ()
+        object.__setattr__(self, "earlier", places_named(patterns))
         object.__setattr__(self, "sinks", check_sinks(self.sinks))
         object.__setattr__(self, "installed", installed_sinks(self))
 

@@ -30,6 +30,7 @@ GROUP = "repdyn.sinks"
 BUILT_IN = {
     "loggers": "repdyn.views.sinks.loggers:LoggerSink",
     "alerts": "repdyn.views.sinks.alerts:AlertSink",
+    "baselines": "repdyn.views.sinks.baselines:BaselineSink",
     "report": "repdyn.views.sinks.report:ReportSink",
 }
 """The sinks of this package, for a checkout whose installation does not list its entry points."""

@@ -8,12 +8,14 @@ import numpy as np
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
     LEVEL,
+    OF_LOSS,
     Deviation,
     Standing,
     standing_of,
 )
 from repdyn.views.judging.insight import Insight, report_link
 from repdyn.views.judging.settings import settings_statements
+from repdyn.views.tables.frames import LOSS_TITLES
 from repdyn.views.tables.runs import MeasuredRun, positions_by_step
 from repdyn.views.tables.style import metric_title, number_text, short_subset_title
 from repdyn.views.tables.words import layer_names
@@ -49,6 +51,8 @@ def _statement(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Insight:
         "score": float(standing.scores[0]),
         "largest_score_of_baselines": float(standing.scores[1:].max()),
     }
+    if standing.lost is not None:
+        return _lost(standing, run, evidence)
     deviation = standing.deviation
     if deviation is None:
         n_as_far = int(np.sum(standing.scores[1:] >= standing.scores[0]))
@@ -62,32 +66,64 @@ def _statement(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Insight:
     since = _step_of(deviation.since, at_run)
     furthest_at = _step_of(deviation.furthest_at, at_run)
     metric, subset = deviation.key
+    is_loss = subset == OF_LOSS
     of_place = {"value": deviation.value, "low": deviation.low, "high": deviation.high}
     return Insight(
         severity="watch" if standing.is_unlike else "note",
         kind="baselines",
         sentence=f"{_where(deviation, since, furthest_at)} ({_worth(standing, n_baselines)}).",
-        metric=metric,
-        subset=subset,
+        metric=None if is_loss else metric,
+        subset=None if is_loss else subset,
         stack=run.stack,
-        layers=deviation.layers,
+        layers=() if is_loss else deviation.layers,
         steps=tuple(sorted({since, furthest_at})),
-        evidence={**evidence, **of_place, "ratio": deviation.ratio, "layer": deviation.layer},
+        evidence={
+            **evidence,
+            **of_place,
+            "ratio": deviation.ratio,
+            "since": float(since),
+            **({"loss": metric} if is_loss else {"layer": deviation.layer}),
+        },
         weight=1.0,
-        link=report_link(run.name, metric=metric, subset=subset, step=furthest_at),
+        link=report_link(run.name, step=furthest_at),
+    )
+
+
+def _lost(standing: Standing, run: MeasuredRun, evidence: Mapping[str, float | str]) -> Insight:
+    """Return the statement on a run whose loss is no number."""
+    assert standing.lost is not None
+    loss, since = standing.lost
+    n_baselines = len(standing.scores) - 1
+    return Insight(
+        severity="watch",
+        kind="baselines",
+        sentence=(
+            f"The {LOSS_TITLES[loss]} is no number at step {since:,}, which it never is in the "
+            f"{n_baselines} baselines."
+        ),
+        stack=run.stack,
+        steps=(since,),
+        evidence={**evidence, "since": float(since), "loss": loss},
+        weight=1.0,
+        link=report_link(run.name, step=since),
     )
 
 
 def _where(deviation: Deviation, since: int, furthest_at: int) -> str:
     metric, subset = deviation.key
-    layers = layer_names(deviation.layers)
     low = number_text(deviation.low)
     high = number_text(deviation.high)
+    if subset == OF_LOSS:
+        title = LOSS_TITLES[metric]
+        what = f"{title[0].upper()}{title[1:]} leaves the baselines"
+        where = ""
+    else:
+        title = f"{metric_title(metric)} ({short_subset_title(subset)})"
+        what = f"{title} leaves the baselines in {layer_names(deviation.layers)}"
+        where = f" in layer {deviation.layer}"
     return (
-        f"{metric_title(metric)} ({short_subset_title(subset)}) leaves the baselines in {layers} "
-        f"since step {since:,}, its score {deviation.ratio:.3g} times the next one; at "
-        f"step {furthest_at:,} it is {number_text(deviation.value)} in layer {deviation.layer}, "
-        f"theirs {low} to {high}"
+        f"{what} since step {since:,}, its score {deviation.ratio:.3g} times the next one; at "
+        f"step {furthest_at:,} it is {number_text(deviation.value)}{where}, theirs {low} to {high}"
     )
 
 

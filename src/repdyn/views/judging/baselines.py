@@ -11,6 +11,8 @@ It cannot be below 1 / (n + 1): 0.25 with three baselines, 0.05 with :data:`ENOU
 checkpoints do not help: those of a run share its seed and move together, so that runs x
 checkpoints are still n + 1 independent things. Nor is a tail fitted to the n scores: it would give
 smaller numbers by assuming a shape of the tail, which a handful of maxima cannot show to be wrong.
+
+Losses are compared as metrics of one layer: many faults leave them before they leave the geometry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from repdyn.store.schema import LOSS, VALIDATION_LOSS
 from repdyn.views.tables.bands import interpolated, of_layers, unit_of
+from repdyn.views.tables.frames import scalar_rows
 from repdyn.views.tables.runs import MeasuredRun, positions_by_step
 from repdyn.views.tables.series import MetricSeries
 
@@ -38,8 +42,13 @@ _MEAN_TO_STANDARD_DEVIATION = float(np.sqrt(np.pi / 2))
 """Ratio of the standard deviation to the mean absolute one, of a normal distribution."""
 _LEAST_SHARE_OF_WINDOW = 0.5
 
+LOSSES = (LOSS, VALIDATION_LOSS)
+"""The losses that are compared beside the metrics."""
+OF_LOSS = ""
+"""The subset of a loss, which is of no vectors."""
+
 SeriesKey: TypeAlias = tuple[str, str]
-"""A metric and a subset."""
+"""A metric and a subset, or a loss and :data:`OF_LOSS`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +61,8 @@ class Course:
     values: np.ndarray
     """Shape (n_runs, n_layers, n_positions), the judged run first; NaN where any run has no value.
     """
+    is_log: bool = False
+    """Whether the values are logarithms."""
 
     @cached_property
     def deviations(self) -> np.ndarray:
@@ -137,14 +148,17 @@ class Standing:
     """A run among its baselines."""
 
     courses: Mapping[SeriesKey, Course]
+    lost: tuple[str, int] | None = None
+    """The loss of the judged run that is no number, and its first step that is none."""
 
     @cached_property
     def scores(self) -> np.ndarray:
         """Shape (n_runs,), the judged run first: the largest, over metrics, of a run's extreme as a
-        multiple of the usual one.
+        multiple of the usual one; infinite where its loss is no number.
         """
         of_metrics = [course.extremes / course.usual for course in self.courses.values()]
-        return np.max(of_metrics, axis=0)
+        scores = np.max(of_metrics, axis=0)
+        return scores if self.lost is None else np.array([np.inf, *scores[1:]])
 
     @property
     def p(self) -> float:
@@ -172,8 +186,11 @@ class Standing:
 
     @cached_property
     def deviation(self) -> Deviation | None:
-        """Return where the run left its baselines; None if it is like them and not furthest."""
-        return _deviation(self) if self.is_furthest or self.is_unlike else None
+        """Return where the run left its baselines; None if it is like them and not furthest, and
+        where its loss is no number.
+        """
+        is_out = self.is_furthest or self.is_unlike
+        return _deviation(self) if is_out and self.lost is None else None
 
 
 def _deviation(standing: Standing) -> Deviation:
@@ -195,6 +212,8 @@ def _deviation(standing: Standing) -> Deviation:
         (row, column), np.unravel_index(np.argmax(outwards), outwards.shape)
     ).tolist()
     values = course.values[:, layer, position]
+    if course.is_log:
+        values = np.exp(values)
     return Deviation(
         key=standing.key,
         layers=_layers_outside(course, is_outside, limit) or (course.layers[layer],),
@@ -230,8 +249,10 @@ def _layers_outside(course: Course, is_outside: np.ndarray, limit: float) -> tup
     return tuple(sorted(layers))
 
 
-def standing_of(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Standing:
-    """Return where a run stands among baselines that are comparable.
+def standing_of(
+    run: MeasuredRun, baselines: Sequence[MeasuredRun], losses: Sequence[str] = LOSSES
+) -> Standing:
+    """Return where a run stands among baselines that are comparable, by its metrics and losses.
 
     Raises:
         ValueError: no metric has a value in all runs at a position that all have.
@@ -240,6 +261,7 @@ def standing_of(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Standing:
     by_step = positions_by_step(runs)
     common = [key for key in run.series if all(key in other.series for other in baselines)]
     courses = {key: _course([of_run.series[key] for of_run in runs], by_step) for key in common}
+    courses |= {(loss, OF_LOSS): _course_of_loss(runs, loss, by_step) for loss in losses}
     judged = {
         key: course for key, course in courses.items() if course is not None and _has_score(course)
     }
@@ -248,7 +270,16 @@ def standing_of(run: MeasuredRun, baselines: Sequence[MeasuredRun]) -> Standing:
             "expected baselines with values of the same metrics, layers and range of steps, got "
             "none in common; measure them by the same schedule"
         )
-    return Standing(judged)
+    lost = (_lost(run, loss) for loss in losses)
+    return Standing(judged, next(filter(None, lost), None))
+
+
+def _lost(run: MeasuredRun, loss: str) -> tuple[str, int] | None:
+    """Return a loss with the first step at which it is no number; None if it always is one."""
+    rows = scalar_rows(run.scalars, loss)
+    is_lost = ~np.isfinite(rows["value"].to_numpy(float))
+    steps = rows["step"].to_numpy()[is_lost]
+    return (loss, int(steps[0])) if len(steps) else None
 
 
 def _has_score(course: Course) -> bool:
@@ -263,14 +294,52 @@ def _course(
     """Return the values of a metric in all runs where all have one; None if they share no layer or
     position.
     """
+    shared_layers = set.intersection(*(set(series.layers) for series in members))
+    if not shared_layers:
+        return None
+    layers = tuple(sorted(shared_layers))
     measured = [
         np.array([at[step] for step in series.steps])
         for series, at in zip(members, by_step, strict=True)
     ]
-    shared_layers = set.intersection(*(set(series.layers) for series in members))
-    if not shared_layers or not all(map(len, measured)):
+    return _shared_course(layers, measured, [of_layers(series, layers) for series in members])
+
+
+def _course_of_loss(
+    runs: Sequence[MeasuredRun], loss: str, by_step: Sequence[Mapping[int, float]]
+) -> Course | None:
+    """Return a loss as the course of one layer, its logarithm where it is above zero; None if the
+    runs share no position.
+    """
+    measured = []
+    of_runs = []
+    for run, at in zip(runs, by_step, strict=True):
+        losses = run.loss(loss)
+        losses = losses.loc[losses.index.isin(list(at)) & np.isfinite(losses)]
+        measured.append(np.array([at[step] for step in losses.index]))
+        of_runs.append(losses.to_numpy(float)[None])
+    is_log = all(bool((values > 0).all()) for values in of_runs)
+    return _shared_course(
+        (0,), measured, [np.log(values) if is_log else values for values in of_runs], is_log=is_log
+    )
+
+
+def _shared_course(
+    layers: tuple[int, ...],
+    measured: Sequence[np.ndarray],
+    of_runs: Sequence[np.ndarray],
+    *,
+    is_log: bool = False,
+) -> Course | None:
+    """Return the values of all runs at all positions in the range that all have; None without any.
+
+    Args:
+        layers: of all runs.
+        measured: the positions of each run, ascending.
+        of_runs: the values of each, of shape (n_layers, n_measured).
+    """
+    if not all(map(len, measured)):
         return None
-    layers = tuple(sorted(shared_layers))
     every = np.unique(np.concatenate(measured))
     begin = max(of_run[0] for of_run in measured)
     end = min(of_run[-1] for of_run in measured)
@@ -281,9 +350,9 @@ def _course(
     unit = unit_of(every)
     values = np.array(
         [
-            interpolated(positions, at, of_layers(series, layers), unit)
-            for series, at in zip(members, measured, strict=True)
+            interpolated(positions, at, of_run, unit)
+            for at, of_run in zip(measured, of_runs, strict=True)
         ]
     )
     values[:, ~np.isfinite(values).all(axis=0)] = np.nan
-    return Course(layers, positions, values)
+    return Course(layers, positions, values, is_log=is_log)
