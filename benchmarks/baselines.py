@@ -259,9 +259,12 @@ def _judged(run: DescribedRun, baselines: Sequence[DescribedRun]) -> dict[str, o
         return {"refused": str(error)}
     deviation = standing.deviation
     named = {}
+    if standing.lost is not None:
+        loss, since = standing.lost
+        named = {"metric": loss, "layers": "", "since": since}
     if deviation is not None:
         named = {
-            "metric": "@".join(deviation.key),
+            "metric": "@".join(filter(None, deviation.key)),
             "layers": " ".join(map(str, deviation.layers)),
             "since": deviation.since,
         }
@@ -271,6 +274,7 @@ def _judged(run: DescribedRun, baselines: Sequence[DescribedRun]) -> dict[str, o
         "next_score": standing.scores[1:].max(),
         "is_furthest": standing.is_furthest,
         "is_twice": _is_twice(standing),
+        "is_twice_by_geometry": _is_told(_is_twice, run.steps[-1], run, baselines),
         **named,
         "first_furthest": _first_step(run, baselines, lambda standing: standing.is_furthest),
         "first_twice": _first_step(run, baselines, _is_twice),
@@ -289,19 +293,22 @@ def _first_step(
     is_told: Callable[[Standing], bool],
 ) -> float:
     """Return the first measured step at which the rows up to it tell; infinity if none does."""
-    for step in run.steps:
-        try:
-            standing = _standing_until(step, run, baselines)
-        except ValueError:  # no value in common yet
-            continue
-        if is_told(standing):
-            return step
-    return math.inf
+    steps = (step for step in run.steps if _is_told(is_told, step, run, baselines))
+    return next(steps, math.inf)
 
 
-def _standing_until(step: int, run: DescribedRun, baselines: Sequence[DescribedRun]) -> Standing:
+def _is_told(
+    is_told: Callable[[Standing], bool],
+    step: int,
+    run: DescribedRun,
+    baselines: Sequence[DescribedRun],
+) -> bool:
+    """Return whether the geometry that is measured up to a step tells."""
     begun, *of_baselines = (_until(step, each) for each in (run, *baselines))
-    return standing_of(begun, of_baselines)
+    try:
+        return is_told(standing_of(begun, of_baselines, losses=()))
+    except ValueError:  # no value in common
+        return False
 
 
 @cache
@@ -345,8 +352,9 @@ def turns(trainings: Trainings, number: int) -> list[Standing]:
 def table_of(judged: pd.DataFrame, trainings: Trainings) -> str:
     """Return what was found, by outcome and kind of fault and number of baselines."""
     lines = [
-        "| trainings | baselines | number | furthest | twice | refused | status failed or watch |",
-        "|---|---|---|---|---|---|---|",
+        "| trainings | baselines | number | furthest | twice | by geometry alone | refused | "
+        "status failed or watch |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for number, of_number in judged.groupby("n_baselines"):
         failed = of_number.query("outcome == 'failed'")
@@ -355,7 +363,7 @@ def table_of(judged: pd.DataFrame, trainings: Trainings) -> str:
             n_watched = int(group["status"].isin(["failed", "watch"]).sum())
             shares = [
                 rate_text(int((group[column] == True).sum()), len(group))  # noqa: E712
-                for column in ("is_furthest", "is_twice")
+                for column in ("is_furthest", "is_twice", "is_twice_by_geometry")
             ]
             lines.append(
                 f"| {name} | {number} | {len(group)} | {' | '.join(shares)} | {n_refused} | "
@@ -365,9 +373,34 @@ def table_of(judged: pd.DataFrame, trainings: Trainings) -> str:
         n_twice = sum(map(_is_twice, of_turns))
         lines.append(
             f"| sound, all turns | {number} | {len(of_turns)} | by construction | "
-            f"{rate_text(n_twice, len(of_turns))} | 0 | |"
+            f"{rate_text(n_twice, len(of_turns))} | | 0 | |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_how_early(judged)])
+
+
+def _how_early(judged: pd.DataFrame) -> list[str]:
+    """Return, by number of baselines, how much earlier the geometry of failed trainings is furthest
+    than their validation loss is above all baselines' by more than their range."""
+    lines = []
+    for number, of_number in judged.groupby("n_baselines"):
+        compared = of_number[of_number["first_furthest"].notna()]
+        sound = compared.query("outcome == 'sound'")
+        failed = compared.query("outcome == 'failed'")
+        geometry = failed["first_furthest"].to_numpy(float)
+        loss = failed["loss_above"].to_numpy(float)
+        told = np.isfinite(geometry) | np.isfinite(loss)
+        n_earlier = int((geometry[told] < loss[told]).sum())
+        n_later = int((geometry[told] > loss[told]).sum())
+        at_some_step, above = (
+            rate_text(int(np.isfinite(sound[column].to_numpy(float)).sum()), len(sound))
+            for column in ("first_furthest", "loss_above")
+        )
+        lines.append(
+            f"{number} baselines: of {int(told.sum())} failed trainings that either tells, "
+            f"geometry is earlier in {n_earlier}, the validation loss in {n_later}; of sound ones "
+            f"geometry is furthest at some step in {at_some_step}, the loss above in {above}"
+        )
+    return lines
 
 
 def alerts_of(trainings: Trainings) -> pd.DataFrame:

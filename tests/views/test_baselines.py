@@ -14,6 +14,9 @@ from synthetic_runs import fill, make_rows, measured_runs, to_frame
 
 from repdyn import Tracker, insights
 from repdyn.cli.main import main
+from repdyn.store.schema import LOSS, Checkpoint, scalar_row
+from repdyn.views.figures.panes import LARGE
+from repdyn.views.figures.run import over_depth
 from repdyn.views.judging import described_runs
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
@@ -22,6 +25,9 @@ from repdyn.views.judging.baselines import (
     standing_of,
 )
 from repdyn.views.judging.comparable import require_comparable
+from repdyn.views.publish.line_charts import log_charts
+from repdyn.views.publish.loggers import Target
+from repdyn.views.report.plots import profile_plot
 from repdyn.views.tables.bands import interpolated
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -213,6 +219,74 @@ def test_a_band_ends_where_fewer_than_three_baselines_were_measured():
     ]
     assert low[row] == pytest.approx(min(of_short + of_long))
     assert high[row] == pytest.approx(max(of_short + of_long))
+
+
+def test_the_band_is_in_profiles_of_figure_and_page_and_in_charts_of_loggers():
+    """A band at another step than the profile's, or one that a logger never gets."""
+    judged, *baselines = runs_of(rows_of(9), *map(rows_of, range(3))).values()
+    run = replace(judged, baselines=baselines)
+    low, median, high = run.bands["two_nn", "all"].at(512)
+    (panel,) = over_depth(run, ["two_nn"], "TwoNN", LARGE).axes[:1]
+    dotted = [line for line in panel.lines if line.get_linestyle() == ":"]
+    assert any(np.array_equal(line.get_ydata(), median) for line in dotted)
+    plot = profile_plot(run, run.series["two_nn", "all"])
+    (behind,) = [trace for trace in plot["data"] if trace["meta"].get("of") == "baselines"]
+    assert np.array_equal(behind["meta"]["low"], low)
+    assert np.array_equal(behind["meta"]["high"], high)
+    logged = {}
+
+    class Charts(Target):
+        takes_charts = True
+
+        def log_lines(self, name, x, at, lines, step):
+            logged[name] = lines
+
+    log_charts(run, Charts(None))
+    (lines,) = [lines for name, lines in logged.items() if name == "two_nn_means"]
+    assert list(lines)[-3:] == ["baselines, lowest", "baselines, median", "baselines, highest"]
+    assert (np.array(lines["baselines, lowest"]) <= lines["baselines, highest"]).all()
+
+
+def with_losses(seed, values):
+    """Rows of a run of the recipe with a training loss at each step."""
+    rows = rows_of(seed)
+    losses = zip(STEPS, values, strict=True)
+    checkpoints = {row.step: row for row in rows}
+    return [
+        *rows,
+        *(
+            scalar_row(Checkpoint(run=f"seed{seed}", step=step), LOSS, value, probe=rows[0].probe)
+            for step, value in losses
+            if step in checkpoints
+        ),
+    ]
+
+
+def falling(seed, to):
+    """A loss that falls from 6, with noise of the seed."""
+    noise = np.random.default_rng(seed).normal(scale=0.01, size=len(STEPS))
+    return np.linspace(6, to, len(STEPS)) + noise
+
+
+def test_a_loss_that_leaves_the_baselines_is_named():
+    """A fault that geometry does not show, or a logarithm that is told as the loss."""
+    sound = [with_losses(seed, falling(seed, 3)) for seed in range(5)]
+    found = standing(with_losses(9, falling(9, 4.5)), sound)
+    assert found.key == (LOSS, "")
+    assert found.deviation is not None
+    assert found.deviation.value == pytest.approx(4.5, abs=0.4)
+    assert found.deviation.low < found.deviation.high < found.deviation.value
+
+
+def test_a_loss_that_is_no_number_is_further_than_anything():
+    """A comparison of the steps before, which went well."""
+    sound = [with_losses(seed, falling(seed, 3)) for seed in range(5)]
+    diverged = falling(9, 3)
+    diverged[-2:] = np.nan
+    found = standing(with_losses(9, diverged), sound)
+    assert found.lost == (LOSS, STEPS[-2])
+    assert found.scores[0] == math.inf
+    assert found.is_furthest
 
 
 def test_steps_are_matched_by_tokens_where_all_have_them():

@@ -441,6 +441,16 @@ def mean_band(run: MeasuredRun, series: MetricSeries) -> list[Line]:
     return _band_line(band.of_mean(series.mean_layers), band, band.steps, "step %{text}")
 
 
+def profile_band(run: MeasuredRun, series: MetricSeries, step: int) -> list[Line]:
+    """Return the band of a run's baselines behind a metric over depth at a step, with their median;
+    nothing where there is none.
+    """
+    band = run.bands.get(series.key)
+    if band is None:
+        return []
+    return _band_line(band.at(step), band, series.places, f"layer %{{x}}, step {step:,}")
+
+
 def _band_line(limits: Limits, band: Band, x: Sequence[float], where: str) -> list[Line]:
     if limits.is_empty:
         return []
@@ -450,7 +460,7 @@ def _band_line(limits: Limits, band: Band, x: Sequence[float], where: str) -> li
             y=limits.median,
             band=(limits.low, limits.high),
             colour=BAND_COLOUR,
-            label=f"range and median of {band.n_baselines} baselines",
+            label=band.name,
             description=f"median of {band.n_baselines} baselines, {where}",
             dash=":",
             width=1.2,

@@ -66,13 +66,18 @@ def over_depth(
     traces = chain.from_iterable(pane.traces for pane in board.panes)
     axis = charts.depth_axis([run.series[trace.key] for trace in traces])
     chart = board.chart(
-        [replace(_depth_panel(run.series, pane, colours), x=axis) for pane in board.panes],
+        [replace(_depth_panel(run, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH if legend else 0.0,
         panel_legend_width=_LEGEND_WIDTH,
         is_over_depth=True,
         title=charts.run_title(run, f"{title} over depth{_only_step(run, steps)}"),
         caption=charts.run_caption(
-            rows, both, board.about_tokens(), charts.about_checkpoints(rows), intervals(rows)
+            rows,
+            both,
+            board.about_tokens(),
+            charts.about_checkpoints(rows),
+            intervals(rows),
+            _about_baselines(run, at_end=True),
         ),
         legend=legend,
         legend_title="step",
@@ -87,13 +92,16 @@ def _only_step(run: MeasuredRun, steps: Sequence[int]) -> str:
     return f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
 
 
-def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
-    """Return one line per step; or one per trace at its last step, dotted at its first."""
+def _depth_panel(run: MeasuredRun, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
+    """Return one line per step; or one per trace at its last step, dotted at its first. The band of
+    baselines at the last step is behind a single trace, and behind the first of several."""
+    series = run.series
+    shown = series[pane.traces[0].key]
+    behind = charts.profile_band(run, shown, shown.steps_with_values[-1])
     if len(pane.traces) == 1:
-        only = series[pane.traces[0].key]
-        with_values = set(only.steps_with_values)
+        with_values = set(shown.steps_with_values)
         chosen = {step: colour for step, colour in colours.items() if step in with_values}
-        return charts.Panel(lines=charts.profile_lines(only, chosen))
+        return charts.Panel(lines=[*behind, *charts.profile_lines(shown, chosen)])
     at_last: list[charts.Line] = []
     at_first: list[charts.Line] = []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
@@ -105,7 +113,7 @@ def _depth_panel(series: _Series, pane: Pane, colours: Mapping[int, str]) -> cha
             at_first += charts.profile_lines(
                 of_trace, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
             )
-    return _named_lines(pane, at_last, at_first)
+    return _named_lines(pane, at_last, [*behind, *at_first])
 
 
 def _named_lines(
@@ -168,8 +176,9 @@ def _against_step(
     )
 
 
-def _about_baselines(run: MeasuredRun) -> str:
-    return f"grey: range and median of {len(run.baselines)} baselines" if run.bands else ""
+def _about_baselines(run: MeasuredRun, *, at_end: bool = False) -> str:
+    when = " at the last step" if at_end else ""
+    return f"grey: range and median of {len(run.baselines)} baselines{when}" if run.bands else ""
 
 
 def _has_embeddings(series: MetricSeries) -> bool:

@@ -1,5 +1,5 @@
 """Charts of several lines for W&B: all layers of a metric against step, and the means on all
-vectors beside those without repeats.
+vectors beside those without repeats and the range of baselines.
 """
 
 from __future__ import annotations
@@ -67,17 +67,33 @@ def _evenly_spaced(length: int, most: int | None) -> Sequence[int]:
 
 def _log_clouds(run: DescribedRun, metric: str, target: Target, prefix: str) -> None:
     """Log a chart of the means over layers on all vectors and without repeats, at the steps at
-    which each has one; nothing of a metric that was measured in one way only."""
+    which each has one, and of the range of the baselines on all vectors; nothing of a metric that
+    was measured in one way only and has no baselines."""
     names = {subset: subset_title(subset) for subset in CLOUDS} | {"all": ALL_VECTORS}
     measured = {
         name: run.series[metric, subset]
         for subset, name in names.items()
         if (metric, subset) in run.series and run.series[metric, subset].steps_with_values
     }
-    if ALL_VECTORS not in measured or len(measured) < 2:
+    if ALL_VECTORS not in measured:
         return
-    means = [series.layer_mean.mean for series in on_shared_layers(*measured.values())]
-    shared = pd.concat(means, axis="columns", join="inner", keys=list(measured)).sort_index()
-    lines = {name: shared[name].tolist() for name in measured}
+    shared = dict(zip(measured, on_shared_layers(*measured.values()), strict=True))
+    lines = {name: series.layer_mean.mean for name, series in shared.items()}
+    lines |= _baseline_lines(run, shared[ALL_VECTORS])
+    if len(lines) < 2:
+        return
+    table = pd.concat(lines, axis="columns", join="inner").sort_index()
+    columns = {name: table[name].tolist() for name in lines}
     chart = "_".join(filter(None, [file_stem(metric), run.stack, "means"]))
-    target.log_lines(f"{prefix}{chart}", "step", shared.index.tolist(), lines, run.steps[-1])
+    target.log_lines(f"{prefix}{chart}", "step", table.index.tolist(), columns, run.steps[-1])
+
+
+def _baseline_lines(run: DescribedRun, series: MetricSeries) -> dict[str, pd.Series]:
+    """Return the range of the baselines' means over the layers of a series by step; empty without
+    baselines."""
+    band = run.bands.get(series.key)
+    if band is None or not series.mean_layers:
+        return {}
+    limits = band.of_mean(series.mean_layers)
+    ends = {"lowest": limits.low, "median": limits.median, "highest": limits.high}
+    return {f"baselines, {end}": pd.Series(values, band.steps) for end, values in ends.items()}

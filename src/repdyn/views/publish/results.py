@@ -290,7 +290,7 @@ def log_heatmaps(
     store: Store, run: str, target: Target, *, probe: str | None = None, prefix: str = ""
 ) -> None:
     """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the
-    last stored step.
+    last stored step, and of a run with baselines the means over layers with their band.
 
     The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show
     them as one series. Nothing is drawn for a target that takes no images. An error in one figure
@@ -299,9 +299,7 @@ def log_heatmaps(
     if type(target) is Target:  # which takes values alone
         return
     # with Matplotlib, which a run without views does without
-    from repdyn.views.figures.run import (
-        heatmap,
-    )
+    from repdyn.views.figures.run import heatmap, mean_over_layers
 
     with attempts() as attempt:
         for stack in rows_and_stacks(store, run, probe)[1]:
@@ -311,6 +309,10 @@ def log_heatmaps(
                     figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(
                         stack, metric, subset
                     )
+            if stack.bands:
+                with attempt():
+                    own = [metric for metric in stack.metrics() if has_own_figures(metric)]
+                    figures["mean_over_layers"] = mean_over_layers(stack, sorted(own, reverse=True))
             with attempt():
                 target.log_images(named_figures(figures, stack.stack, prefix), stack.steps[-1])
 

@@ -127,10 +127,12 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     if other is not None:
         look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
         beside = charts.profile_lines(other, {last: BESIDE}, **look)
+    behind = [replace(line, label="") for line in charts.profile_band(run, series, last)]
     panel = charts.Panel(
         x=charts.depth_axis([series] if other is None else [series, other]),
         y=charts.shared_axis(series, run.series),
         lines=[
+            *behind,
             *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
             *beside,
             *shown,
@@ -138,10 +140,13 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         legend="right" if trail or beside else "",
     )
     plot = plotly_panel(panel)
-    for trace, step in zip(plot["data"], trail, strict=False):
+    for trace in plot["data"][: len(behind)]:
+        trace["meta"]["of"] = "baselines"
+    own = plot["data"][len(behind) :]
+    for trace, step in zip(own, trail, strict=False):
         trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
     if beside:
-        plot["data"][len(trail)]["meta"] = {"role": "beside"}
+        own[len(trail)]["meta"] = {"role": "beside"}
     heading = "; ".join([*(["vectors"] if beside else []), *(["step"] if trail else [])])
     plot["layout"]["legend"] = {"title": {"text": heading}, "traceorder": "reversed"}
     return plot

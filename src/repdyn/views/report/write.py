@@ -108,6 +108,7 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     means = series.layer_mean
     other = other_cloud(series, run.series)
+    band = run.bands.get(series.key)
     # the published metrics below it, on the same subset where they were measured
     keys = [
         (name, series.subset if (name, series.subset) in run.series else "all") for name in JUDGED
@@ -125,6 +126,7 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         "interval": series.interval,
         "profile": plots.profile_plot(run, series),
         "beside": None if other is None else other.subset,
+        "baselines": None if band is None else {"name": band.name, **band.limits._asdict()},
         "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
         "course": plots.course_plot(run, series, others) if is_trained else None,
         "lines": plots.layers_plot(run, series) if is_trained else None,

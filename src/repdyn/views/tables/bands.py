@@ -75,6 +75,11 @@ class Band:
         """The number of baselines."""
         return len(self.values)
 
+    @property
+    def name(self) -> str:
+        """What a legend calls it."""
+        return f"range and median of {self.n_baselines} baselines"
+
     @cached_property
     def limits(self) -> Limits:
         """The range by layer and step."""

@@ -100,6 +100,7 @@ const show = () => {
   draw("lines", now.lines, caption, `each layer during training, dark to light from the first to the last${besideText()}${change}`,
     { describe: describeValues, adapt: adaptLines });
   draw("profile", now.profile, caption, [run().finished ? "over depth" : "over depth, at the selected step",
+    subtracted() === null && now.baselines && `grey: ${now.baselines.name}`,
     subtracted() === null ? now.interval : changeText()].filter(Boolean).join("; "), { adapt: adaptProfile });
   draw("heads", now.heads, `${caption}, by attention head`, stepName(stepIndex()));
   for (const id of ["course", "heatmap", "lines"]) selectOnClick(id);

@@ -49,6 +49,15 @@ const showPin = () => {
   byId("pin").setAttribute("aria-pressed", String(pinned() !== null));
   byId("pin").textContent = pinned() === null ? "Pin step" : `Unpin step ${step}`;
 };
+// their band and its median at a step; a difference from another step has none
+const showBaselines = (trace, column) => {
+  const { low, median, high } = series().baselines;
+  const [lows, middle, highs] = [low, median, high].map(({ $ }) =>
+    Array.from(array($), (layer) => (subtracted() === null ? layer[column] : NaN)));
+  const { x } = byId("profile").data[trace + 1];
+  const band = outline(x, lows, highs, series().floor);
+  Plotly.restyle("profile", { x: [band.x, x], y: [band.y, middle.map(onValueAxis)], customdata: [[], middle] }, [trace, trace + 1]);
+};
 const showStep = () => {
   const column = stepIndex();
   const shown = atStep(column);
@@ -60,6 +69,8 @@ const showStep = () => {
   Plotly.restyle("profile", { x: [band.x, x], y, customdata: [[], shown.exact] }, [number - 2, number - 1]);
   const beside = byId("profile").data.findIndex(({ meta }) => meta?.role === "beside");
   if (beside >= 0) Plotly.restyle("profile", { y: [besideAt(column)] }, [beside]);
+  const behind = byId("profile").data.findIndex(({ meta }) => meta?.of === "baselines");
+  if (behind >= 0) showBaselines(behind, column);
   showPin();
   if (!byId("heads-figure").hidden) {
     const cells = array(series().by_head.$)[column];
