@@ -327,6 +327,7 @@ def _first_loss(
     low = of_baselines.min()
     high = of_baselines.max()
     reach = high - low
+    losses = losses.reindex(high.index)
     is_out = ~(losses <= high + reach)  # also where it is no number
     if is_below_too:
         is_out |= losses < low - reach

@@ -121,13 +121,13 @@ def places_named(patterns: Iterable[str | Path]) -> tuple[str, ...]:
     places: list[str] = []
     for pattern in patterns:
         place = str(absolute_place(pattern))
-        found = [place] if is_url(place) else sorted(filter(os.path.isdir, glob(place)))
-        if not found:
+        folders = [place] if is_url(place) else sorted(filter(os.path.isdir, glob(place)))
+        if not folders:
             raise ValueError(
                 "expected folders of earlier runs, with * for any characters, got "
                 f"{str(pattern)!r}, which none is named like; name those that there are"
             )
-        places += found
+        places += folders
     return tuple(dict.fromkeys(places))
 
 
