@@ -271,11 +271,11 @@ def falling(seed, to):
 def test_a_loss_that_leaves_the_baselines_is_named():
     """A fault that geometry does not show, or a logarithm that is told as the loss."""
     sound = [with_losses(seed, falling(seed, 3)) for seed in range(5)]
-    found = standing(with_losses(9, falling(9, 4.5)), sound)
-    assert found.key == (LOSS, "")
-    assert found.deviation is not None
-    assert found.deviation.value == pytest.approx(4.5, abs=0.4)
-    assert found.deviation.low < found.deviation.high < found.deviation.value
+    placed = standing(with_losses(9, falling(9, 4.5)), sound)
+    assert placed.key == (LOSS, "")
+    assert placed.deviation is not None
+    assert placed.deviation.value == pytest.approx(4.5, abs=0.4)
+    assert placed.deviation.low < placed.deviation.high < placed.deviation.value
 
 
 def test_a_loss_that_is_no_number_is_further_than_anything():
@@ -283,10 +283,10 @@ def test_a_loss_that_is_no_number_is_further_than_anything():
     sound = [with_losses(seed, falling(seed, 3)) for seed in range(5)]
     diverged = falling(9, 3)
     diverged[-2:] = np.nan
-    found = standing(with_losses(9, diverged), sound)
-    assert found.lost == (LOSS, STEPS[-2])
-    assert found.scores[0] == math.inf
-    assert found.is_furthest
+    placed = standing(with_losses(9, diverged), sound)
+    assert placed.lost == (LOSS, STEPS[-2])
+    assert placed.scores[0] == math.inf
+    assert placed.is_furthest
 
 
 def test_steps_are_matched_by_tokens_where_all_have_them():

@@ -142,11 +142,11 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     plot = plotly_panel(panel)
     for trace in plot["data"][: len(behind)]:
         trace["meta"]["of"] = "baselines"
-    own = plot["data"][len(behind) :]
-    for trace, step in zip(own, trail, strict=False):
+    of_run = plot["data"][len(behind) :]
+    for trace, step in zip(of_run, trail, strict=False):
         trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
     if beside:
-        own[len(trail)]["meta"] = {"role": "beside"}
+        of_run[len(trail)]["meta"] = {"role": "beside"}
     heading = "; ".join([*(["vectors"] if beside else []), *(["step"] if trail else [])])
     plot["layout"]["legend"] = {"title": {"text": heading}, "traceorder": "reversed"}
     return plot

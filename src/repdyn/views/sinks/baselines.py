@@ -81,25 +81,25 @@ class BaselineSink:
             return
         self._last_step = step
         try:
-            parts = _parts(compared)
+            stacks = _parts(compared)
         except ValueError as error:
             self._compared = None
             warn(log, f"no comparison with earlier runs: {error}")
             return
-        for part in parts:
-            self._tell(compared, part, step)
+        for stack in stacks:
+            self._tell(compared, stack, step)
 
     def end(self, spent: Spent, *, interrupted: bool) -> None:
         """Do nothing: each step is compared when it is measured."""
 
-    def _tell(self, compared: _Compared, part: DescribedRun, step: int) -> None:
-        statement = _statement(part)
+    def _tell(self, compared: _Compared, stack: DescribedRun, step: int) -> None:
+        statement = _statement(stack)
         if statement is None or "since" not in statement.evidence:
-            self._told.discard(part.stack)
+            self._told.discard(stack.stack)
             return
-        if part.stack in self._told:
+        if stack.stack in self._told:
             return
-        self._told.add(part.stack)
+        self._told.add(stack.stack)
         label = f"{compared.info.label}: " if compared.info.label else ""
         line = f"step {step}: {label}{statement.sentence}"
         if statement.severity == "note":
@@ -126,11 +126,11 @@ def _parts(compared: _Compared) -> list[DescribedRun]:
     return [compared.yardstick.compared(stack, origin) for stack in stacks]
 
 
-def _statement(part: DescribedRun) -> Insight | None:
+def _statement(stack: DescribedRun) -> Insight | None:
     """Return what is said of a run beside its baselines; None before it can be."""
     from repdyn.views.judging.against import baseline_statements
     from repdyn.views.judging.baselines import TOGETHER
 
-    if len(part.steps) < TOGETHER:
+    if len(stack.steps) < TOGETHER:
         return None
-    return next(baseline_statements(part))
+    return next(baseline_statements(stack))
