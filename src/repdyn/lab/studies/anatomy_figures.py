@@ -52,6 +52,9 @@ _ABOUT_MEAN = {
     "distance": "distance to the mean",
     "cosine": "cosine with the mean",
     "dot": "product with the mean",
+    "length": "length",
+    "|cosine|": "|cosine| with the mean",
+    "|dot|": "|product| with the mean",
 }
 _MAX_BINS = 120
 # the tails hold single rows, which would squeeze everything else
@@ -131,15 +134,17 @@ def dimension_figure(
 
 
 def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
-    """Draw histograms of the rows' distance to the mean row, cosine with it, and inner product."""
+    """Draw histograms of the rows' length, distance to the mean row, cosine and inner product with
+    it, and of the sizes of these two.
+    """
     title = f"{name}: rows of the input table about their mean"
-    figure, grid = panels(
-        title, f"{len(values):,} rows; the rows at the ends are named", (10.5, 3.1), 1, 3
-    )
-    for axes, (quantity, label) in zip(grid, _ABOUT_MEAN.items(), strict=True):
-        of_rows = values[quantity]
-        axes.hist(of_rows[np.isfinite(of_rows)], bins=100, color="#0072B2")
-        axes.set_title(label)
+    caption = f"{len(values):,} rows; the rows at the ends are named"
+    with_sizes = values.assign(**{f"|{name}|": values[name].abs() for name in ("cosine", "dot")})
+    figure, grid = panels(title, caption, (10.5, 5.8), 2, 3)
+    for axes, (quantity, label) in zip(grid.flat, _ABOUT_MEAN.items(), strict=True):
+        of_rows = with_sizes[quantity][np.isfinite(with_sizes[quantity])]
+        axes.hist(of_rows, bins=100, color="#0072B2")
+        axes.set_title(f"{label}: mean {of_rows.mean():.3g}")
         look = {
             "fontsize": 8,
             "textcoords": "offset points",
@@ -149,7 +154,8 @@ def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
             axes.annotate(
                 plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look
             )
-    grid[0].set_ylabel("rows")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("rows")
     return figure
 
 
