@@ -1,31 +1,106 @@
-"""The means over blocks that docs/neighbours/again.md quotes of short trainings."""
+"""What a newcomer meets: how things print, where a store is found, how an interrupted job ends."""
 
-import pandas as pd
+from __future__ import annotations
 
-from benchmarks.first_steps import means
+import atexit
 
+import pytest
+import torch
+from jobs import tiny_language_model
+from small import HandWritten, random_tokens
+from stored_rows import row
+from test_without_a_probe import trainer
+from transformers import TrainerCallback
 
-def _rows(near_duplicates: list[float]) -> pd.DataFrame:
-    """Return the rows of three blocks at one step."""
-    return pd.DataFrame(
-        {
-            "step": 0,
-            "layer": [1, 2, 3],
-            "subset": "all",
-            "value": [1.0, 2.0, 6.0],
-            "low": [0.5, 1.5, 4.0],
-            "high": [1.5, 2.5, 8.0],
-            "near_duplicate_share": near_duplicates,
-        }
-    )
-
-
-def test_values_and_intervals_are_means_over_the_blocks():
-    row = means(_rows([0.0, 0.05, 0.1])).loc[("all", 0)]
-    assert (row["value"], row["low"], row["high"]) == (3.0, 2.0, 4.0)
+import repdyn
+from repdyn import Tracker, open_store
+from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
+from repdyn.cli.main import main
+from repdyn.store import MeasurementKey, Store
 
 
-def test_a_block_of_near_duplicates_leaves_the_step_without_a_mean():
-    row = means(_rows([0.0, 0.11, 0.1])).loc[("all", 0)]
-    assert row[["value", "low", "high"]].isna().all()
-    assert row["near_duplicate_share"] > 0
+def fill(folder) -> None:
+    """Store one value."""
+    Store(folder).write(MeasurementKey("a", 0, "p", "anisotropy"), [row(run="a", step=0)])
+
+
+def test_the_folder_of_a_run_is_its_store(tmp_path):
+    """Catches an empty store without a word."""
+    fill(tmp_path / "job" / "version_0" / "repdyn")
+    for folder in (tmp_path / "job" / "version_0", tmp_path):
+        assert open_store(folder).path == tmp_path / "job" / "version_0" / "repdyn"
+    fill(tmp_path / "job" / "version_1" / "repdyn")
+    assert open_store(tmp_path).runs() == []  # which of the two is not known
+    assert open_store(tmp_path / "new").path == tmp_path / "new"
+
+
+def test_a_tracker_writes_where_it_was_told_to(tmp_path, small_probe):
+    fill(tmp_path / "earlier" / "repdyn")
+    assert Tracker(HandWritten(), small_probe, store=tmp_path).store.path == tmp_path
+
+
+def test_query_takes_the_folder_of_a_run(tmp_path):
+    fill(tmp_path / "job" / "repdyn")
+    assert repdyn.query(str(tmp_path / "job"), "select count(*) as n from rows")["n"].tolist() == [
+        1
+    ]
+
+
+def test_what_is_read_first_comes_first(tmp_path):
+    """pandas shows the first and the last columns of many."""
+    fill(tmp_path)
+    names = list(open_store(tmp_path).to_pandas().columns)
+    assert names[:6] == ["run", "step", "layer", "metric", "subset", "value"]
+
+
+def test_trackers_print_what_they_do(tmp_path, small_probe):
+    tracker = Tracker(HandWritten(), small_probe, schedule=5, store=tmp_path / "mine")
+    assert repr(tracker).startswith("Tracker('mine': HandWritten, Schedule(every=5")
+    assert repr(tracker).endswith("step 0, not started)")
+    for callback in (RepresentationDynamics(), HuggingFaceTracker()):
+        assert repr(callback).startswith(f"{type(callback).__name__}(anisotropy, two_nn; Schedule(")
+
+
+def test_the_demo_says_how_to_attach(tmp_path, capsys):
+    main(["demo", "--no-browser", "-o", str(tmp_path)])
+    printed = capsys.readouterr().out
+    for name in ("RepresentationDynamics()", "HuggingFaceTracker()", "from_dataset"):
+        assert name in printed
+
+
+class Interrupting(TrainerCallback):
+    """Breaks a training off, as Ctrl-C does."""
+
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_broken_off_training_of_the_trainer_names_the_commands_at_exit(
+    tmp_path, monkeypatch, caplog
+):
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    monkeypatch.setattr(atexit, "unregister", at_exit.remove)
+    attached = HuggingFaceTracker(schedule=1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, attached, Interrupting()).train()
+    (call,) = at_exit
+    call()
+    assert f"repdyn report {tmp_path / 'repdyn'}" in caplog.text
+    at_exit.clear()
+    trainer(tmp_path / "whole", HuggingFaceTracker(schedule=2)).train()
+    assert at_exit == []
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_dear_measurement_names_its_bound(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = tiny_language_model("llama").model
+    probe = repdyn.Probe.from_tokens(random_tokens(64, 12), max_vectors=512)
+    with Tracker(model, probe, schedule=2, store=tmp_path / "dear", n_steps=8) as tracker:
+        for _ in range(8):
+            tracker.step(loss=1.0)
+    said = capsys.readouterr().err
+    assert "max_overhead=0.05 bounds that" in said
