@@ -17,6 +17,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.wrappers import unwrapped
 from repdyn.measurement.measure import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
+from repdyn.metrics.logged import values_of_evaluation
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.store.schema import LEARNING_RATE, LOSS, Checkpoint
@@ -47,7 +48,8 @@ class HuggingFaceTracker(TrainerCallback):
     Trainer logs at that step (``logging_steps``), the number of tokens if it counts them
     (``include_num_input_tokens_seen``). The last values are among the metrics of each evaluation,
     as ``eval_anisotropy/mean`` and so on, for ``metric_for_best_model`` and
-    ``EarlyStoppingCallback``. The Trainer does not notify callbacks of errors and Ctrl-C;
+    ``EarlyStoppingCallback``: means over layers, as the Trainer prints them all, and the layer that
+    ``metric_for_best_model`` names. The Trainer does not notify callbacks of errors and Ctrl-C;
     measurements are stored nevertheless, and the process names the commands that show them when it
     ends.
 
@@ -317,7 +319,8 @@ class HuggingFaceTracker(TrainerCallback):
         is_best_loaded = self._is_finished and self._args.load_best_model_at_end
         if is_best_loaded and best != str(self._measured_at):
             return
-        metrics.update(self._tracked.shared("eval_")[0])
+        values = self._tracked.shared("eval_")[0]
+        metrics.update(values_of_evaluation(values, self._args.metric_for_best_model))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

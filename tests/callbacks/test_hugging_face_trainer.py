@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 
 import numpy as np
@@ -184,6 +185,22 @@ def test_what_was_measured_chooses_the_best_model(tmp_path, small_probe, schedul
         "metric == 'anisotropy' and subset == 'all' and step > 0 and layer > 0"
     )
     assert trained.state.best_metric == pytest.approx(frame.groupby("step")["value"].mean().min())
+
+
+def test_an_evaluation_prints_means_and_the_layer_that_decides(tmp_path, small_probe, capsys):
+    """Each evaluation printed all layers of all metrics, in which its loss was lost."""
+    best = {"eval_strategy": "steps", "metric_for_best_model": "two_nn/layer_02"}
+    attached = tracker(small_probe, 2)
+    trainer(tmp_path / "job", attached, max_steps=2, eval_steps=2, **best).train()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "eval_loss" in line]
+    named = [name for name in ast.literal_eval(lines[0]) if "/" in name]
+    assert sorted(named) == [
+        "eval_anisotropy/mean",
+        "eval_anisotropy_no_sink/mean",
+        "eval_two_nn/layer_02",
+        "eval_two_nn/mean",
+        "eval_two_nn_distinct_inputs/mean",
+    ]
 
 
 class Halving(TrainerCallback):

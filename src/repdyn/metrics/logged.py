@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import TypeAlias
 
@@ -111,6 +111,27 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
             values[f"{section}/layer_{layer:0{width}d}"] = layers[layer]
         values |= _statistics(section, of_blocks[section])
     return values
+
+
+def values_of_evaluation(values: Mapping[str, float], monitor: str | None) -> dict[str, float]:
+    """Return what stands among the metrics of an evaluation: means over layers, the loss on the
+    probe and what belongs to it, and the value that others decide by.
+
+    >>> names = ("eval_two_nn/layer_01", "eval_two_nn/layer_02", "eval_two_nn/mean")
+    >>> list(values_of_evaluation(dict.fromkeys(names, 1.0), "two_nn/layer_02"))
+    ['eval_two_nn/layer_02', 'eval_two_nn/mean']
+
+    Args:
+        values: by the names of :func:`logged_values` behind ``eval_``.
+        monitor: the name of one, with ``eval_`` or without; None where nothing is decided.
+    """
+    monitored = f"eval_{(monitor or '').removeprefix('eval_')}"
+    shown = ("/mean", *PROBE_SCALARS)
+    return {
+        name: value
+        for name, value in values.items()
+        if name == monitored or name.endswith(shown)
+    }
 
 
 def logs_every_layer(metric: str, subset: str, log_layers: LogLayers) -> bool:
