@@ -207,6 +207,25 @@ def test_blocks_that_pass_no_states_on_are_an_error_with_what_to_write(hand_writ
         locate(nn.Sequential(nn.Embedding(5, 4), nn.ModuleList([nn.LSTM(4, 4)])))
 
 
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Sequential(nn.BatchNorm2d(6), nn.Conv2d(6, 6, 3, padding=1))
+
+    def forward(self, maps):
+        return maps + self.inside(maps)
+
+
+def test_maps_of_convolutions_are_refused_with_what_to_use():
+    """Maps that are not square were measured, the width of an image taken for the dimension."""
+    network = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Sequential(Convolution(), Convolution()))
+    probe = Probe.from_inputs([torch.randn(16, 3, 12, 10)])
+    with pytest.raises(
+        ValueError, match=r"convolutions .* pooled features to repdyn\.torchmetrics"
+    ):
+        measure(network, probe)
+
+
 def test_ids_beyond_the_vocabulary_are_an_error_that_says_so(hand_written):
     """An IndexError from inside says nothing, and on a GPU the process is lost."""
     probe = Probe.from_tokens(random_tokens(8, 12, vocabulary=60), max_vectors=48)
@@ -288,7 +307,16 @@ class OfName(HandWritten):
         return super().forward(tokens)
 
 
-@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfName])
+class OfLengths(HandWritten):
+    """Requires the number of tokens in each row, as recurrent and translation models do."""
+
+    def forward(self, tokens, lengths):
+        assert lengths.shape == (len(tokens),)
+        assert set(lengths.tolist()) == {tokens.shape[1]}
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfName, OfLengths])
 def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
     model = kind()
     model.load_state_dict(hand_written.state_dict())

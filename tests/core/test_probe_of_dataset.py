@@ -188,6 +188,44 @@ def test_what_a_row_says_beside_its_tokens():
     assert Probe.from_dataset(rows).hash == Probe.from_dataset(IDS).hash
 
 
+def test_numbers_before_the_tokens_are_no_tokens():
+    """Catches the numbers of users, one for each row of a batch, that are measured as a text."""
+    rows = TensorDataset(torch.arange(len(IDS)), IDS, IDS.roll(1))
+    numbered: Any = [(number, row) for number, row in enumerate(IDS)]
+    expected = Probe.from_dataset(IDS).hash
+    for data in (rows, DataLoader(rows, batch_size=8), numbered):
+        assert Probe.from_dataset(data).hash == expected
+
+
+def test_captions_beside_inputs_are_no_texts():
+    """Catches a caption that is tokenized, or asks for a tokenizer, where pixels and tokens are."""
+    rows: Any = [
+        {"image": torch.randn(3, 8, 8), "text": row, "caption": f"picture {number}"}
+        for number, row in enumerate(IDS[:40])
+    ]
+    pairs: Any = [{"left": row, "right": row.roll(1), "caption": "a pair"} for row in IDS[:40]]
+    for tokenizer in (None, byte_tokenizer()):
+        probe = Probe.from_dataset(DataLoader(rows), tokenizer, accepted=["image", "text"])
+        assert sorted(probe.inputs.batches[0]) == ["image", "text"]
+        of_pairs = Probe.from_dataset(DataLoader(pairs), tokenizer, accepted=["left", "right"])
+        assert sorted(of_pairs.inputs.batches[0]) == ["left", "right"]
+
+
+def test_a_decoder_beside_inputs_reads_the_labels():
+    """Catches a speech recogniser that cannot run, as its trainer gives the decoder labels
+    alone."""
+    rows: Any = [
+        {"input_features": torch.randn(20, 8), "labels": row.where(torch.arange(20) < 12, -100)}
+        for row in IDS[:40]
+    ]
+    accepted = ["input_features", "decoder_input_ids", "labels"]
+    (first, *_) = Probe.from_dataset(DataLoader(rows), accepted=accepted).inputs.batches
+    assert first["decoder_input_ids"].tolist() == [row[:12].tolist() for row in IDS[:16]]
+    without = ["input_features", "labels"]
+    (first, *_) = Probe.from_dataset(DataLoader(rows), accepted=without).inputs.batches
+    assert sorted(first) == ["input_features"]
+
+
 def test_rows_of_one_length_are_cut_into_windows_of_one_length():
     """A model without an attention mask takes no others."""
     windows = bounded_windows(np.full(100, 257), INDEPENDENT, fills=True)

@@ -249,9 +249,23 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
         )
     name, blocks = candidates[0]
     listed = list(_blocks_of(name, blocks, stack))
+    _check_positions(model, name, listed)
     if hugging_face_model(model) is None:  # the layers of these are what their configuration counts
         _check_whole(model, name, listed)
     return listed
+
+
+def _check_positions(model: nn.Module, name: str, blocks: Blocks) -> None:
+    """Refuse blocks that are made of convolutions of maps, without a linear layer."""
+    for block in blocks:
+        kinds = {type(module) for module in block.module.modules()}
+        if nn.Linear in kinds or kinds.isdisjoint({nn.Conv2d, nn.Conv3d}):
+            return
+    raise ValueError(
+        f"expected blocks that pass a vector for each position, found convolutions in {name!r} of "
+        f"{type(model).__name__}, whose maps have a channel for each; give its pooled features to "
+        "repdyn.torchmetrics"
+    )
 
 
 def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:

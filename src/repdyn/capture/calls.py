@@ -20,6 +20,8 @@ Call: TypeAlias = Callable[..., Any]
 """Calls a model, or a part of it, with a batch; ``logits`` says whether they are needed."""
 TARGETS = frozenset({"decoder_input", "target", "target_ids", "targets", "tgt", "trg"})
 """Names of a second sequence of tokens, by which a forward without a default asks for it."""
+LENGTHS = frozenset({"input_lengths", "lengths", "seq_lengths", "seq_lens", "src_lengths"})
+"""Names of the numbers of tokens in each row, where a forward requires them."""
 PADDING_MASKS = ("key_padding_mask", "src_key_padding_mask", "padding_mask", "pad_mask")
 """Names of masks that are of the padding alone."""
 MASK = "mask"
@@ -47,9 +49,9 @@ def call_with_tokens(
 
     The decoder of an encoder-decoder gets the tokens of its encoder: ``decoder_input_ids`` and,
     where it takes one, ``decoder_attention_mask``; so do targets that a forward requires
-    (:data:`TARGETS`). Without ``logits``, it computes those of the
-    last position alone, where it can. ``mask_by_name`` is the mask of a forward that calls it
-    otherwise.
+    (:data:`TARGETS`), and :data:`LENGTHS` are those of the rows. Without ``logits``, it computes
+    those of the last position alone, where it can. ``mask_by_name`` is the mask of a forward that
+    calls it otherwise.
     """
     parameters = parameters_of(model)
     takes_any = _takes_any(parameters.values())
@@ -87,6 +89,8 @@ def _required_arguments(
     ids = batch.input_ids
     required = {name for name, p in parameters.items() if p.default is p.empty}
     arguments: dict[str, Any] = dict.fromkeys(required & TARGETS, ids)
+    for name in required & LENGTHS:
+        arguments[name] = batch.attention_mask.sum(1)
     if "token_type_ids" in required:
         arguments["token_type_ids"] = torch.zeros_like(ids)
     if "position_ids" in required:

@@ -144,9 +144,11 @@ class InputStates(TokenStates):
         n_inputs, n_required = self.batch.input_ids.shape
         if not of_inputs:
             got = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor"
+            maps = "; of maps of channels, give pooled features to repdyn.torchmetrics"
             return (
                 f"expected states of shape ({n_inputs}, n_positions, dim) at {name!r}, got {got}; "
                 "name blocks that pass such states with layers="
+                f"{maps if any(tensor.ndim == 4 for tensor in tensors) else ''}"
             )
         states, by_input = of_inputs[0]
         fewest = int(self._counting(by_input).sum(1).min())

@@ -128,9 +128,7 @@ def values_of_evaluation(values: Mapping[str, float], monitor: str | None) -> di
     monitored = f"eval_{(monitor or '').removeprefix('eval_')}"
     shown = ("/mean", *PROBE_SCALARS)
     return {
-        name: value
-        for name, value in values.items()
-        if name == monitored or name.endswith(shown)
+        name: value for name, value in values.items() if name == monitored or name.endswith(shown)
     }
 
 

@@ -27,6 +27,7 @@ MAX_INPUT_BYTES = 2**27
 BATCH_ROWS = 16
 """Number of rows that a collate function is given at once."""
 LABELS = frozenset({"label", "labels", "label_ids", "target", "targets", "y"})
+DECODER_TOKENS = "decoder_input_ids"
 _BESIDE = LABELS | {
     "attention_mask",
     "idx",
@@ -132,7 +133,7 @@ def read_dataset(
     elements = source.read(n_windows)
     if not elements:
         raise ValueError("expected a data set with rows, got an empty one; pass one that has some")
-    if isinstance(elements[0], int | float | np.number | Tensor) and np.ndim(elements[0]) == 0:
+    if _is_number(elements[0]):
         raise ValueError(
             "expected rows of token ids, got numbers; put a text in one row into a list, "
             "Probe.from_dataset([token_ids]), which cuts it into windows"
@@ -140,7 +141,10 @@ def read_dataset(
     if (rows := _token_rows(elements, column)) is not None:
         rows = _enough(source, rows, n_windows, n_tokens, column)
         return Content(source.n_elements, tokens=rows)
-    texts = [_text_of(element, column) for element in elements]
+    texts = [
+        None if column is None and _holds_inputs(element, accepted) else _text_of(element, column)
+        for element in elements
+    ]
     if tokenizes and None not in texts:
         elements = source.read(4 * n_windows)
         read = (_text_of(element, column) for element in elements)
@@ -196,7 +200,10 @@ def _rows_of(element: Any, column: str | None) -> list[np.ndarray] | None:
         return _unpadded(element, None)
     if not isinstance(element, tuple | list):
         return None
-    first, second = [*element[:2], None, None][:2]
+    is_batch = any(_is_ids(value) and _is_nested(value) for value in element)
+    # numbers of users or of rows may come before the tokens, one for each
+    later = [value for value in element if not _is_number(value, in_batch=is_batch)]
+    first, second = [*later[:2], None, None][:2]
     if first is None or not _is_ids(first):
         return None
     return _unpadded(first, second if _is_mask(second, first) else None)
@@ -260,6 +267,25 @@ def _is_input(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point() and value.ndim > 1
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 1
+
+
+def _holds_inputs(element: Any, accepted: Collection[str] | None) -> bool:
+    """Return whether a row has inputs of a model by name, beside which a text is a caption."""
+    if not isinstance(element, Mapping):
+        return False
+    return any(
+        _is_input(value)
+        or type(value).__module__.startswith("PIL.")
+        or (name in (accepted or ()) and name not in _BESIDE and _is_ids(value))
+        for name, value in element.items()
+    )
+
+
+def _is_number(value: Any, *, in_batch: bool = False) -> bool:
+    """Return whether a value is one number, or in a batch one for each row."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == int(in_batch)
+    return isinstance(value, int | float | np.number)
 
 
 def _unpadded(ids: Any, mask: Any) -> list[np.ndarray]:
@@ -329,13 +355,7 @@ def _is_batch(element: Any, tensors: Sequence[Any]) -> bool:
 def _inputs_of(batch: Any, accepted: Collection[str] | None) -> Any:
     """Return what a model's forward takes of a batch: no labels and nothing that is no tensor."""
     if isinstance(batch, Mapping):
-        tensors = {
-            name: value
-            for name, value in batch.items()
-            if name not in LABELS and isinstance(value, Tensor | np.ndarray)
-        }
-        by_forward = {name: value for name, value in tensors.items() if name in (accepted or ())}
-        return by_forward or tensors
+        return _inputs_by_name(batch, accepted)
     if isinstance(batch, Tensor | np.ndarray):
         return batch
     if isinstance(batch, tuple | list) and batch:
@@ -348,6 +368,28 @@ def _inputs_of(batch: Any, accepted: Collection[str] | None) -> Any:
             n_inputs = min(next(labels, len(values)), len(accepted or values))
             return tuple(values[:n_inputs])
     raise ValueError(f"{_EXPECTED}, got batches of type {_kind(batch)}")
+
+
+def _inputs_by_name(batch: Mapping[str, Any], accepted: Collection[str] | None) -> dict[str, Any]:
+    tensors = {
+        name: value
+        for name, value in batch.items()
+        if name not in LABELS and isinstance(value, Tensor | np.ndarray)
+    }
+    labels = batch.get("labels")
+    if DECODER_TOKENS in (accepted or ()) and _is_ids(labels) and _is_nested(labels):
+        tensors.setdefault(DECODER_TOKENS, _decoder_tokens(torch.as_tensor(labels)))
+    by_forward = {name: value for name, value in tensors.items() if name in (accepted or ())}
+    return by_forward or tensors
+
+
+def _decoder_tokens(labels: Tensor) -> Tensor:
+    """Return labels as what a decoder reads, which it makes of them in a training: as many of each
+    row as all have, so that there is no padding, but those of a window at least.
+    """
+    is_token = labels >= 0
+    n = max(int(is_token.sum(1).min()), VECTORS_PER_WINDOW)
+    return labels.where(is_token, 0)[:, :n]
 
 
 def _kind(value: Any) -> str:
