@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import shutil
 
 import numpy as np
@@ -303,6 +304,26 @@ def test_the_validation_loss_is_that_of_the_first_of_several_data_sets(tmp_path,
     ]
     frame = attached.store.to_pandas()
     assert frame[frame["metric"] == "val/loss"].sort_values("step")["value"].tolist() == evaluated
+
+
+class Interrupted(TrainerCallback):
+    """Ctrl-C in the third step, of which the Trainer tells no callback."""
+
+    def on_step_end(self, args, state, control, **others):
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+
+
+def test_after_ctrl_c_the_end_of_the_process_names_the_store(tmp_path, small_probe, caplog):
+    """It said nothing, and the store lies in a folder that nobody has named."""
+    attached = tracker(small_probe)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path / "job", attached, Interrupted()).train()
+    atexit.unregister(attached._at_exit)
+    attached._at_exit()
+    assert "resumed from a checkpoint goes on" in caplog.text
+    assert f"repdyn report {tmp_path / 'job' / 'repdyn'}" in caplog.text
+    assert attached.store.steps("job") == [0, 2]
 
 
 def test_a_batch_that_is_too_large_is_tried_again(tmp_path, small_probe):

@@ -130,8 +130,9 @@ class ReportSink:
             store = shlex.quote(run.store.location)
             warn(
                 log,
-                f"training interrupted; make figures and report with: repdyn figures {store}; "
-                f"repdyn report {store}",
+                f"training interrupted; its rows are stored, and a training that is resumed from a "
+                f"checkpoint goes on with them; make figures and report with: repdyn figures "
+                f"{store}; repdyn report {store}",
             )
         elif run.store.steps(run.id):
             self.draw_all(run, spent)
