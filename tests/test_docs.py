@@ -126,7 +126,7 @@ def test_python_commands_name_what_exists(accepted, page, line):
         configs = [word for before, word in pairwise(words) if before == "--config"]
         assert all((ROOT / config).exists() for config in configs)
         assert not words or words[0] == "fit"
-    elif script.startswith(("benchmarks/", "docs/", "tests/")):
+    elif script.startswith(("benchmarks/", "docs/", "examples/", "tests/")):
         source = (ROOT / script).read_text()
         for option in (word.split("=")[0] for word in words if word.startswith("--")):
             # options of one kind may be made of a list of their names
