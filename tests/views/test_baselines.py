@@ -17,7 +17,7 @@ from repdyn.cli.main import main
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row
 from repdyn.views.figures.panes import LARGE
 from repdyn.views.figures.run import over_depth
-from repdyn.views.judging import described_runs
+from repdyn.views.judging import comparison_statements, described_runs
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
     Course,
@@ -29,6 +29,7 @@ from repdyn.views.publish.line_charts import log_charts
 from repdyn.views.publish.loggers import Target
 from repdyn.views.report.plots import profile_plot
 from repdyn.views.tables.bands import interpolated
+from repdyn.views.tables.seeds import seed_groups
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 N_BLOCKS = 6
@@ -478,3 +479,20 @@ def test_a_live_run_without_comparable_baselines_says_why_once(earlier, tmp_path
     assert caplog.text.count("no comparison with earlier runs: expected at least 3 baselines") == 1
     with pytest.raises(ValueError, match="expected folders of earlier runs.*got '.*bad\\*'"):
         earlier("other", 8, against=tmp_path / "bad*")
+
+
+def test_two_configurations_of_three_seeds_say_how_low_p_can_be():
+    """Intervals over six seeds that are told as if there were many."""
+    one = [rows_of(seed, f"one-seed{seed}", shift=6.0, since=0) for seed in (1, 2, 3)]
+    other = [rows_of(seed, f"other-seed{seed}") for seed in (4, 5, 6)]
+    described = [*runs_of(*one, *other).values()]
+    statements = comparison_statements(described, seed_groups(described))
+    (difference,) = [
+        each
+        for each in statements
+        if each.kind in {"difference", "clouds differ"} and each.metric == "two_nn"
+    ]
+    assert "Over 3 against 3 seeds p = 0.1 by permutation, which cannot be below 0.1" in (
+        difference.sentence
+    )
+    assert difference.evidence["lowest_p_of_seeds"] == pytest.approx(0.1)

@@ -2,11 +2,12 @@
 much, in which layers and since when."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import permutation_test
 
 from repdyn.views.judging.effects import Effect, change_size
 from repdyn.views.judging.insight import Insight, report_link
@@ -15,7 +16,7 @@ from repdyn.views.judging.neighbours import CLOUDS_DIFFER, distinct_of
 from repdyn.views.judging.run import chosen_series, ranked
 from repdyn.views.judging.settings import settings_statements
 from repdyn.views.tables.runs import MeasuredRun, differences
-from repdyn.views.tables.seeds import SeedGroup, with_seeds
+from repdyn.views.tables.seeds import SeedGroup, SeedSeries, with_seeds
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import (
     metric_title,
@@ -75,6 +76,8 @@ def _metric_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         yield Insight("note", "agreement", f"{what}: {', '.join(agreeing)}.")
 
 
+_MOST_PERMUTATIONS = 9_999
+"""Ways to deal seeds to two configurations that are tried; with fewer ways, each once."""
 _DIFFERENT = ("difference", CLOUDS_DIFFER)
 """Kinds of the statements that two runs differ in a metric."""
 
@@ -141,6 +144,8 @@ class _Compared(NamedTuple):
     means: np.ndarray
     """Over layers, of shape (n_runs, n_steps)."""
     margins: np.ndarray
+    layers: list[np.ndarray]
+    """Which layers of each run the means are over."""
 
     @property
     def has_same_layers(self) -> bool:
@@ -151,6 +156,14 @@ class _Compared(NamedTuple):
         distance = self.means[high] - self.means[low]
         beyond = distance > np.nan_to_num(np.hypot(self.margins[high], self.margins[low]))
         return self.steps[np.flatnonzero(~beyond[:-1]).max(initial=-1) + 1]
+
+    def by_seed(self, run: int) -> np.ndarray | None:
+        """Return the mean over layers of each seed of a run at the end; None of a single one."""
+        series = self.members[run]
+        if not isinstance(series, SeedSeries):
+            return None
+        column = series.steps.index(self.steps[-1]) if self.steps else -1
+        return series.by_seed[:, self.layers[run], column].mean(axis=1)
 
     def widest_layer(self, high: int, low: int) -> tuple[int, str]:
         """Return the layer in which two runs differ most at the end, and both values as text."""
@@ -186,6 +199,7 @@ def _cells_to_compare(
         values=of_members,
         means=_means_over(layers, of_members),
         margins=_means_over(layers, margins_of_members),
+        layers=layers,
     )
 
 
@@ -246,6 +260,8 @@ def _difference(
         f"than in {runs[low].label} "
         f"({number_text(lowest)}){of_how_many} by {size} {at}."
     )
+    over_seeds = _permuted(compared.by_seed(high), compared.by_seed(low))
+    sentence += over_seeds.sentence
     higher = runs[high]
     shown = higher.members[0] if isinstance(higher, SeedGroup) else higher
     return Insight(
@@ -263,9 +279,39 @@ def _difference(
             "half_width": effect.half_width,
             "higher": higher.label,
             "lower": runs[low].label,
+            **over_seeds.evidence,
         },
         weight=1 - math.exp(-effect.log_ratio),
         link=report_link(
             shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None
         ),
     )
+
+
+class _Permuted(NamedTuple):
+    """How often seeds that are dealt at random to two configurations differ as much."""
+
+    sentence: str = ""
+    evidence: Mapping[str, float] = {}
+
+
+def _permuted(high: np.ndarray | None, low: np.ndarray | None) -> _Permuted:
+    """Return it of the values of the seeds of two configurations; nothing of single runs."""
+    if high is None or low is None:
+        return _Permuted()
+    p = float(
+        permutation_test(
+            (high, low),
+            lambda one, other, axis: one.mean(axis) - other.mean(axis),
+            vectorized=True,
+            n_resamples=_MOST_PERMUTATIONS,
+            rng=0,
+        ).pvalue
+    )
+    n_ways = math.comb(len(high) + len(low), len(high))
+    lowest = 2 / min(n_ways, _MOST_PERMUTATIONS + 1)
+    sentence = (
+        f" Over {len(high)} against {len(low)} seeds p = {p:.2g} by permutation, which cannot be "
+        f"below {lowest:.2g}."
+    )
+    return _Permuted(sentence, {"p_of_seeds": p, "lowest_p_of_seeds": lowest})
