@@ -483,9 +483,9 @@ def test_a_live_run_without_comparable_baselines_says_why_once(earlier, tmp_path
 
 def test_two_configurations_of_three_seeds_say_how_low_p_can_be():
     """Intervals over six seeds that are told as if there were many."""
-    one = [rows_of(seed, f"one-seed{seed}", shift=6.0, since=0) for seed in (1, 2, 3)]
-    other = [rows_of(seed, f"other-seed{seed}") for seed in (4, 5, 6)]
-    described = [*runs_of(*one, *other).values()]
+    shifted = [rows_of(seed, f"one-seed{seed}", shift=6.0, since=0) for seed in (1, 2, 3)]
+    unshifted = [rows_of(seed, f"other-seed{seed}") for seed in (4, 5, 6)]
+    described = [*runs_of(*shifted, *unshifted).values()]
     statements = comparison_statements(described, seed_groups(described))
     (difference,) = [
         each
