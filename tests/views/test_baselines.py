@@ -488,9 +488,9 @@ def test_two_configurations_of_three_seeds_say_how_low_p_can_be():
     described = [*runs_of(*shifted, *unshifted).values()]
     statements = comparison_statements(described, seed_groups(described))
     (difference,) = [
-        each
-        for each in statements
-        if each.kind in {"difference", "clouds differ"} and each.metric == "two_nn"
+        statement
+        for statement in statements
+        if statement.kind in {"difference", "clouds differ"} and statement.metric == "two_nn"
     ]
     assert "Over 3 against 3 seeds p = 0.1 by permutation, which cannot be below 0.1" in (
         difference.sentence
