@@ -236,7 +236,7 @@ class _Loggers:
     def __init__(self, *loggers):
         self._loggers = loggers
 
-    def of_training(self):
+    def current(self):
         return iter(self._loggers)
 
     def each(self, job, step):
