@@ -30,11 +30,11 @@ except ModuleNotFoundError as error:
 __all__ = ["Anisotropy", "EffectiveRank", "RankMe", "TwoNN"]
 
 RANK_ME_EPSILON = 1e-7
-"""What Garrido et al. add to each share of the singular values."""
+"""The constant that Garrido et al. add to each normalised singular value."""
 
 
-class _OfFeatures(Metric):
-    """A value of all the vectors since the last reset, which all ranks collect."""
+class _FeatureMetric(Metric):
+    """A metric of all the vectors since the last reset, of all ranks together."""
 
     is_differentiable = False
     full_state_update = False
@@ -71,12 +71,12 @@ class _OfFeatures(Metric):
         """Return the value of vectors (n, dim) as a 0-d float64 tensor."""
 
 
-class TwoNN(_OfFeatures):
+class TwoNN(_FeatureMetric):
     """The TwoNN intrinsic dimension, as :func:`repdyn.kernels.two_nn`.
 
     Args:
-        max_vectors: of more vectors so many, evenly spaced, are used, for the time of a neighbour
-            search grows with their square; None for all.
+        max_vectors: of more vectors so many, evenly spaced, are used, because the time of a
+            neighbour search grows with the square of their number; None for all.
         discard: as for the kernel.
         settings: those of every ``torchmetrics.Metric``.
     """
@@ -91,7 +91,7 @@ class TwoNN(_OfFeatures):
         return two_nn(vectors, discard=self.discard)
 
 
-class Anisotropy(_OfFeatures):
+class Anisotropy(_FeatureMetric):
     """The share of the variance along the first principal direction, in [0, 1], as
     :func:`repdyn.kernels.anisotropy`.
 
@@ -104,7 +104,7 @@ class Anisotropy(_OfFeatures):
         return anisotropy(vectors)
 
 
-class EffectiveRank(_OfFeatures):
+class EffectiveRank(_FeatureMetric):
     """The exponential of the entropy of the normalised singular values of the centred vectors, as
     :func:`repdyn.kernels.effective_rank`.
 
@@ -117,7 +117,7 @@ class EffectiveRank(_OfFeatures):
         return effective_rank(vectors)
 
 
-class RankMe(_OfFeatures):
+class RankMe(_FeatureMetric):
     """RankMe as published: ``exp(-sum(p_k log p_k))``, ``p_k = s_k / sum(s) + 1e-7``, of the
     singular values of the vectors as they are, not centred.
 
@@ -134,7 +134,8 @@ class RankMe(_OfFeatures):
             Cloud(vectors).require_defined()
         except UndefinedError:
             return undefined
-        # the small singular values, to which eigenvalues would add what rounding leaves
+        # by a QR decomposition, not the eigenvalues of the Gram matrix: their rounding, of the
+        # order of epsilon times the largest, is more than many small singular values squared
         triangle = torch.linalg.qr(vectors.double(), mode="r").R
         singular_values = torch.linalg.svdvals(triangle)
         shares = singular_values / singular_values.sum() + RANK_ME_EPSILON

@@ -21,8 +21,11 @@ TableKind: TypeAlias = Literal["input", "position", "segment"]
 TABLE_KINDS: tuple[TableKind, ...] = ("input", "position", "segment")
 
 _LENGTH = 8
-# a table is identified by the memory of its numbers
+"""Tokens of each of the two sequences on which the model runs."""
 _Memory: TypeAlias = tuple[int, tuple[int, ...]]
+"""The address and shape of a weight, by which a table is known: the tensor that a lookup sees is
+another object than the parameter, with the same memory.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,7 @@ class Lookup:
 
     kind: TableKind
     parameter: str
-    """Its name in the model."""
+    """The name of the table in the model."""
     weight: Tensor
     """(n_rows, dim), before the model scales, projects or normalises a row."""
     first_row: int
@@ -72,7 +75,8 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
     # how many segments the model distinguishes, 2 at most; a table of one row has only segment 0
     n_segments = max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
     segments = (torch.arange(_LENGTH) * n_segments // _LENGTH).expand(2, _LENGTH)
-    device, parameters = device_of(model), inspect.signature(model.forward).parameters
+    device = device_of(model)
+    parameters = inspect.signature(model.forward).parameters
     available = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
@@ -93,13 +97,12 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         names = {_memory(tensor): name for name, tensor in tensors}
     lookups: dict[_Memory, Lookup] = {}
     for weight, rows in seen:
-        kind = (
-            _kind(weight, rows.reshape(-1, _LENGTH), ids, segments)
-            if rows.shape[-1:] == (_LENGTH,)
-            else None
-        )
+        # a lookup of another length is of something else, such as relative positions
+        if rows.shape[-1:] != (_LENGTH,):
+            continue
+        kind = _kind(weight, rows.reshape(-1, _LENGTH), ids, segments)
         memory = _memory(weight)
-        # GPT-2 looks up segments in its token table
+        # GPT-2 looks up segments in its token table, which is the input table nevertheless
         if kind is not None and (memory not in lookups or kind == "input"):
             first = int(rows.reshape(-1)[0]) if kind == "position" else 0
             lookups[memory] = Lookup(
@@ -117,14 +120,14 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
 
 
 def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableKind | None:
+    """Return what a table holds, from the rows that both sequences look up in it."""
     if torch.equal(rows, ids):
         return "input"
     if torch.equal(rows, rows[0, 0] + torch.arange(_LENGTH).expand_as(rows)):
         return "position"
-    # many things are looked up at row 0: without distinct segments, only a table of one row counts
-    if torch.equal(rows, segments[:1].expand_as(rows)) and (
-        len(weight) == 1 or bool(segments.any())
-    ):
+    # where all segments are 0, a lookup at row 0 may be of anything, unless there is no other row
+    is_telling = len(weight) == 1 or bool(segments.any())
+    if is_telling and torch.equal(rows, segments[:1].expand_as(rows)):
         return "segment"
     return None
 

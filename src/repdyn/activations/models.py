@@ -7,6 +7,7 @@ them there.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,9 @@ class _Source:
     place: Path | str
     """Folder of save_pretrained, folder of a run, or hub repository."""
     revision: str = "main"
-    """Of the repository; the name of a run's checkpoint; "main" for a folder of save_pretrained."""
+    """The revision of the repository, or the name of a run's checkpoint; "main" for a folder of
+    save_pretrained.
+    """
     folder: Path | None = None
     """The local folder of the model."""
 
@@ -202,7 +205,7 @@ def load_models(
 
 
 def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
-    """Return what the names on the command line stand for, by display name."""
+    """Return the models that names on the command line stand for, by display name."""
     sources = [source for model in models for source in _sources_of(model, revisions)]
     if revisions and all(is_model(Path(model)) or "@" in model for model in models):
         raise ValueError(
@@ -210,41 +213,40 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
             "checkpoints alone; leave it out"
         )
     folders = [source.place for source in sources if isinstance(source.place, Path)]
-    tails = dict[Path, str]()
-    # the last parts of each path, the fewest that make all of them distinct
-    for n_parts in range(1, 1 + max((len(folder.parts) for folder in folders), default=0)):
-        tails = {folder: "/".join(folder.parts[1:][-n_parts:]) for folder in folders}
-        if len(set(tails.values())) == len(tails):
-            break
-    shown = [
-        tails[source.place] if isinstance(source.place, Path) else source.place
-        for source in sources
-    ]
-    names = [
-        n if source.revision == "main" else f"{n}@{source.revision}"
-        for n, source in zip(shown, sources, strict=True)
-    ]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
+    short_names = _short_names(folders)
+    names = []
+    for source in sources:
+        is_folder = isinstance(source.place, Path)
+        name = short_names[source.place] if is_folder else source.place
+        names.append(name if source.revision == "main" else f"{name}@{source.revision}")
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise ValueError(f"expected each model once, got {name!r} {number} times")
     return dict(zip(names, sources, strict=True))
 
 
+def _short_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Return the last segments of each path, the fewest that tell all of the paths apart."""
+    names: dict[Path, str] = {}
+    longest = max((len(folder.parts) for folder in folders), default=0)
+    for n_segments in range(1, longest + 1):
+        names = {folder: "/".join(folder.parts[1:][-n_segments:]) for folder in folders}
+        if len(set(names.values())) == len(names):
+            break
+    return names
+
+
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
+    """Return the models of one name: a folder's, a run's, or a repository's at each revision."""
     if not Path(model).exists():
-        repository, _, own_revision = model.partition("@")
-        if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
-            raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
-        return [
-            _Source(repository, name)
-            for name in ([own_revision] if own_revision else revisions or ["main"])
-        ]
+        return _hub_sources(model, revisions)
     folder = Path(os.path.abspath(model))
     if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
     checkpoints = checkpoints_of_run(Path(model))
-    listed = ", ".join([*checkpoints][:_MAX_LISTED]) + (
-        ", ..." if len(checkpoints) > _MAX_LISTED else ""
-    )
+    listed = ", ".join([*checkpoints][:_MAX_LISTED])
+    if len(checkpoints) > _MAX_LISTED:
+        listed += ", ..."
     if not checkpoints:
         raise ValueError(
             f"expected a folder of save_pretrained, or one that holds some, got {model}"
@@ -253,17 +255,30 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
         raise ValueError(
             f"expected one checkpoint of {model}, got the folder; choose with revisions=: {listed}"
         )
-    if missing := next((name for name in revisions if name not in checkpoints), None):
-        raise ValueError(
-            f"expected a checkpoint of {model} as revisions=, got {missing!r}; there are {listed}"
-        )
+    for name in revisions:
+        if name not in checkpoints:
+            raise ValueError(
+                f"expected a checkpoint of {model} as revisions=, got {name!r}; there are {listed}"
+            )
     return [_Source(folder, name, checkpoints[name]) for name in revisions]
+
+
+def _hub_sources(model: str, revisions: Sequence[str]) -> list[_Source]:
+    """Return the models of a repository's name: at the revision in it, or else at each given one."""
+    repository, _, revision_in_name = model.partition("@")
+    if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
+        raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
+    if revision_in_name:
+        return [_Source(repository, revision_in_name)]
+    return [_Source(repository, revision) for revision in revisions or ["main"]]
 
 
 def checkpoints_of_run(run: Path) -> dict[str, Path]:
     """Return the folders of a run's checkpoints by name, in the order of their steps."""
-    found = filter(is_model, checkpoints_folder(run).glob("[!.]*"))
-    return {path.name: path for path in sorted(found, key=lambda path: (len(path.name), path.name))}
+    folders = [path for path in checkpoints_folder(run).glob("[!.]*") if is_model(path)]
+    # step2 before step10: shorter names first
+    folders.sort(key=lambda path: (len(path.name), path.name))
+    return {path.name: path for path in folders}
 
 
 def _folders(

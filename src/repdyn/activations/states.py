@@ -68,24 +68,34 @@ def layer_states(
         ...     6, 7], [8, 9]])]
         [(0, (5, 16)), (1, (5, 16)), (2, (5, 16))]
     """
-    is_probe = isinstance(tokens, Probe)
-    probe, subset_names = (tokens, subsets) if is_probe else (sequences_probe(tokens), ("all",))
-    with _prepared(model, probe, layers) as prepared:
-        states = capture(prepared, probe, subset_names, captures=captures)
-    if isinstance(model, LoadedModel) and model.stack is not None:
-        states = replace(
-            states, layers=[layer for layer in states.layers if layer.stack == model.stack]
-        )
-    if is_probe:
-        return states
+    if isinstance(tokens, Probe):
+        return _states_of_probe(model, tokens, layers, subsets, captures)
+    states = _states_of_probe(model, sequences_probe(tokens), layers, ("all",), captures)
+    # the probe samples the tokens in an order of its own, and may repeat the last sequence
     numbers = np.arange(sum(map(len, tokens)))
     rows = states.rows_of(numbers)
-    chosen = []
+    in_order = []
     for layer in states.layers:
         after = layer.after_attention
         after = after[rows] if isinstance(after, torch.Tensor) else after
-        chosen.append(replace(layer, states=layer.states[rows], after_attention=after))
-    return replace(states, layers=chosen, rows=numbers)
+        in_order.append(replace(layer, states=layer.states[rows], after_attention=after))
+    return replace(states, layers=in_order, rows=numbers)
+
+
+def _states_of_probe(
+    model: Model,
+    probe: Probe,
+    layers: LayerPatterns,
+    subsets: Sequence[str],
+    captures: Collection[CaptureKind],
+) -> States:
+    """Return the states of a model's layers, of its only stack where a loaded model names one."""
+    with _prepared(model, probe, layers) as prepared:
+        states = capture(prepared, probe, subsets, captures=captures)
+    stack = model.stack if isinstance(model, LoadedModel) else None
+    if stack is None:
+        return states
+    return replace(states, layers=[layer for layer in states.layers if layer.stack == stack])
 
 
 def attention_weights(
@@ -219,7 +229,9 @@ def _prepared(
     *,
     with_head: bool = False,
 ) -> Iterator[RunnableModel]:
-    """Yield the module, prepared; errors of a loaded model become CheckpointErrors that name it."""
+    """Yield the model, prepared to run; errors of a loaded one become CheckpointErrors that name
+    it.
+    """
     if not isinstance(model, LoadedModel):
         yield prepare(model, probe, layers)
         return

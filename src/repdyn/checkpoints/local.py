@@ -71,22 +71,12 @@ def find_checkpoints(
         folder = folder.parent  # of a single file of weights
     candidates = _candidates(folder)
     targets = _targets_among(candidates, pattern)
-    if not targets and candidates.models:
-        raise ValueError(
-            "expected the steps of checkpoints in their names, got "
-            f"{shorten_list([path.name for path in candidates.models])} in {folder}; say where the "
-            "number is, as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
-        )
-    # of Lightning's version_0, of accelerate's project
-    if not targets and (folder / "checkpoints").is_dir():
-        return find_checkpoints(folder / "checkpoints", run, pattern)
+    # Lightning's version_0 and accelerate's project folder have their checkpoints one level below
+    inner = folder / "checkpoints"
+    if not targets and not candidates.models and inner.is_dir():
+        return find_checkpoints(inner, run, pattern)
     if not targets:
-        raise ValueError(
-            "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf "
-            f"files) in {folder}, got none; give the folder that contains them, such as "
-            "runs/quickstart/TIME/hf_checkpoints; weights without a configuration are measured by "
-            "repdyn.sweep([(step, load), ...], probe=...)"
-        )
+        raise _nothing_found(folder, candidates)
     _require_distinct(targets)
     # a folder without a model counts where no other checkpoint has its step
     by_step = {target.step: target for target in _with_steps(candidates.unfinished, pattern)}
@@ -95,6 +85,22 @@ def find_checkpoints(
     unused = [path.name for path in candidates.listed(used) if path not in used]
     targets = _of_run(by_step.values(), run)
     return Selection(run, targets, unmatched=tuple(dict.fromkeys(unused)))
+
+
+def _nothing_found(folder: Path, candidates: _Candidates) -> ValueError:
+    """Return the error that says what a folder without any usable checkpoint has, and what to do."""
+    if candidates.models:
+        return ValueError(
+            "expected the steps of checkpoints in their names, got "
+            f"{shorten_list([path.name for path in candidates.models])} in {folder}; say where the "
+            "number is, as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
+        )
+    return ValueError(
+        "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) "
+        f"in {folder}, got none; give the folder that contains them, such as "
+        "runs/quickstart/TIME/hf_checkpoints; weights without a configuration are measured by "
+        "repdyn.sweep([(step, load), ...], probe=...)"
+    )
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ from repdyn.checkpoints.tasks import Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import measure_with, prepare_for
 from repdyn.metrics import resolve
+from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
-from repdyn.store.schema import FINISHED, failure_rows, scalar_row
+from repdyn.store.schema import FINISHED, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.redaction import redacted
 
@@ -179,13 +180,8 @@ def measure_checkpoint(
     # for the loss, and for metrics that read states through the model's output head
     with_head = measurement.probe_loss or "output_head" in captures
     state_cache = None
-    if "previous_checkpoint" in captures and _has_previous(target, options):
-        state_cache = StateCache(
-            store.folder_of(target.run) / STATES_FOLDER,
-            run=target.run,
-            probe=probe.hash,
-            layers=measurement.choice,
-        )
+    if "previous_checkpoint" in captures:
+        state_cache = _state_cache(task, store, options)
     start = time.perf_counter()
     progress("load", 0.0)
     # the folder is deleted after the measurement: weights on disk are read until then
@@ -209,22 +205,38 @@ def measure_checkpoint(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     seconds |= {"forward": profile.forward_seconds, "kernels": profile.kernel_seconds}
-    costs = {f"seconds/{stage}": value for stage, value in seconds.items()}
-    costs["bytes/download"] = float(files.bytes_fetched)
-    cost_rows = [
-        scalar_row(profile.checkpoint, name, value, probe=probe.hash)
-        for name, value in costs.items()
-    ]
-    store.write(task.key(options), [*profile.rows, *profile.scalars, *cost_rows])
+    costs = _cost_rows(profile.checkpoint, probe, seconds, files.bytes_fetched)
+    store.write(task.key(options), [*profile.rows, *profile.scalars, *costs])
     if state_cache is not None:
         state_cache.delete_before(target.step)
     precisions = {str(row.dtype) for row in profile.rows}
     return _described(seconds, precisions)
 
 
-def _has_previous(target: Target, options: CompleteOptions) -> bool:
-    """Return whether this process measures the checkpoints before this one too."""
-    return options.in_order and target.stage != FINISHED
+def _state_cache(task: Task, store: Store, options: CompleteOptions) -> StateCache | None:
+    """Return the cache of the states that the next checkpoint is compared with.
+
+    None where the one before is not measured by this process, as with several workers, or does not
+    exist, as for a finished model.
+    """
+    target = task.target
+    if not options.in_order or target.stage == FINISHED:
+        return None
+    return StateCache(
+        store.folder_of(target.run) / STATES_FOLDER,
+        run=target.run,
+        probe=task.probe.hash,
+        layers=task.measurement(options).choice,
+    )
+
+
+def _cost_rows(
+    checkpoint: Checkpoint, probe: Probe, seconds: Mapping[str, float], n_bytes: int
+) -> list[Row]:
+    """Return rows of what a measurement has cost: the seconds of each stage, the bytes fetched."""
+    costs = {f"seconds/{stage}": value for stage, value in seconds.items()}
+    costs["bytes/download"] = float(n_bytes)
+    return [scalar_row(checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
 
 
 def _load(

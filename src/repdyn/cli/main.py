@@ -20,13 +20,17 @@ from cyclopts import App, CycloptsError, Group
 from repdyn.cli import measure, show
 from repdyn.cli.apps import app_of, command_of
 from repdyn.cli.flags import in_flags
-from repdyn.utils.extras import with_extra
+from repdyn.utils.extras import MissingPackageError, with_extra
 from repdyn.utils.printing import Lossy
 from repdyn.utils.redaction import redacted
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+"""The exit status of shells for a program that SIGINT has ended: 128 + 2."""
 _FOR_HELP = ([], ["-h"], ["--help"])
-_MISTAKES = (
+_MISTAKES = (  # errors of the user, told from failures by their type
     CycloptsError,
     ValueError,
     FileNotFoundError,
@@ -96,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = _without_reader(error) or status
     hub: Any = sys.modules.get("repdyn.checkpoints.hub")
     if hub and hub.has_abandoned_threads():
-        # an unresponsive hub would delay the exit by a minute; files of downloads are deleted
-        # already
+        # a normal exit would join the threads, for a minute where the hub does not respond; the
+        # temporary files of their downloads are deleted already
         os._exit(status)
     if status:
         sys.exit(status)
@@ -107,47 +111,56 @@ def _run(arguments: Sequence[str]) -> int:
     """Run a command, print its error in one line, and return the exit status."""
     try:
         app = command_line()
-        return (
-            app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
-            or OK
+        status = app(
+            arguments, print_error=False, exit_on_error=False, result_action="return_value"
         )
+        return status or OK
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
     except KeyboardInterrupt as error:
-        return _said("; ".join(["stopped", *map(str, error.args)]), INTERRUPTED)
+        return _print_line("; ".join(["stopped", *map(str, error.args)]), INTERRUPTED)
     except BrokenPipeError as error:
         return _without_reader(error)
     except ImportError as error:
-        # the import of a command that is loaded when it is called has the package as its cause
-        cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
-        missing = (
-            with_extra(cause, " ".join(["repdyn", *arguments[:1]]))
-            if isinstance(cause, ModuleNotFoundError)
-            else None
-        )
+        missing = _missing_package(error, " ".join(["repdyn", *arguments[:1]]))
         if missing is None:
             raise
-        return _said(f"error: {missing}", USAGE)
-    except _MISTAKES as error:
-        return _said(f"error: {error}", USAGE)
-    except OSError as error:
-        if error.errno in {ENOSPC, EDQUOT}:
-            return _said(
-                f"stopped: the disk is full ({error}); free some space, then repeat the command",
-                FAILED,
-            )
-        return _said(f"error: {error}", FAILED)
+        return _print_line(f"error: {missing}", USAGE)
     except Exception as error:
-        # with the hub's client, if it was needed
-        errors: Any = sys.modules.get("repdyn.checkpoints.errors")
-        if errors and isinstance(error, errors.SweepStoppedError):
-            later = "; the same command goes on from there" * isinstance(
-                error, errors.NoConnectionError
-            )
-            return _said(f"stopped: {error}{later}", FAILED)
-        if errors and isinstance(error, errors.CheckpointError):
-            return _said(f"error: {error}", FAILED)
-        raise
+        status = _status_of_error(error)
+        if status is None:
+            raise
+        return status
+
+
+def _missing_package(error: ImportError, command: str) -> MissingPackageError | None:
+    """Return the error that names the extra with a missing package; None for any other error."""
+    # cyclopts imports some commands when they are called, and raises an error of its own whose
+    # cause is the missing package
+    cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    return with_extra(cause, command) if isinstance(cause, ModuleNotFoundError) else None
+
+
+def _status_of_error(error: Exception) -> int | None:
+    """Print an expected error in a line, and return the status; None for an unexpected one, whose
+    traceback the user should see.
+    """
+    if isinstance(error, _MISTAKES):
+        return _print_line(f"error: {error}", USAGE)
+    if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT}:
+        advice = "free some space, then repeat the command"
+        return _print_line(f"stopped: the disk is full ({error}); {advice}", FAILED)
+    if isinstance(error, OSError):
+        return _print_line(f"error: {error}", FAILED)
+    # a command that has not imported this module, with the hub's client, raises none of its errors
+    errors: Any = sys.modules.get("repdyn.checkpoints.errors")
+    if errors and isinstance(error, errors.NoConnectionError):
+        return _print_line(f"stopped: {error}; the same command goes on from there", FAILED)
+    if errors and isinstance(error, errors.SweepStoppedError):
+        return _print_line(f"stopped: {error}", FAILED)
+    if errors and isinstance(error, errors.CheckpointError):
+        return _print_line(f"error: {error}", FAILED)
+    return None
 
 
 def command_line() -> App:
@@ -180,21 +193,19 @@ def command_line() -> App:
     return app
 
 
-def _said(line: str, status: int) -> int:
-    """Print a line to standard error, if it can be printed, with flags in place of arguments, and
-    return the status.
-    """
+def _print_line(line: str, status: int) -> int:
+    """Print a line to standard error, with flags in place of arguments, and return the status."""
     with suppress(OSError, ValueError):
         print(redacted(in_flags(line)), file=sys.stderr)
     return status
 
 
 def _without_reader(error: OSError) -> int:
-    """Give up standard output; a reader that has seen enough, such as head, is no failure."""
+    """Give up standard output, and return the status: a reader that has seen enough, such as head,
+    is no failure.
+    """
     # Python would complain once more when it closes the stream
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return (
-        OK
-        if isinstance(error, BrokenPipeError)
-        else _said(f"error: standard output: {error}", FAILED)
-    )
+    if isinstance(error, BrokenPipeError):
+        return OK
+    return _print_line(f"error: standard output: {error}", FAILED)

@@ -108,8 +108,9 @@ def resumable() -> Iterator[None]:
 
 
 def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bool:
-    """Write figures, summary, report and to loggers; print a failure and return False: the
-    measurements are stored.
+    """Show what was measured: figures, summary, report, and the loggers of ``export``.
+
+    Returns False where that fails: the failure is printed, and the measurements are stored.
     """
     from repdyn.views.judging import doubts
     from repdyn.views.publish.results import show_store
@@ -126,9 +127,9 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     out: Any = Lossy(sys.stdout, BrokenPipeError)
     try:
         with redirect_stdout(out):
-            if runs := [
-                run for run in sorted(set(swept.runs) & set(store.runs())) if store.steps(run)
-            ]:
+            stored = sorted(set(swept.runs) & set(store.runs()))
+            runs = [run for run in stored if store.steps(run)]
+            if runs:
                 show_store(store, runs)
                 print(f"report: {write_report(store, store.output / PAGE)}")
                 for doubt in doubts(store, [(run, None) for run in runs]):
@@ -236,8 +237,9 @@ def audit(
     hub = Hub(timeout_seconds=timeout)
     models = dict.fromkeys(model for name in names for model in models_to_audit(name, hub.endpoint))
     selections, problems = select_models(models, hub, revisions)
-    found = [audit_record(history) for history in list_histories(selections, hub)]
-    print_json(found) if json else print_audits(found)
+    audits = [audit_record(history) for history in list_histories(selections, hub)]
+    print_json(audits) if json else print_audits(audits)
     for problem in problems:
         say(f"not audited: {problem}")
-    return FAILED if problems or any(each["faults"] for each in found) else 0
+    has_faults = any(record["faults"] for record in audits)
+    return FAILED if problems or has_faults else 0

@@ -27,9 +27,7 @@ from repdyn.cli.options import (
     print_json,
 )
 from repdyn.cli.tables import print_csv, print_runs, say, warn_of_others
-from repdyn.utils.arguments import (
-    Output,
-)
+from repdyn.utils.arguments import Output
 from repdyn.utils.choices import Destination
 from repdyn.utils.console import plain_records, print_frame
 
@@ -40,7 +38,7 @@ FAILED = 1
 
 
 def _nothing(why: str) -> int:
-    """Say why a command wrote nothing, and return its status."""
+    """Print why a command wrote nothing, and return its status."""
     say(f"error: {why}")
     return FAILED
 
@@ -80,8 +78,9 @@ def report(
         opened, rows.run, rows.probe, rows.seeds, against=baselines.yardstick(stores)
     )
     path = write_report(opened, path, title=title, data=data)
-    seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
-    print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
+    seconds = time.perf_counter() - started
+    megabytes = path.stat().st_size / 1e6
+    print(f"{path}: {megabytes:.1f} MB in {seconds:.1f} s")
     if open:
         webbrowser.open(path.resolve().as_uri())
 
@@ -108,9 +107,9 @@ def figures(
     from repdyn.store import find_store
     from repdyn.views.publish.results import show_store
 
-    found = [find_store(store) for store in stores]
+    opened = [find_store(store) for store in stores]
     files = show_store(
-        found,
+        opened,
         rows.run,
         probe=rows.probe,
         folder=output,
@@ -152,10 +151,10 @@ def compare(
     from repdyn.store import find_store
     from repdyn.views.judging import described_runs
 
-    found = [find_store(store) for store in stores]
-    runs = described_runs(found, rows.run, rows.probe).runs
+    opened = [find_store(store) for store in stores]
+    runs = described_runs(opened, rows.run, rows.probe).runs
     is_published = other == "published"
-    folder = output or found[0].output / "figures" / ("published" if is_published else "scores")
+    folder = output or opened[0].output / "figures" / ("published" if is_published else "scores")
     if not is_published:
         from repdyn.views.publish.results import show_scores
 
@@ -418,13 +417,14 @@ def query(
     from repdyn.store import find_stores
     from repdyn.views.tables.sql import query as rows_of
 
-    found = {store.path.resolve(): store for path in stores for store in find_stores(path)}
-    if not found:
+    # by its path: a store may lie below two of the folders
+    by_path = {store.path.resolve(): store for path in stores for store in find_stores(path)}
+    if not by_path:
         where = ", ".join(map(str, stores))
         raise ValueError(
             f"expected stores with measurements after the query, found none in {where}"
         )
-    frame = rows_of(list(found.values()), sql)
+    frame = rows_of(list(by_path.values()), sql)
     if json:
         print_json(plain_records(frame))
     elif csv:

@@ -15,7 +15,7 @@ from rich.text import Text
 from repdyn.cli.flags import in_flags
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
-from repdyn.utils.printing import gigabytes, shorten_list
+from repdyn.utils.printing import gigabytes, plural, shorten_list
 from repdyn.utils.redaction import redacted
 from repdyn.views.tables.style import short_value
 
@@ -104,7 +104,7 @@ def print_suites(suites: Sequence[Mapping[str, Any]]) -> None:
         out.print(Text.assemble((suite["name"], "bold"), f"  {suite['title']}"), soft_wrap=True)
         out.print(Padding(Text(", ".join(suite["models"])), (0, 0, 0, 4)))
         for what in dict.fromkeys(suite["unverified"].values()):
-            names = [name for name, each in suite["unverified"].items() if each == what]
+            names = [name for name, reason in suite["unverified"].items() if reason == what]
             which = "all" if names == suite["models"] else shorten_list(names)
             out.print(Padding(Text(f"not verified, {what}: {which}", "yellow"), (0, 0, 0, 4)))
 
@@ -115,21 +115,27 @@ def print_audits(histories: Iterable[Mapping[str, Any]]) -> None:
     """
     out = PrintableConsole()
     for history in histories:
-        n, n_copies, n_faults = (
-            len(history["checkpoints"]),
-            len(history["copies"]),
-            history["faults"],
-        )
-        counts = [f"{n} checkpoint{'s' * (n != 1)}" if n else "nothing to compare"]
-        counts += [f"{n_copies} with the weights of another"] * bool(n_copies)
-        counts.append(f"{n_faults} fault{'s' * (n_faults != 1)}" if n_faults else "no fault")
-        out.print(Text.assemble((f"{history['run']}: ", "bold"), ", ".join(counts)))
+        out.print(Text.assemble((f"{history['run']}: ", "bold"), _counts(history)))
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for finding in history["findings"]:
             severity = finding["severity"]
             table.add_row(Text(severity, _SEVERITIES[severity]), Text(finding["sentence"]))
         if history["findings"]:
             out.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _counts(history: Mapping[str, Any]) -> str:
+    """Return how many checkpoints, copies and faults there are in an audited history."""
+    n_checkpoints = len(history["checkpoints"])
+    n_copies = len(history["copies"])
+    n_faults = history["faults"]
+    counts = ["nothing to compare"]
+    if n_checkpoints:
+        counts = [f"{n_checkpoints} {plural(n_checkpoints, 'checkpoint')}"]
+    if n_copies:
+        counts.append(f"{n_copies} with the weights of another")
+    counts.append(f"{n_faults} {plural(n_faults, 'fault')}" if n_faults else "no fault")
+    return ", ".join(counts)
 
 
 def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
@@ -140,22 +146,29 @@ def print_runs(summaries: Iterable[Mapping[str, Any]]) -> None:
 
     rows = []
     for run in summaries:
-        step = (
-            ""
-            if run["step"] is None
-            else f"{run['step']:,}" + (f" of {run['total']:,}" if run["total"] else "")
-        )
-        step = "finished model" if run["finished"] else step
-        values = ("loss", "two_nn", "anisotropy")
+        values = {name: run[name] for name in ("loss", "two_nn", "anisotropy")}
         rows.append(
             {
                 "run": run["label"],
                 "status": Text(run["status"], STATUS_STYLES[run["status"]]),
-                "step": step,
-                **{name: "" if run[name] is None else short_value(run[name]) for name in values},
+                "step": _progress(run),
+                **{
+                    name: "" if value is None else short_value(value)
+                    for name, value in values.items()
+                },
             }
         )
     print_table(rows, n_texts=2)
+
+
+def _progress(run: Mapping[str, Any]) -> str:
+    """Return how far a run is: "500 of 4,000"."""
+    if run["finished"]:
+        return "finished model"
+    if run["step"] is None:
+        return ""
+    total = f" of {run['total']:,}" if run["total"] else ""
+    return f"{run['step']:,}{total}"
 
 
 def print_csv(frame: pd.DataFrame) -> None:
@@ -164,5 +177,6 @@ def print_csv(frame: pd.DataFrame) -> None:
     writer.writerow(frame.columns)
     for record in plain_records(frame):
         writer.writerow(
-            json.dumps(each) if isinstance(each, list | dict) else each for each in record.values()
+            json.dumps(value) if isinstance(value, list | dict) else value
+            for value in record.values()
         )

@@ -135,8 +135,8 @@ class SaveConfig(SaveConfigCallback):
                 lambda path: path.write_text(text, encoding="utf-8"),
             )
             try:
-                known = named_config({"config": yaml.safe_load(text)})
-                each_target(trainer.loggers, lambda target: target.log_config(known))
+                named = named_config({"config": yaml.safe_load(text)})
+                each_target(trainer.loggers, lambda target: target.log_config(named))
             except Exception as error:  # whatever a logger raises, the training goes on
                 rank_zero_warn(f"the configuration could not be logged: {redacted(str(error))}")
 
@@ -183,7 +183,7 @@ class TrainCLI(LightningCLI):
                 "checkpoint.save_last": True,
                 "checkpoint.save_on_exception": True,
                 "checkpoint.enable_version_counter": False,
-                # those that the tracker's signature takes as a whole
+                # the options behind ``**options`` of the tracker, whose defaults no signature has
                 **{
                     f"tracker.{option.name}": option.default
                     for option in fields(TrackingOptions)
@@ -208,8 +208,7 @@ class TrainCLI(LightningCLI):
             TrackingOptions(**chosen, alerts=_rules(fit.tracker.get("alerts", DEFAULT)))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
-        # a checkpoint that somebody else made may hold code, which Lightning would run where
-        # nothing is said
+        # Lightning's default loads whole pickles, and a checkpoint from elsewhere may hold code
         fit.weights_only = True if fit.weights_only is None else fit.weights_only
         if fit.ckpt_path and fit.weights_only and Path(fit.ckpt_path).is_file():
             _validate_checkpoint(parser, Path(fit.ckpt_path))
@@ -223,10 +222,9 @@ class TrainCLI(LightningCLI):
             )
         callbacks = settings["callbacks"] or []
         callbacks = [*callbacks] if isinstance(callbacks, Sequence) else [callbacks]
-        if settings["enable_progress_bar"] is not False and not any(
-            isinstance(each, ProgressBar) for each in callbacks
-        ):
-            # rich's bar would count the epochs of a training that is limited by steps up to -2
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if settings["enable_progress_bar"] is not False and not has_bar:
+            # Lightning's default, rich's bar, shows "epoch 0/-2" where steps limit the training
             kwargs["callbacks"] = [*callbacks, TQDMProgressBar()]
         folder = run.new_folder()
         try:
@@ -236,7 +234,8 @@ class TrainCLI(LightningCLI):
             root = settings["default_root_dir"] or str(folder)
             return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
         except BaseException:
-            with suppress(OSError):  # only an empty folder is removed
+            # a mistaken option should leave no folder behind; rmdir removes only an empty one
+            with suppress(OSError):
                 folder.rmdir()
             raise
 
@@ -297,8 +296,10 @@ def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:
 
 
 def has_fast_bfloat16(accelerator: str = "auto") -> bool:
-    """Return whether the GPU, or the processor where none is used ("cpu"), multiplies bfloat16
-    matrices in hardware: others emulate it, several times slower than float32."""
+    """Return whether the device multiplies bfloat16 matrices in hardware: others emulate it,
+    several times slower than float32. It is the GPU if there is one, unless ``accelerator`` is
+    "cpu".
+    """
     if accelerator != "cpu" and torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -324,7 +325,7 @@ class _SuggestingParser(LightningArgumentParser):
             parser = getattr(ex, "subcommand_parser", None) or self
             message += _hint(unknown[1] or unknown[2], parser)
         elif "argument subcommand: invalid choice" in message:
-            # the value of an option before 'fit' is taken for the subcommand
+            # jsonargparse takes the value of an option that comes before 'fit' for the subcommand
             first = next((typed for typed in sys.argv[1:] if typed.startswith("--")), None)
             if first is not None:
                 name = first.removeprefix("--").partition("=")[0]

@@ -21,9 +21,11 @@ from repdyn.utils.files import cache_directory
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# For validation and for testing, each, in the order of the text: enwik8 is customarily split
-# 90/5/5.
-HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN = 5, 10
+HELD_OUT_PERCENT = 5
+"""Per cent of the text for validation, and as much for testing: enwik8 is customarily split 90/5/5.
+"""
+HELD_OUT_PERCENT_BUILTIN = 10
+"""The same for the built-in text, of which 5 per cent would be too few windows."""
 
 
 class TextDataModule(WindowsDataModule):
@@ -176,7 +178,8 @@ class TextDataModule(WindowsDataModule):
             if self.tokenizer_name == BYTES:
                 words = words_of_bytes(piece, lexicon)
             else:
-                # piece by piece as the ids were made, which are the same only so
+                # in the pieces in which the ids were made: a tokenizer may split a piece's edges
+                # otherwise than the middle of a text
                 pieces = chunks(piece.decode(errors="replace"))
                 words = np.concatenate(
                     [words_of_tokens(text, self.tokenizer, lexicon)[1] for text in pieces]
@@ -197,7 +200,8 @@ class TextDataModule(WindowsDataModule):
     @cached_property
     def _splits(self) -> list[np.ndarray]:
         """The token ids for training, validation and testing."""
-        corpus, percent = self._corpus, self._held_out_percent
+        corpus = self._corpus
+        percent = self._held_out_percent
         splits = [self._encode(piece) for piece in corpus.split(percent)]
         n_tokens = min(map(len, splits[1:]))
         window = self.sequence_length - len(self._before) - len(self._after)

@@ -106,8 +106,12 @@ def special_tokens(
     These are [CLS] and [SEP] where masked tokens are predicted and none where the next one is; with
     ``bos`` the beginning-of-sequence token alone.
     """
-    around = ("bos_token",) if bos else ("cls_token", "sep_token") if objective == "masked" else ()
-    needed = (("mask_token",) if objective == "masked" else ()) + around
+    around: tuple[str, ...] = ()
+    if bos:
+        around = ("bos_token",)
+    elif objective == "masked":
+        around = ("cls_token", "sep_token")
+    needed = ("mask_token", *around) if objective == "masked" else around
     if missing := [token for token in needed if getattr(tokenizer, token) is None]:
         raise ValueError(
             f'objective "{objective}"{" with bos" if bos else ""} needs a tokenizer with '

@@ -26,7 +26,7 @@ from repdyn.probe.design import INDEPENDENT
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# Streams of random numbers from one seed.
+# Streams of random numbers from one seed: other documents for each purpose.
 _TRAINING, _VALIDATION, _PROBE = range(3)
 
 
@@ -51,8 +51,10 @@ def draw_documents(
     random = np.random.RandomState(seed)
     shape = (n_documents, n_topics)
     words_per_topic = n_words // n_topics
-    # numpy's own Dirichlet divides gammas that may all underflow to 0 where the concentration is
-    # small
+    # A Dirichlet draw is gamma draws over their sum. Where alpha is small they may all underflow to
+    # 0, and numpy's own function then divides 0 by 0. So their logarithms are drawn: a gamma of
+    # alpha is one of alpha + 1 times a uniform number to the power 1 / alpha.
+    # Source: Marsaglia, Tsang (2000), A simple method for generating gamma variables, section 6.
     logs = (
         np.log(random.standard_gamma(alpha + 1, shape))
         + np.log(random.random_sample(shape)) / alpha
@@ -171,10 +173,10 @@ class TopicDataModule(WindowsDataModule):
 
     def _windows(self, words: np.ndarray) -> Windows:
         ids = len(SPECIAL_TOKENS) + words.ravel()
-        before, after = (
-            (cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP)
-        )
-        return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
+        if not self._n_special:
+            return Windows(ids, self.sequence_length)
+        cls, sep = (cast(int, self.tokenizer.convert_tokens_to_ids(token)) for token in (CLS, SEP))
+        return Windows(ids, self.sequence_length, before=(cls,), after=(sep,))
 
 
 def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:
@@ -183,8 +185,7 @@ def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokeniz
 
     Args:
         n_words: different words; word w has the id w + 4, after [PAD], [CLS], [SEP] and [MASK].
-        for_encoder: whether a sequence is put between [CLS] and [SEP] unless
-            ``add_special_tokens=False``.
+        for_encoder: put a sequence between [CLS] and [SEP] unless ``add_special_tokens=False``.
 
     >>> word_tokenizer(3, for_encoder=True)("w2 w0").input_ids
     [1, 6, 4, 2]

@@ -29,12 +29,17 @@ class ResumableLoader(DataLoader[Any]):
     """
 
     _epoch_start: dict[str, Any] | None = None
+    """The random state at the start of the epoch; None before the first."""
     _n_read = 0
+    """The number of batches read in the epoch."""
     _n_to_discard = 0
+    """The number of batches that the next iterator discards, which were read before."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        n_discarded, self._n_to_discard = self._n_to_discard, 0
-        self._epoch_start, self._n_read = self._random_state(), n_discarded
+        n_discarded = self._n_to_discard
+        self._n_to_discard = 0
+        self._epoch_start = self._random_state()
+        self._n_read = n_discarded
         for number, batch in enumerate(super().__iter__(), start=1):
             if number > n_discarded:
                 self._n_read = number
@@ -42,19 +47,20 @@ class ResumableLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, as built-in types and tensors."""
-        # nothing was read yet, or since the place was loaded
         if self._n_to_discard or self._epoch_start is None:
+            # nothing was read yet: not at all, or not since a place was loaded
             return {**self._random_state(), "n_read": self._n_to_discard}
-        # the next batch begins an epoch, with the random state that this one has left
         if self._n_read == len(self):
+            # the next batch begins an epoch, with the random state that this one has left
             return {**self._random_state(), "n_read": 0}
         return {**self._epoch_start, "n_read": self._n_read}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a place in the data, with the next iterator."""
         cast(Generator, self.generator).set_state(state_dict["order"])
-        if hasattr(self.collate_fn, "random_state"):
-            setattr(self.collate_fn, "random_state", state_dict["collate"])  # noqa: B010 - of functions that have it
+        collate: Any = self.collate_fn
+        if hasattr(collate, "random_state"):
+            collate.random_state = state_dict["collate"]
         self._n_to_discard = state_dict["n_read"]
 
     def _random_state(self) -> dict[str, Any]:
@@ -119,9 +125,9 @@ class CollateMasked:
     Args:
         tokenizer: with a mask token.
         probability: share of tokens chosen, in (0, 1].
-        seed: of the choice.
-        fixed: whether a window's choice follows from its index alone, the same in every epoch and
-            every batch (so that validation losses compare), or is drawn anew each time.
+        seed: seed of the choice.
+        fixed: choose by the window's index alone, the same in every epoch and every batch, so that
+            validation losses can be compared; otherwise the choice is drawn anew each time.
 
     Source: Devlin et al. 2019, section 3.1, through
     ``transformers.DataCollatorForLanguageModeling``.
@@ -173,8 +179,8 @@ class CollateMasked:
     def _running_generator(self) -> torch.Generator:
         if self._generator is None:
             worker = get_worker_info()
-            # a worker starts afresh every epoch, with a seed of its own drawn from the loader's
-            # generator
+            # a worker process is started anew for every epoch, with a seed of its own that the
+            # loader draws from its generator: masks are then new in each epoch, and reproducible
             self._generator = torch.Generator().manual_seed(worker.seed if worker else self._seed)
         return self._generator
 
@@ -249,8 +255,8 @@ class WindowsDataModule(LightningDataModule):
             collate_fn=collate,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
-            # an own generator even if nothing is shuffled: without one, iterating draws from the
-            # global state
+            # a generator even where nothing is shuffled: without one, iterating draws from the
+            # global random state, which would change the training
             generator=torch.Generator().manual_seed(self.seed),
         )
 

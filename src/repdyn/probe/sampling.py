@@ -29,7 +29,7 @@ def assign_windows(lengths: np.ndarray, n_batches: int, seed: int) -> np.ndarray
     each to the batch with the fewest tokens so far.
     """
     shuffled = permutation(len(lengths), seed)
-    totals = [0] * n_batches
+    totals = [0 for _ in range(n_batches)]
     batch_of_window = np.empty(len(lengths), dtype=np.int64)
     for window in shuffled[np.argsort(-lengths[shuffled], kind="stable")]:
         smallest = totals.index(min(totals))

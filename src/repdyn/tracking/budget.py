@@ -216,5 +216,6 @@ def known_steps(n_steps: float | None) -> int | None:
     >>> known_steps(100.0), known_steps(-1), known_steps(float("inf")), known_steps(None)
     (100, None, None, None)
     """
-    is_known = n_steps is not None and math.isfinite(n_steps) and n_steps >= 0
-    return int(n_steps) if is_known else None
+    if n_steps is None or not math.isfinite(n_steps) or n_steps < 0:
+        return None
+    return int(n_steps)

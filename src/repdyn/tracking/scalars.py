@@ -48,10 +48,11 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
     ids = batch.get("input_ids")
     mask = batch.get("attention_mask")
     # (batch, tokens) marks padding; a mask of more dimensions says which positions see which
-    marks_padding = isinstance(mask, Tensor) and mask.ndim == 2
-    if marks_padding and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
-        # counted, not added up: float32 stops counting at 2**24, bfloat16 at 256
-        return seen + (mask != 0).sum() * world_size
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        is_of_tokens = not isinstance(ids, Tensor) or ids.shape == mask.shape
+        if is_of_tokens:
+            # counted, not added up: float32 stops counting at 2**24, bfloat16 at 256
+            return seen + (mask != 0).sum() * world_size
     if isinstance(ids, Tensor):
         return seen + ids.numel() * world_size
     return None

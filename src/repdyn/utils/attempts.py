@@ -1,5 +1,7 @@
 """Attempts that may fail: several, all made before the first failure is raised, and calls with a
 timeout.
+
+Both keep one broken thing (a logger, a figure, a network mount) from costing the others.
 """
 
 import time
@@ -16,8 +18,9 @@ Attempt: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
-    """Yield a function that returns a context for each of several parts, so that all run even if
-    one fails.
+    """Run several blocks, all of them even if one fails, and raise the first failure at the end.
+
+    It yields a function that returns the context of a block.
 
     >>> with attempts() as attempt:
     ...     for text in ("1", "two", "three", "4"):
@@ -26,8 +29,9 @@ def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
     Traceback (most recent call last):
     ValueError: invalid literal for int() with base 10: 'two'
 
-    What the first failing part raised is raised at the end: at that of ``outer``, the function of
-    the attempts that these are a part of, if given.
+    Args:
+        outer: the function that surrounding attempts have yielded; failures are then raised at
+            their end.
     """
     failures: list[Exception] = []
 
@@ -49,6 +53,9 @@ T = TypeVar("T")
 class TimeoutRunner:
     """Runs calls with a timeout, in a thread that does not delay the exit of the process.
 
+    A call that takes too long cannot be stopped: it goes on in its thread, and no other call is
+    made until it has returned.
+
     >>> TimeoutRunner(seconds=5)("adding", lambda: 1 + 1)
     2
     """
@@ -65,13 +72,20 @@ class TimeoutRunner:
     def __call__(
         self, what: str, function: Callable[[], T], watch: Callable[[], None] | None = None
     ) -> T:
-        """Return what ``function()`` returns, or raise what it raises; TimeoutError where it takes
-        too long, or an earlier call has not returned. ``what`` names it; ``watch`` is called
-        meanwhile, and gives it up by what it raises."""
+        """Return what ``function()`` returns, or raise what it raises.
+
+        Args:
+            what: names the call in an error.
+            function: the call.
+            watch: called several times a second meanwhile; what it raises gives the call up.
+
+        Raises:
+            TimeoutError: it takes too long, or an earlier call has not returned.
+        """
         if self._running is not None and self.is_busy:
             raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
         outcome: Future[T] = Future()
-        self._running = what, outcome
+        self._running = (what, outcome)
 
         def call() -> None:
             try:
@@ -94,6 +108,6 @@ class TimeoutRunner:
         return outcome.result()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a call that took too long."""
+        """Wait some seconds for a call that took too long."""
         if self._running is not None:
             wait([self._running[1]], seconds)

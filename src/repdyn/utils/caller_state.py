@@ -1,5 +1,5 @@
-"""What is the caller's and neither matters to a measurement nor changes: settings of torch and
-numpy, generators.
+"""State of the caller's process that must not influence a measurement, and that a measurement must
+not change: settings of torch and numpy, random generators.
 """
 
 import random
@@ -28,13 +28,14 @@ def plain_state() -> Iterator[None]:
 
     These are the default device and dtype, gradient and inference mode, anomaly detection,
     deterministic algorithms, autocast, modes that see or change operations (flop counters, default
-    devices), and what numpy does at an overflow. Inside of itself it has nothing to do.
+    devices), and what numpy does at an overflow. Nested, it does nothing more.
     """
     if _DEFAULTS.get() is not None:
         yield
         return
     with ExitStack() as stack:
-        stack.enter_context(without_dispatch_modes())  # they would see the questions that follow
+        # first: a mode would see, and a default device change, the calls of torch that follow
+        stack.enter_context(without_dispatch_modes())
         stack.enter_context(without_function_modes())
         device = default_device()
         dtype = torch.get_default_dtype()
@@ -60,17 +61,17 @@ def plain_state() -> Iterator[None]:
 
 @contextmanager
 def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
-    """Give a model's own code the caller's default device and dtype where the model's are these.
+    """Give a model's own code the caller's default device and dtype where the model has the same.
 
-    Code that was written for them may depend on them, as that of a model on CUDA that makes its
-    positions without a device.
+    A forward that makes positions without a device, ``torch.arange(n)``, works for a model on CUDA
+    only where CUDA is the default device, as its user has made it.
     """
-    wanted_device, wanted_dtype = _DEFAULTS.get() or (torch.device("cpu"), torch.float32)
-    has_device = device.type == wanted_device.type and device.type != "cpu"
+    caller_device, caller_dtype = _DEFAULTS.get() or (torch.device("cpu"), torch.float32)
+    is_on_default = device.type == caller_device.type and device.type != "cpu"
     before = torch.get_default_dtype()
-    with wanted_device if has_device else nullcontext():
-        if dtype == wanted_dtype:
-            torch.set_default_dtype(wanted_dtype)
+    with caller_device if is_on_default else nullcontext():
+        if dtype == caller_dtype:
+            torch.set_default_dtype(caller_dtype)
         try:
             yield
         finally:

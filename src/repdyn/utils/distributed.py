@@ -15,7 +15,8 @@ from torch import Tensor
 T = TypeVar("T")
 WhichRanks: TypeAlias = Literal["zero", "all"]
 
-_TIMEOUT = timedelta(minutes=30)  # how long a rank waits for the others before it raises an error
+_TIMEOUT = timedelta(minutes=30)
+"""The time that a rank waits for the others before it raises an error."""
 
 
 class Ranks:
@@ -34,7 +35,7 @@ class Ranks:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
         self.is_rank_zero = self.rank == 0
-        """Whether this is the rank that stores, logs and draws."""
+        """True for the rank that stores, logs and draws."""
 
     @classmethod
     def of_job(cls) -> Ranks:
@@ -73,8 +74,11 @@ class Ranks:
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Raise an error of one rank on all of them, so that none waits for another forever: on the
-        others a RuntimeError that names that rank and its error."""
+        """Raise an error of one rank on all of them: on the others as a RuntimeError that names the
+        rank and its error.
+
+        A rank that leaves alone would let the others wait for it at their next communication.
+        """
         if self._group is None:
             yield
             return
@@ -88,14 +92,13 @@ class Ranks:
         )
         if failure is not None:
             raise failure
-        if failed := [
-            f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None
-        ]:
+        failed = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
+        if failed:
             raise RuntimeError(f"expected every rank to measure, but {'; '.join(failed)}")
 
     def on_rank_zero(self, function: Callable[[], T]) -> T:
-        """Call ``function()`` on the first rank and return its value, or raise its error,
-        on all.
+        """Call ``function()`` on the first rank alone; return its value, or raise its error, on
+        all.
         """
         value = None
         with self.sync_errors():
@@ -104,8 +107,8 @@ class Ranks:
         return self.all_gather(value)[0]
 
     def require_same(self, what: str, value: Any) -> None:
-        """Raise ValueError on all ranks, naming two that differ, unless a value is the
-        same there.
+        """Raise ValueError on all ranks unless a value is the same on all; it names two that
+        differ.
         """
         values = self.all_gather(value)
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
@@ -116,10 +119,18 @@ class Ranks:
             )
 
     def gather(self, tensor: Tensor, longest: int, owner: int) -> list[Tensor] | None:
-        """Return the rows of all ranks, (longest, dim) from each, in memory and zero-padded, on
-        their owner; None on the others. ``tensor`` has this rank's, (n_rows, dim), on any device,
-        and ``longest`` the largest number of a rank."""
-        # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
+        """Return the rows of all ranks on the rank that owns the result; None on the others.
+
+        Args:
+            tensor: this rank's rows, (n_rows, dim), on any device.
+            longest: the largest number of rows that a rank has.
+            owner: the rank that gets all of them.
+
+        Returns:
+            (longest, dim) from each rank, in the CPU's memory, zero-padded.
+        """
+        # as bytes, because gloo cannot carry bfloat16; padded to one size, because gloo aborts the
+        # process where sizes differ
         sent = tensor.cpu().contiguous().view(torch.uint8)
         sent = torch.cat([sent, sent.new_zeros(longest - len(sent), *sent.shape[1:])])
         received = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-# of the commands; a package that two extras have stands at the smaller one
+# The extra of pyproject.toml that brings a package; one that two extras have stands at the smaller.
 _EXTRAS = {
     "views": ("cyclopts", "matplotlib", "pandas", "plotly", "rich"),
     "lightning": ("lightning",),

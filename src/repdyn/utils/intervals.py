@@ -16,11 +16,11 @@ def interval_within(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return both ends of the interval about values, which stays inside the bounds of the quantity.
 
-    It is ``value -+ half_width`` on the scale ``arcsin(sqrt(share))``, the share of the way from
-    the lower bound to the upper one, and carried back: the half width there is
-    ``half_width / (2 sqrt(share (1 - share)))`` of the range. That scale makes the spread of a
-    fraction independent of its value. Without two finite bounds, and for a value outside of them,
-    the interval is symmetric.
+    The value's fraction x of the way from the lower bound to the upper one is carried to the scale
+    ``arcsin(sqrt(x))``, on which the spread of a fraction is the same everywhere (Bartlett 1936,
+    The square root transformation in analysis of variance). There the interval is symmetric, and
+    its ends are carried back. Without two finite bounds, and for a value outside of them, the
+    interval is ``value -+ half_width``.
 
     Args:
         value: any shape, in the unit of the bounds.
@@ -32,31 +32,36 @@ def interval_within(
     >>> [round(float(end), 3) for end in interval_within(10.0, 2.0, (0.0, math.inf))]
     [8.0, 12.0]
     """
-    value, half_width = np.asarray(value, float), np.asarray(half_width, float)
-    symmetric = value - half_width, value + half_width
+    value = np.asarray(value, float)
+    half_width = np.asarray(half_width, float)
+    below = value - half_width
+    above = value + half_width
     lowest, highest = bounds
-    if not math.isfinite(highest - lowest):
-        return symmetric
-    share = (value - lowest) / (highest - lowest)
-    inside = np.clip(share, 0.0, 1.0)
+    width = highest - lowest
+    if not math.isfinite(width):
+        return below, above
+    fraction = (value - lowest) / width
+    inside = np.clip(fraction, 0.0, 1.0)
+    # the derivative of arcsin(sqrt(x)) is 1 / (2 sqrt(x (1 - x))), so that a half width w at x is
+    # one of w / (2 sqrt(x (1 - x))) on the scale of angles
     root = np.sqrt(inside * (1 - inside))
     angle = np.arcsin(np.sqrt(inside))
-    # a fraction of exactly 0 or 1 has no spread, or one that is rounding
+    # at exactly 0 or 1 the derivative is infinite: such a fraction has no spread, or only rounding
     reach = np.divide(
         half_width,
-        2 * (highest - lowest) * root,
+        2 * width * root,
         out=np.zeros_like(root * half_width),
         where=root > 0,
     )
     low, high = (
-        lowest + (highest - lowest) * np.sin(np.clip(angle + by, 0.0, np.pi / 2)) ** 2
-        for by in (-reach, reach)
+        lowest + width * np.sin(np.clip(angle + by, 0.0, np.pi / 2)) ** 2 for by in (-reach, reach)
     )
-    is_bounded = (share >= 0) & (share <= 1)
-    low = np.where(is_bounded, np.minimum(low, value), symmetric[0])
-    high = np.where(is_bounded, np.maximum(high, value), symmetric[1])
-    unknown = np.isnan(value + half_width)
-    return np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+    is_bounded = (fraction >= 0) & (fraction <= 1)
+    # rounding of sine and arcsine must not move an end past the value itself
+    low = np.where(is_bounded, np.minimum(low, value), below)
+    high = np.where(is_bounded, np.maximum(high, value), above)
+    is_unknown = np.isnan(value + half_width)
+    return np.where(is_unknown, np.nan, low), np.where(is_unknown, np.nan, high)
 
 
 @cache

@@ -26,8 +26,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def options_of(kind: Callable[..., Options], caller: Callable[..., Any], **options: Any) -> Options:
-    """Return the dataclass of options that a function or class takes by name; TypeError for one it
-    does not have.
+    """Return a dataclass of options; TypeError with a suggestion for an option that it lacks.
+
+    Args:
+        kind: the dataclass.
+        caller: the function or class that its user has called with these options.
+        options: the options by name.
     """
     parameters = signature(kind).parameters
     for name in options.keys() - parameters.keys():

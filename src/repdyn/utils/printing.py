@@ -47,14 +47,13 @@ def print_above_bars(text: str) -> None:
     """Print a line to standard error, above the bars of tqdm that are drawn there or on standard
     output.
 
-    Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a
-    stream of its own in the place of standard error, which does the same for its bars. Where
-    standard error is closed or full, the line is
-    lost: what is said of a training must not end it.
+    Printed directly, it would go on where a bar ends, on the same line. (Rich needs no such help:
+    it replaces standard error while it draws.) Where standard error is closed or full, the line is
+    lost: a message about a training must not end it.
     """
     if sys.stderr is None:  # closed before Python started
         return
-    # nobody draws a bar of what is not imported
+    # where tqdm is not imported, nobody draws its bars
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     with suppress(OSError, ValueError):
         if tqdm is not None and len(tqdm._instances) > 0:
@@ -64,12 +63,13 @@ def print_above_bars(text: str) -> None:
 
 
 class Lossy:
-    """A stream that loses what it cannot write, being closed or full: what is said of a training
+    """A stream that loses what it cannot write, being closed or full: a message about a training
     must not end it.
     """
 
     def __init__(self, stream: Any, *errors: type[Exception]) -> None:
-        self._stream, self._errors = stream, errors or (OSError, ValueError)
+        self._stream = stream
+        self._errors = errors or (OSError, ValueError)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -114,7 +114,7 @@ def without_reports() -> Iterator[None]:
     """Hide transformers' warnings and its progress bars, of which each of many small files
     has one.
     """
-    from transformers.utils import logging as reports  # which --help does not wait for
+    from transformers.utils import logging as reports  # here, so that --help need not wait for it
 
     verbosity = reports.get_verbosity()
     shown = reports.is_progress_bar_enabled()

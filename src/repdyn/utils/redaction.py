@@ -11,24 +11,32 @@ _SECRET_VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|_KEY)$", re.IGNORE
 _SHORTEST_SECRET = 8
 
 _WORD = re.compile(r"[^\s\"'<>]+")
+_BEGINS = r"(?<![A-Za-z0-9])"
+"""A place where a word begins: before it no letter or digit."""
+_NAMES = r"(?:api[-_]?key|passw(?:or)?d|secret)"
 _VALUE = r"[^\s\"'&,;)}\]]+"
-_PLACES = tuple(
-    (re.compile(pattern, re.IGNORECASE), replacement)
-    for pattern, replacement in (
-        # user:password@ of an address
-        (r"(?<=://)[^/\s?#\"'<>]*@", ""),
-        (
-            rf"(?<![A-Za-z0-9])((?:api[-_]?key|passw(?:or)?d|secret)[\"']?\s*[:=]\s*[\"']?){_VALUE}",
-            rf"\1{REDACTED}",
-        ),
-        # tokens of known formats: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
-        (
-            r"(?<![A-Za-z0-9])(?-i:(?:hf|api_org)_[A-Za-z0-9]{16,}|wandb_v\d+_\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
-            r"|github_pat_\w{20,}|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?)",
-            REDACTED,
-        ),
+_TOKENS = "|".join(
+    (
+        r"(?:hf|api_org)_[A-Za-z0-9]{16,}",  # Hugging Face
+        r"wandb_v\d+_\w{16,}",
+        r"gh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
+        r"github_pat_\w{20,}",
+        r"sk-[\w-]{20,}",  # OpenAI
+        r"AKIA[0-9A-Z]{16}",  # AWS
+        r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?",  # JSON web tokens
     )
 )
+_SECRETS = (
+    # user:password@ of an address
+    (re.compile(r"(?<=://)[^/\s?#\"'<>]*@"), ""),
+    # what follows a name: api_key="..."
+    (
+        re.compile(rf"{_BEGINS}({_NAMES}[\"']?\s*[:=]\s*[\"']?){_VALUE}", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(rf"{_BEGINS}(?:{_TOKENS})"), REDACTED),
+)
+"""Patterns of secrets, and what replaces each."""
 
 
 def redacted(text: str) -> str:
@@ -44,13 +52,12 @@ def redacted(text: str) -> str:
     >>> redacted("WANDB_API_KEY=abc"), redacted("pad_token=[PAD]")
     ('WANDB_API_KEY=REDACTED', 'pad_token=[PAD]')
     """
-    secrets = (value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name))
-    # the longest first: one may be a part of another
-    for secret in sorted(
-        (each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True
-    ):
+    values = [value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
+    secrets = [value for value in values if len(value) >= _SHORTEST_SECRET]
+    # the longest first: one may be a part of another, whose rest would stay
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, REDACTED)
-    for pattern, replacement in _PLACES:
+    for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return _WORD.sub(_without_query, text)
 

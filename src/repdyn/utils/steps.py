@@ -38,15 +38,15 @@ def step_of(name: str, *, is_revision: bool = False) -> int | None:
     """Return the step in a name, the number after a word for it; None if there is none.
 
     Args:
-        name: of a folder, a file or a revision.
-        is_revision: whether nothing but a number is a step too.
+        name: the name of a folder, a file or a revision.
+        is_revision: True if a name that is only a number is a step too.
 
     >>> [step_of(name) for name in ("step-5K", "global_step1000", "Iter_0010000", "pythia-70m")]
     [5000, 1000, 10000, None]
     >>> step_of("1M", is_revision=True)
     1000000
     """
-    found = _NAMED.fullmatch(name)
-    if found is None and is_revision:
-        found = re.fullmatch(rf"(?P<step>{_NUMBER})", name)
-    return None if found is None else whole_number(found["step"], f"step of {name!r}")
+    match = _NAMED.fullmatch(name)
+    if match is None and is_revision:
+        match = re.fullmatch(rf"(?P<step>{_NUMBER})", name)
+    return None if match is None else whole_number(match["step"], f"step of {name!r}")
