@@ -264,7 +264,7 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
 
 
 def _hub_sources(model: str, revisions: Sequence[str]) -> list[_Source]:
-    """Return the models of a repository's name: at the revision in it, or else at each given one."""
+    """Return the models of a repository: at the revision in its name, or else at each given one."""
     repository, _, revision_in_name = model.partition("@")
     if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
         raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")

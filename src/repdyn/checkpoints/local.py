@@ -88,7 +88,7 @@ def find_checkpoints(
 
 
 def _nothing_found(folder: Path, candidates: _Candidates) -> ValueError:
-    """Return the error that says what a folder without any usable checkpoint has, and what to do."""
+    """Return the error of a folder without any usable checkpoint."""
     if candidates.models:
         return ValueError(
             "expected the steps of checkpoints in their names, got "

@@ -43,6 +43,16 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 
+def _listeners(options: TrackingOptions, monitors: Iterable[object] | None) -> Ranks | None:
+    """Return all ranks where they must hear what the first has measured; None where they need not.
+
+    They act by it where a sink may stop the training, or a callback such as EarlyStopping reads one
+    of the values.
+    """
+    others_act = monitors is not None and (options.read_by(monitors) or options.may_stop)
+    return Ranks.of_job() if others_act and n_processes() > 1 else None
+
+
 class TrackedTraining:
     """The tracking of one start of a training: the model is tried, and a run begun in the store.
 
@@ -99,10 +109,7 @@ class TrackedTraining:
         """
         root = model if root_module is None else root_module
         ranks = Ranks.measuring(options.ranks, is_sharded=is_sharded(root))
-        # all ranks must hear what the first has measured where they act by it: where a sink may
-        # stop the training, or a callback such as EarlyStopping reads one of the values
-        others_act = monitors is not None and (options.read_by(monitors) or options.may_stop)
-        self._listeners = Ranks.of_job() if others_act and n_processes() > 1 else None
+        self._listeners = _listeners(options, monitors)
         self._was_told_to_stop = False
         self.cost = Cost(
             budget=options.max_overhead,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gradio as gr
 import plotly.graph_objects as go
@@ -90,8 +90,8 @@ class Page:
         """Return the cell that was clicked, and its most probable tokens."""
         try:
             cell = (int(event.layer), int(event.place))
-            found = self.session.lens(sentence, int(number))
-            return cell, tables.top(self.session.models[int(number)], found, cell)
+            layers = self.session.lens(sentence, int(number))
+            return cell, tables.top(self.session.models[int(number)], layers, cell)
         except (ValueError, TypeError, AttributeError, CheckpointError) as error:
             return None, tables.refusal(str(error))
 
@@ -107,9 +107,12 @@ class Page:
             return tables.remarks([str(error)]), gr.skip(), gr.Plot(visible=False)
         heads = list(range(len(weights)))
         # without a value where the head stays: the reader may have chosen another one meanwhile
-        chosen, choices = (
-            (head, gr.Dropdown(heads)) if head in heads else (0, gr.Dropdown(heads, value=0))
-        )
+        if head in heads:
+            chosen = head
+            choices = gr.Dropdown(heads)
+        else:
+            chosen = 0
+            choices = gr.Dropdown(heads, value=0)
         title = f"{self.session.models[int(number)].name}: head {chosen} in layer {layer}"
         return "", choices, gr.Plot(figures.attention(weights[chosen], names, title), visible=True)
 
@@ -136,103 +139,209 @@ class Page:
         """Return the figures of two sentences' paths, and why paths are missing."""
         if not other.strip():
             return "", tables.refusal("type a second sentence to see the paths of both")
-        found, missing = _or_reason(self.session.paths, sentence, other)
-        return "".join(found), tables.remarks(missing)
+        drawings, missing = _or_reason(self.session.paths, sentence, other)
+        return "".join(drawings), tables.remarks(missing)
 
 
 def build(session: Session, sentence: str, other: str) -> gr.Blocks:
-    """Build the page."""
+    """Build the page: the controls above, a tab for each view, and what happens at each event."""
     page = Page(session)
     with gr.Blocks(
         title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY
     ) as blocks:
         gr.Markdown(_HEADING)
         gr.HTML(tables.about(session))
-        shown = gr.State(sentence)
-        with gr.Row():
-            typed = gr.Textbox(sentence, label="Sentence", max_lines=4, scale=5)
-            button = gr.Button(
-                "Show its tokens", variant="primary", scale=1, elem_classes="compact"
-            )
-        refused = gr.HTML(elem_classes="empties")
-        chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
-        with gr.Row():
-            positions = gr.Checkbox(
-                False, label="Add the token's position embedding to every row of the vocabulary"
-            )
-            measures = [("cosine", "cosine"), ("Euclidean distance", "distance")]
-            measure = gr.Radio(measures, value="cosine", label="Compare by", elem_id="measure")
-        remarks = gr.HTML(elem_classes="empties")
-        last = len(session.models) - 1
-        at: Any = {
-            "maximum": max(1, last),
-            "value": last,
-            "step": 1,
-            "label": "Checkpoint",
-            "visible": last > 0,
-        }
-        with gr.Tab("Logit lens"):
-            with gr.Row():
-                colours = [(title, key) for key, title in tables.COLOURS.items()]
-                colour = gr.Radio(colours, value="probability", label="Colour")
-                number = gr.Slider(**at, elem_id="at")
-            cell = gr.State(None)
-            no_lens = gr.HTML(elem_classes="empties")
-            grid = gr.HTML(elem_id="lens", js_on_load=asset("cells.js"))
-            top = gr.HTML(elem_id="top")
-            gr.HTML(
-                "<details><summary>What is "
-                f"shown</summary><p>{tables.LENS_CONVENTIONS}</p></details>"
-            )
-        with gr.Tab("Attention"):
-            with gr.Row():
-                block = gr.Dropdown(
-                    list(range(1, session.n_layers + 1)), value=1, label="Layer", elem_id="block"
-                )
-                head = gr.Dropdown([0], value=0, label="Head", elem_id="head")
-                checkpoint = gr.Slider(**at, elem_id="attention-at")
-            no_attention = gr.HTML(elem_classes="empties")
-            attention = gr.Plot(show_label=False, elem_id="attention")
-        with gr.Tab("Nearest tokens"):
-            state = gr.Radio(
-                [(title, key) for key, title in STATES.items()], value="block", label="State"
-            )
-            near = gr.HTML(elem_id="nearest")
-        with gr.Tab("Similarity across layers"):
-            similarity = gr.Plot(show_label=False, elem_id="similarity")
-        with gr.Tab("Rank across layers"):
-            rank = gr.Plot(show_label=False, elem_id="rank")
-        with gr.Tab("Paths of two sentences"):
-            with gr.Row():
-                second = gr.Textbox(other, label="Second sentence", max_lines=4, scale=5)
-                compare = gr.Button("Show both paths", scale=1, elem_classes="compact")
-            missing = gr.HTML(elem_classes="empties")
-            plane = gr.HTML(elem_id="paths")
-        # an event during the computation of another must not be lost
-        settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
-        asked = [shown, chosen, positions, measure, state]
-        token = {"inputs": asked, "outputs": [remarks, near, similarity, rank]}
-        lens = {"inputs": [shown, number, colour, cell], "outputs": [no_lens, grid, top]}
-        heads = {
-            "inputs": [shown, checkpoint, block, head],
-            "outputs": [no_attention, head, attention],
-        }
-        both = {"inputs": [shown, second], "outputs": [plane, missing]}
-        begun = [blocks.load, button.click, typed.submit]
-        answer = [shown, chosen, refused]
-        opened = gr.on(begun, page.read, [typed, shown], answer, **settings)
-        # a new sentence has other cells
-        cleared = opened.then(lambda: None, None, cell, **settings)
-        # the lens is in the first tab
-        cleared.then(page.lens, **lens, **settings).then(page.attention, **heads, **settings)
-        gr.on([number.input, colour.input], page.lens, **lens, **settings)
-        gr.on([checkpoint.input, block.input, head.input], page.attention, **heads, **settings)
-        grid.click(page.cell, [shown, number], [cell, top], **settings)
-        opened.then(page.show, **token, **settings).then(page.paths, **both, **settings)
-        choices = [chosen.input, positions.input, measure.input, state.input]
-        gr.on(choices, page.show, **token, **settings)
-        gr.on([second.submit, compare.click], page.paths, **both, **settings)
+        controls = _controls(sentence)
+        lens = _lens_tab(session)
+        attention = _attention_tab(session)
+        token = _token_tabs()
+        paths = _paths_tab(other)
+        _connect(page, blocks, controls, lens, attention, token, paths)
     return blocks
+
+
+class _Controls(NamedTuple):
+    """The sentence, the token that is chosen in it, and how tokens are compared."""
+
+    shown: gr.State
+    """The sentence that the tabs show: the last one that was not refused."""
+    typed: gr.Textbox
+    button: gr.Button
+    refused: gr.HTML
+    chosen: gr.Radio
+    positions: gr.Checkbox
+    measure: gr.Radio
+    remarks: gr.HTML
+
+
+class _LensTab(NamedTuple):
+    colour: gr.Radio
+    number: gr.Slider
+    cell: gr.State
+    refused: gr.HTML
+    grid: gr.HTML
+    top: gr.HTML
+
+
+class _AttentionTab(NamedTuple):
+    block: gr.Dropdown
+    head: gr.Dropdown
+    checkpoint: gr.Slider
+    refused: gr.HTML
+    plot: gr.Plot
+
+
+class _TokenTabs(NamedTuple):
+    """The three tabs on the chosen token."""
+
+    state: gr.Radio
+    near: gr.HTML
+    similarity: gr.Plot
+    rank: gr.Plot
+
+
+class _PathsTab(NamedTuple):
+    second: gr.Textbox
+    compare: gr.Button
+    missing: gr.HTML
+    plane: gr.HTML
+
+
+def _controls(sentence: str) -> _Controls:
+    shown = gr.State(sentence)
+    with gr.Row():
+        typed = gr.Textbox(sentence, label="Sentence", max_lines=4, scale=5)
+        button = gr.Button("Show its tokens", variant="primary", scale=1, elem_classes="compact")
+    refused = gr.HTML(elem_classes="empties")
+    chosen = gr.Radio([], label="Tokens: choose one", elem_classes="chips", elem_id="tokens")
+    with gr.Row():
+        positions = gr.Checkbox(
+            False, label="Add the token's position embedding to every row of the vocabulary"
+        )
+        measures = [("cosine", "cosine"), ("Euclidean distance", "distance")]
+        measure = gr.Radio(measures, value="cosine", label="Compare by", elem_id="measure")
+    remarks = gr.HTML(elem_classes="empties")
+    return _Controls(
+        shown=shown,
+        typed=typed,
+        button=button,
+        refused=refused,
+        chosen=chosen,
+        positions=positions,
+        measure=measure,
+        remarks=remarks,
+    )
+
+
+def _checkpoint_slider(session: Session, elem_id: str) -> gr.Slider:
+    """Return a slider over the checkpoints, the last one chosen; hidden where there is only one."""
+    last = len(session.models) - 1
+    return gr.Slider(
+        maximum=max(1, last),
+        value=last,
+        step=1,
+        label="Checkpoint",
+        visible=last > 0,
+        elem_id=elem_id,
+    )
+
+
+def _lens_tab(session: Session) -> _LensTab:
+    with gr.Tab("Logit lens"):
+        with gr.Row():
+            colours = [(title, key) for key, title in tables.COLOURS.items()]
+            colour = gr.Radio(colours, value="probability", label="Colour")
+            number = _checkpoint_slider(session, "at")
+        cell = gr.State(None)
+        refused = gr.HTML(elem_classes="empties")
+        grid = gr.HTML(elem_id="lens", js_on_load=asset("cells.js"))
+        top = gr.HTML(elem_id="top")
+        gr.HTML(
+            f"<details><summary>What is shown</summary><p>{tables.LENS_CONVENTIONS}</p></details>"
+        )
+    return _LensTab(colour=colour, number=number, cell=cell, refused=refused, grid=grid, top=top)
+
+
+def _attention_tab(session: Session) -> _AttentionTab:
+    with gr.Tab("Attention"):
+        with gr.Row():
+            blocks = list(range(1, session.n_layers + 1))
+            block = gr.Dropdown(blocks, value=1, label="Layer", elem_id="block")
+            head = gr.Dropdown([0], value=0, label="Head", elem_id="head")
+            checkpoint = _checkpoint_slider(session, "attention-at")
+        refused = gr.HTML(elem_classes="empties")
+        plot = gr.Plot(show_label=False, elem_id="attention")
+    return _AttentionTab(block=block, head=head, checkpoint=checkpoint, refused=refused, plot=plot)
+
+
+def _token_tabs() -> _TokenTabs:
+    with gr.Tab("Nearest tokens"):
+        states = [(title, key) for key, title in STATES.items()]
+        state = gr.Radio(states, value="block", label="State")
+        near = gr.HTML(elem_id="nearest")
+    with gr.Tab("Similarity across layers"):
+        similarity = gr.Plot(show_label=False, elem_id="similarity")
+    with gr.Tab("Rank across layers"):
+        rank = gr.Plot(show_label=False, elem_id="rank")
+    return _TokenTabs(state=state, near=near, similarity=similarity, rank=rank)
+
+
+def _paths_tab(other: str) -> _PathsTab:
+    with gr.Tab("Paths of two sentences"):
+        with gr.Row():
+            second = gr.Textbox(other, label="Second sentence", max_lines=4, scale=5)
+            compare = gr.Button("Show both paths", scale=1, elem_classes="compact")
+        missing = gr.HTML(elem_classes="empties")
+        plane = gr.HTML(elem_id="paths")
+    return _PathsTab(second=second, compare=compare, missing=missing, plane=plane)
+
+
+def _connect(
+    page: Page,
+    blocks: gr.Blocks,
+    controls: _Controls,
+    lens: _LensTab,
+    attention: _AttentionTab,
+    token: _TokenTabs,
+    paths: _PathsTab,
+) -> None:
+    """Have each event update what depends on it."""
+    # "always_last": an event during the computation of another must not be lost
+    settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
+    shown = controls.shown
+    of_token = {
+        "inputs": [shown, controls.chosen, controls.positions, controls.measure, token.state],
+        "outputs": [controls.remarks, token.near, token.similarity, token.rank],
+    }
+    of_lens = {
+        "inputs": [shown, lens.number, lens.colour, lens.cell],
+        "outputs": [lens.refused, lens.grid, lens.top],
+    }
+    of_heads = {
+        "inputs": [shown, attention.checkpoint, attention.block, attention.head],
+        "outputs": [attention.refused, attention.head, attention.plot],
+    }
+    of_paths = {"inputs": [shown, paths.second], "outputs": [paths.plane, paths.missing]}
+    sentence_events = [blocks.load, controls.button.click, controls.typed.submit]
+    answer = [shown, controls.chosen, controls.refused]
+    opened = gr.on(sentence_events, page.read, [controls.typed, shown], answer, **settings)
+    # a new sentence has other cells
+    cleared = opened.then(lambda: None, None, lens.cell, **settings)
+    # the tabs one after another, the lens first: it is in the tab that is open
+    cleared.then(page.lens, **of_lens, **settings).then(page.attention, **of_heads, **settings)
+    gr.on([lens.number.input, lens.colour.input], page.lens, **of_lens, **settings)
+    heads = [attention.checkpoint.input, attention.block.input, attention.head.input]
+    gr.on(heads, page.attention, **of_heads, **settings)
+    lens.grid.click(page.cell, [shown, lens.number], [lens.cell, lens.top], **settings)
+    opened.then(page.show, **of_token, **settings).then(page.paths, **of_paths, **settings)
+    choices = [
+        controls.chosen.input,
+        controls.positions.input,
+        controls.measure.input,
+        token.state.input,
+    ]
+    gr.on(choices, page.show, **of_token, **settings)
+    gr.on([paths.second.submit, paths.compare.click], page.paths, **of_paths, **settings)
 
 
 def _or_reason(

@@ -5,7 +5,7 @@ studies, which it runs.
 import inspect
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -21,15 +21,16 @@ from repdyn.activations import file_name
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.lab.recipes.cells import Cell
-from repdyn.lab.recipes.criteria import Measured, NotMeasuredError
+from repdyn.lab.recipes.criteria import Criterion, Measured, NotMeasuredError
 from repdyn.lab.recipes.recipe import BY_WHAT, Cloud, Published, Recipe, find_models_of
 from repdyn.probe import Probe
 from repdyn.probe.corpus import load_corpus
-from repdyn.probe.design import MAX_VECTORS, resolve_design
+from repdyn.probe.design import MAX_VECTORS, Design, resolve_design
 from repdyn.store import Store
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import wide_console
 from repdyn.utils.files import write_atomically
+from repdyn.utils.printing import plural
 from repdyn.views.judging.effects import CannotBeJudgedError
 from repdyn.views.tables.frames import by_stack, design_names
 from repdyn.views.tables.runs import is_measured, known_runs, select
@@ -55,46 +56,56 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     if of_layers.empty:
         return tuple(differences)
     design = resolve_design(cloud.design)
+    differences += _other_windows(cloud, design, of_layers)
+    # a design of whole windows fixes their number, and with it the vectors
+    if design.n_windows is None:
+        differences += _other_vectors(cloud, design, of_layers, probe)
+    return tuple(differences)
+
+
+def _other_windows(cloud: Cloud, design: Design, of_layers: pd.DataFrame) -> Iterator[str]:
+    """Yield where the windows of rows differ from those of a cloud, in length or number."""
     largest = of_layers[["window_tokens", "n_windows"]].max().astype(int)
     n_tokens = cloud.sequence_length or design.window_tokens
     if n_tokens is not None and largest["window_tokens"] != n_tokens:
-        differences.append(f"windows of {largest['window_tokens']:,} tokens, not {n_tokens:,}")
-    if design.n_windows is not None:
-        if largest["n_windows"] < design.n_windows:
-            differences.append(f"{largest['n_windows']:,} windows, not {design.n_windows:,}")
-        return tuple(differences)
-    least = cloud.vectors_per_dimension * of_layers["dim"]
-    is_too_small = of_layers["n_vectors"] < least
-    if len(few := of_layers.loc[is_too_small]):
-        n, dim = few[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
-        differences.append(
-            f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"
-        )
+        yield f"windows of {largest['window_tokens']:,} tokens, not {n_tokens:,}"
+    if design.n_windows is not None and largest["n_windows"] < design.n_windows:
+        yield f"{largest['n_windows']:,} windows, not {design.n_windows:,}"
+
+
+def _other_vectors(
+    cloud: Cloud, design: Design, of_layers: pd.DataFrame, probe: Probe | None
+) -> Iterator[str]:
+    """Yield where the vectors of rows differ from those of a cloud: in number, in their batches, or
+    in how many a window has given.
+    """
+    is_too_small = of_layers["n_vectors"] < cloud.vectors_per_dimension * of_layers["dim"]
+    too_small = of_layers.loc[is_too_small]
+    if len(too_small):
+        n, dim = too_small[["n_vectors", "dim"]].astype(int).iloc[0].tolist()
+        yield f"{n:,} vectors of {dim:,} dimensions, not {cloud.vectors_per_dimension * dim:,}"
     plan = design.batch_plan(cloud.max_vectors or MAX_VECTORS, cloud.batch_vectors, 0)
     n_batches = plan["n_batches"]
     size = plan["batch_vectors"]
     if probe is not None and (probe.n_batches, probe.batch_vectors) != (n_batches, size):
-        batches = f"{probe.n_batches:,} {'batch' if probe.n_batches == 1 else 'batches'}"
-        differences.append(
-            f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}"
-        )
-    # metrics of whole windows have batches of their own
+        batches = f"{probe.n_batches:,} {plural(probe.n_batches, 'batch', 'batches')}"
+        yield f"{batches} of {probe.batch_vectors:,} vectors, not {n_batches:,} of {size:,}"
+    # metrics of whole windows have batches of their own, which the design says nothing of
     is_sampled = of_layers["vectors_per_window"] < of_layers["window_tokens"]
     sampled = of_layers.loc[is_sampled & of_layers["subset"].isin(["all", "no_sink"])]
     most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
     if design.vectors_per_window is not None and most > design.vectors_per_window:
-        differences.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
-    return tuple(differences)
+        yield f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}"
 
 
 @cache
 def _is_text(name: str, source: str) -> bool:
     """Return whether the text of a probe, by the name that it records, is the one of a source."""
-    if source == "enwik8":  # without loading it, since it is large
+    if source == "enwik8":  # told without loading it, since it is large
         return name.partition(",")[0] == "enwik8"
     try:
         return name == load_corpus(source).name
-    except FileNotFoundError:  # of a file that is missing by now, whose name no probe records
+    except FileNotFoundError:  # a probe of a file that is missing by now is of another text
         return False
 
 
@@ -124,21 +135,13 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``repdyn reproduce --json`` prints; docs/cli.md describes them."""
-        claim, source, metric = (
-            self.published.claim,
-            self.published.source,
-            self.published.metric or None,
-        )
-        criterion = self.published.criterion.text if self.published.criterion else None
-        of_paper = {
-            "claim": claim,
-            "source": source,
-            "metric": metric,
-            "criterion": criterion,
-            "run": self.run or None,
-        }
+        published = self.published
         return {
-            **of_paper,
+            "claim": published.claim,
+            "source": published.source,
+            "metric": published.metric or None,
+            "criterion": published.criterion.text if published.criterion else None,
+            "run": self.run or None,
             "verdict": self.verdict,
             "ours": self.ours,
             "deviations": list(self.deviations),
@@ -173,43 +176,46 @@ def evaluate(
         known_runs(store, runs)
     cloud_asked_for = cloud or recipe.cloud
     names = [model.run for model in about] if runs is None else runs
-    measured = {name: _measured(recipe, store, name, cloud_asked_for, probe) for name in names}
-    if probe is not None and not any(
-        isinstance(run_measured, Measured) for run_measured in measured.values()
-    ):
+    by_name = {name: _measured(recipe, store, name, cloud_asked_for, probe) for name in names}
+    measured = [of_run for of_run in by_name.values() if isinstance(of_run, Measured)]
+    if probe is not None and not measured:
         raise ValueError(
             f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got "
             f"{probe!r}"
         )
     outcomes = []
     for published in recipe.published:
-        if (criterion := published.criterion) is None:
-            outcomes.append(
-                Outcome(published=published, run="", verdict="not run", ours=published.not_run)
-            )
+        if published.criterion is None:
+            outcomes.append(_not_run(published, published.not_run))
             continue
-        chosen = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
-        if not chosen:
-            outcomes.append(
-                Outcome(
-                    published=published,
-                    run="",
-                    verdict="not run",
-                    ours=f"no model among {', '.join(published.models)}",
-                )
-            )
-        for run, stand_in in chosen.items():
-            if isinstance(criterion, Cell):
-                table, differing = table_of(recipe, criterion, tables, run)
-            else:
-                table = measured[run]
-                differing = getattr(measured[run], "deviations", ())
-            outcomes.append(
-                _judged(published, run, table, tuple(filter(None, (stand_in, *differing))))
-            )
-    return outcomes, [
-        run_measured for run_measured in measured.values() if isinstance(run_measured, Measured)
-    ]
+        judged = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
+        if not judged:
+            outcomes.append(_not_run(published, f"no model among {', '.join(published.models)}"))
+        for run, stand_in in judged.items():
+            content, differing = _judged_by(recipe, published.criterion, tables, by_name, run)
+            notes = tuple(note for note in (stand_in, *differing) if note)
+            outcomes.append(_judged(published, run, content, notes))
+    return outcomes, measured
+
+
+def _judged_by(
+    recipe: Recipe,
+    criterion: Criterion | Cell,
+    tables: Path | None,
+    by_name: Mapping[str, Measured | str],
+    run: str,
+) -> tuple[Any, Iterable[str]]:
+    """Return what a value is judged by, and how that differs from the recipe: the table of a study,
+    or the measurements of a run; a text where there are none.
+    """
+    if isinstance(criterion, Cell):
+        return table_of(recipe, criterion, tables, run)
+    return by_name[run], getattr(by_name[run], "deviations", ())
+
+
+def _not_run(published: Published, why: str) -> Outcome:
+    """Return the outcome of a value that no run was judged on."""
+    return Outcome(published=published, run="", verdict="not run", ours=why)
 
 
 def _judged(published: Published, run: str, measured: Any, deviations: tuple[str, ...]) -> Outcome:

@@ -64,32 +64,19 @@ def draw_recipe(
     judged.
     """
     by_name = {of_run.name: of_run for of_run in measured}
-    colours = _model_colours(by_name)
     drawn: list[tuple[Criterion, Panel]] = []
-    shown: dict[str, Line] = {}
+    legend: dict[str, Line] = {}
     for number, published in enumerate(recipe.published, start=1):
-        criterion, judged = published.criterion, _judged(outcomes, published)
+        criterion = published.criterion
         if criterion is None or isinstance(criterion, Cell):
             continue
-        lines: list[Line] = []
-        with_embeddings: list[Line | None] = []
-        for run in (outcome.run for outcome in judged):
-            with suppress(CannotBeJudgedError, NotMeasuredError):
-                lines.append(_judged_line(criterion, published.metric, by_name[run], colours[run]))
-                with_embeddings.append(
-                    _line_with_embeddings(criterion, published.metric, by_name[run], colours[run])
-                )
-        if not lines:
-            continue
-        if published.points:
-            x, y = zip(*published.points, strict=True)
-            lines.append(
-                Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published")
-            )
-        shown = {line.label: line for line in lines if line.label} | shown
-        panel = _panel(number, published, criterion, judged, lines)
-        others = [line for line in with_embeddings if line is not None]
-        drawn.append((criterion, replace(panel, lines=[*others, *lines])))
+        judged = _judged(outcomes, published)
+        lines, behind = _lines_of(criterion, published, judged, by_name)
+        if lines:
+            # the axes are scaled by the lines; those behind them are added afterwards
+            panel = _panel(number, published, criterion, judged, lines)
+            drawn.append((criterion, replace(panel, lines=[*behind, *lines])))
+            legend = {line.label: line for line in lines if line.label} | legend
     if not drawn:
         return None
     columns = min(_COLUMNS, len(drawn))
@@ -106,7 +93,7 @@ def draw_recipe(
         panels=[panel for _, panel in drawn],
         size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(drawn) // columns) + 0.7),
         columns=columns,
-        legend=[*shown.values()],
+        legend=[*legend.values()],
     )
     figure = draw(chart)
     look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
@@ -118,12 +105,38 @@ def draw_recipe(
     return figure
 
 
+def _lines_of(
+    criterion: Criterion,
+    published: Published,
+    judged: Sequence[Outcome],
+    by_name: Mapping[str, Measured],
+) -> tuple[list[Line], list[Line]]:
+    """Return the lines of a published value on its models, and behind them those with layer 0."""
+    colours = _model_colours(by_name)
+    lines: list[Line] = []
+    behind: list[Line | None] = []
+    for outcome in judged:
+        of_run = by_name[outcome.run]
+        colour = colours[outcome.run]
+        with suppress(CannotBeJudgedError, NotMeasuredError):
+            lines.append(_judged_line(criterion, published.metric, of_run, colour))
+            behind.append(_line_with_embeddings(criterion, published.metric, of_run, colour))
+    if lines and published.points:
+        x, y = zip(*published.points, strict=True)
+        lines.append(Line(x=x, y=y, colour=LOSS_COLOUR, marker="D", dash="none", label="published"))
+    return lines, [line for line in behind if line is not None]
+
+
 def _model_colours(names: Collection[str]) -> dict[str, str]:
     return dict(zip(names, shades(SEQUENTIAL, len(names), 0.05, 0.85), strict=True))
 
 
 def _judged(outcomes: Sequence[Outcome], published: Published) -> list[Outcome]:
-    return [each for each in outcomes if each.published is published and each.verdict != "not run"]
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.published is published and outcome.verdict != "not run"
+    ]
 
 
 def _panel(
@@ -269,39 +282,40 @@ def write_results(
         recipe, outcomes
     )
     files = save({name: figure for name, figure in figures.items() if figure is not None}, folder)
-    rows = [
-        (
-            f"{number}. {published.claim} ({published.source})",
-            criterion,
-            outcome.run,
-            outcome.verdict,
-            outcome.text,
-        )
-        for number, published in enumerate(recipe.published, start=1)
-        for criterion in [published.criterion.text if published.criterion else ""]
-        for outcome in outcomes
-        if outcome.published is published
-    ]
     lists = {
         "Checkpoints in doubt": doubts,
         "Measured as": _measured_as(recipe, measured),
         "What the recipe does otherwise than the paper": recipe.differs,
     }
-    style = asset("page.css")  # without a script, the theme is the system's
-    dark = style.partition("[data-theme=dark]")[2].partition("}")[0] + "}"
-    verdicts = tag(
-        "section",
-        tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
-        table("published and measured", _HEADINGS, rows, quiet=True),
-        tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
-    )
-    drawn = [_figure(file) for file in files if file.suffix == ".png"]
-    listed = {
-        title: tag("ul", *(tag("li", text) for text in texts))
-        for title, texts in lists.items()
-        if texts
-    }
+    written = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}."
     page = [
+        *_page_head(recipe),
+        Markup("</head><body><header>"),
+        tag("h1", f"Reproduction: {recipe.name}"),
+        tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
+        Markup("</header>"),
+        tag(
+            "main",
+            _verdicts(recipe, outcomes),
+            *(_figure(file) for file in files if file.suffix == ".png"),
+            *(_list_section(title, texts) for title, texts in lists.items() if texts),
+        ),
+        tag("footer", tag("p", written)),
+        Markup("</body></html>\n"),
+    ]
+    path = folder / f"{recipe.name}.html"
+    content = joined(page).encode(errors="backslashreplace")
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    return path
+
+
+def _page_head(recipe: Recipe) -> list[Markup]:
+    """Return the beginning of the page, up to its title and style."""
+    style = asset("page.css")
+    # the page has no script to choose a theme: the rule of the dark one is repeated for browsers
+    # that prefer it
+    dark = style.partition("[data-theme=dark]")[2].partition("}")[0] + "}"
+    return [
         Markup('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'),
@@ -312,29 +326,29 @@ def write_results(
             Markup(_NARROW),
             Markup(f"@media(prefers-color-scheme:dark){{:root{dark}}}"),
         ),
-        Markup("</head><body><header>"),
-        tag("h1", f"Reproduction: {recipe.name}"),
-        tag("p", tag("a", recipe.reference, href=recipe.address), class_="note"),
-        Markup("</header>"),
-        tag(
-            "main",
-            verdicts,
-            *drawn,
-            *(tag("section", tag("h2", title), of) for title, of in listed.items()),
-        ),
-        tag(
-            "footer",
-            tag(
-                "p",
-                f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}.",
-            ),
-        ),
-        Markup("</body></html>\n"),
     ]
-    path = folder / f"{recipe.name}.html"
-    content = joined(page).encode(errors="backslashreplace")
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
-    return path
+
+
+def _verdicts(recipe: Recipe, outcomes: Sequence[Outcome]) -> Markup:
+    """Return the section with the verdict on each published value and model."""
+    rows = []
+    for number, published in enumerate(recipe.published, start=1):
+        claim = f"{number}. {published.claim} ({published.source})"
+        criterion = published.criterion.text if published.criterion else ""
+        for outcome in outcomes:
+            if outcome.published is published:
+                rows.append((claim, criterion, outcome.run, outcome.verdict, outcome.text))
+    return tag(
+        "section",
+        tag("p", tag("strong", count_verdicts(outcomes)), class_="headline"),
+        table("published and measured", _HEADINGS, rows, quiet=True),
+        tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
+    )
+
+
+def _list_section(title: str, texts: Sequence[str]) -> Markup:
+    """Return a section with a list under a heading."""
+    return tag("section", tag("h2", title), tag("ul", *(tag("li", text) for text in texts)))
 
 
 def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:

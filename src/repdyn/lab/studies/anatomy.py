@@ -92,70 +92,21 @@ class AnatomyStudy(Study):
             self.complete()
 
     def _add_tables(self, loaded: LoadedModel) -> None:
-        name = loaded.name
-        seed = self.seed
-        tables = []
-        values = {}
-        for table in embedding_tables.embedding_tables(
-            loaded.model, loaded.tokenizer, unused=self.unused
-        ):
-            if table.kind == "input":
-                twin = math.inf if self.unused else TWIN
-                table, values[table.name] = embedding_tables.without_twins(
-                    table, self.closest, twin
-                )
-            if table.kind == "position" and self.positions is not None:
-                table = table.subset(
-                    np.arange(min(self.positions, len(table.rows))),
-                    "beyond the positions asked for",
-                )
-            tables.append(table)
+        """Add what the model's embedding tables contain: their geometry, words and positions."""
+        tables, end_pairs = self._cut_tables(loaded)
         words = tables[0]
         positions = [table for table in tables if table.kind == "position"]
-        layouts = [*positions, *map(geometry.sinusoids, positions[:1])]
-        measured = [*tables, *layouts[len(positions) :]]
-        pairs_of = {
-            table: embedding_tables.distributions(table, pairs=self.pairs, seed=seed)
-            for table in measured
-        }
-        self.figures["tables"] = draw.tables_figure(
-            name, {table: pairs_of[table] for table in tables}
-        )
-        clouds = geometry.known_clouds(seed)
-        known_curves = {
-            cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()
-        }
-        curves = {table.name: table.explained for table in measured if len(table.explained)}
-        self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
-        self.tables["closest"] = embedding_tables.closest_table(tables, self.closest, values)
-        self.tables["known_clouds"] = geometry.dimension_table(clouds)
+        # the sinusoids of Vaswani et al. beside a learned table, for comparison
+        sinusoids = [geometry.sinusoids(table) for table in positions[:1]]
+        self._add_geometry(loaded.name, tables, sinusoids)
+        self.tables["closest"] = embedding_tables.closest_table(tables, self.closest, end_pairs)
         self.tables["across_tables"] = geometry.across_tables(tables)
-        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, values[words.name])
-        self._add_vocabulary(name, [words, *positions])
-        self.tables.update(embedding_tables.tabulate(pairs_of))
-        self.show(
-            self.tables["distributions"],
-            "table",
-            "quantity",
-            "mean",
-            "q05",
-            "median",
-            "q95",
-            "min",
-            "max",
-        )
-        self.show(
-            self.tables["tables"],
-            "table",
-            "parameter",
-            "rows",
-            "dim",
-            "left_out",
-            "all_pairs",
-            "mean_share",
-        )
-        self._add_words(words, self.vocabularies[name])
-        rows = [self._add_positions(name, table) for table in layouts]
+        self.tables["extreme_pairs"] = geometry.extreme_pairs(words, end_pairs[words.name])
+        self._add_vocabulary(loaded.name, [words, *positions])
+        self._show_distributions()
+        self._add_words(words, self.vocabularies[loaded.name])
+        layouts = [*positions, *sinusoids]
+        rows = [self._add_positions(loaded.name, table) for table in layouts]
         token: Any = loaded.tokenizer.cls_token or loaded.tokenizer.bos_token
         for table in positions:
             if start := geometry.start_of_text(words, table, token):
@@ -167,16 +118,71 @@ class AnatomyStudy(Study):
             )
             return
         self.add("position_layouts", pd.DataFrame(rows))
+        self._add_loops(loaded.name, layouts)
+
+    def _cut_tables(
+        self, loaded: LoadedModel
+    ) -> tuple[list[EmbeddingTable], dict[str, dict[str, pd.DataFrame]]]:
+        """Return the model's tables, without twins and without positions beyond those asked for;
+        and by the name of an input table, its pairs of rows with the largest and smallest cosines.
+        """
+        tables = []
+        end_pairs = {}
+        for table in embedding_tables.embedding_tables(
+            loaded.model, loaded.tokenizer, unused=self.unused
+        ):
+            if table.kind == "input":
+                twin = math.inf if self.unused else TWIN
+                table, pairs = embedding_tables.without_twins(table, self.closest, twin)
+                end_pairs[table.name] = pairs
+            if table.kind == "position" and self.positions is not None:
+                first = np.arange(min(self.positions, len(table.rows)))
+                table = table.subset(first, "beyond the positions asked for")
+            tables.append(table)
+        return tables, end_pairs
+
+    def _add_geometry(
+        self, name: str, tables: Sequence[EmbeddingTable], sinusoids: Sequence[EmbeddingTable]
+    ) -> None:
+        """Add distributions of norms and cosines, and curves of explained variance beside those of
+        clouds whose dimension is known.
+        """
+        measured = [*tables, *sinusoids]
+        pairs_of = {
+            table: embedding_tables.distributions(table, pairs=self.pairs, seed=self.seed)
+            for table in measured
+        }
+        self.figures["tables"] = draw.tables_figure(
+            name, {table: pairs_of[table] for table in tables}
+        )
+        clouds = geometry.known_clouds(self.seed)
+        known_curves = {
+            cloud: embedding_tables.explained_variance(rows) for cloud, rows in clouds.items()
+        }
+        curves = {table.name: table.explained for table in measured if len(table.explained)}
+        self.figures["dimension_curves"] = draw.dimension_figure(name, known_curves, curves)
+        self.tables["known_clouds"] = geometry.dimension_table(clouds)
+        self.tables.update(embedding_tables.tabulate(pairs_of))
+
+    def _show_distributions(self) -> None:
+        """Print the most telling columns of two tables."""
+        quantiles = ("mean", "q05", "median", "q95", "min", "max")
+        self.show(self.tables["distributions"], "table", "quantity", *quantiles)
+        of_table = ("table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
+        self.show(self.tables["tables"], *of_table)
+
+    def _add_loops(self, name: str, layouts: Sequence[EmbeddingTable]) -> None:
+        """Add the loops that the rows of positions form, if ripser is installed."""
         if not find_spec("ripser"):
             self.show(f"loops of the positions are not searched: {install_line('topology')}")
             return
-        loops = [geometry.loops_of(table, seed) for table in layouts]
+        loops = [geometry.loops_of(table, self.seed) for table in layouts]
         for table, of_table in zip(layouts, loops, strict=True):
             diagram = draw.persistence_figure(f"{name}, {table.name}", *of_table)
             self.figures[f"{_file_stem(table)}_persistence"] = diagram
-        self.tables["position_loops"], self.tables["position_persistence"] = map(
-            pd.concat, zip(*loops, strict=True)
-        )
+        summaries, diagrams = zip(*loops, strict=True)
+        self.tables["position_loops"] = pd.concat(summaries)
+        self.tables["position_persistence"] = pd.concat(diagrams)
         self.show("")
 
     def _add_vocabulary(self, name: str, tables: Sequence[EmbeddingTable]) -> None:
@@ -204,13 +210,9 @@ class AnatomyStudy(Study):
             if len(table.rows) > 3:
                 shown[f"{_file_stem(table)}_plane"] = [table]
         for path, together in shown.items():
-            kind = [
-                look
-                for embeddings in together
-                for look in (
-                    looks if embeddings is words else ["position" for _ in embeddings.rows]
-                )
-            ]
+            kind: list[str] = []
+            for embeddings in together:
+                kind += looks if embeddings is words else ["position" for _ in embeddings.rows]
             labels = pd.DataFrame(
                 {
                     "label": [label for embeddings in together for label in embeddings.labels],

@@ -431,22 +431,19 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     the last layer, where the token is named; the small dots are the layers between.
     """
     both = (this, other)
-    pairs = paths.match_tokens(this.tokens, other.tokens)
+    # a token of massive norm, as the first often is, would fill the plane
     lengths = [np.linalg.norm(path.states, axis=-1) for path in both]
-    limit = MASSIVE * np.median(np.concatenate([of_sentence.ravel() for of_sentence in lengths]))
-    sides = [(path, norms.max(0) <= limit) for path, norms in zip(both, lengths, strict=True)]
+    limit = MASSIVE * np.median(np.concatenate([norms.ravel() for norms in lengths]))
+    shown = [norms.max(axis=0) <= limit for norms in lengths]
     states = [
-        path.states[:, is_drawn].reshape(-1, path.states.shape[-1]) for path, is_drawn in sides
+        path.states[:, is_shown].reshape(-1, path.states.shape[-1])
+        for path, is_shown in zip(both, shown, strict=True)
     ]
     plane = PCA(2, svd_solver="full").fit(np.concatenate(states))
-    left_out = sorted(
-        {
-            _display(path.tokens[position])
-            for path, is_drawn in sides
-            for position in np.flatnonzero(~is_drawn)
-        }
-    )
-    note = f"; left out for their norm: {', '.join(left_out)}" if left_out else ""
+    left_out: set[str] = set()
+    for path, is_shown in zip(both, shown, strict=True):
+        left_out |= {_display(path.tokens[position]) for position in np.flatnonzero(~is_shown)}
+    note = f"; left out for their norm: {', '.join(sorted(left_out))}" if left_out else ""
     caption = (
         f"{_sentences(this, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: "
         "layer "
@@ -454,36 +451,24 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     figure, axes = panels(
         f"{name}: paths of the tokens", f"{caption}{len(this.states) - 1}{note}", (10, 7.6)
     )
-    partner = {b: a for a, b, _ in pairs}
-    same = {a for a, _, equal in pairs if equal}
+    pairs = paths.match_tokens(this.tokens, other.tokens)
+    partners = {of_other: of_this for of_this, of_other, _ in pairs}
+    equal = {of_this for of_this, _, are_equal in pairs if are_equal}
     labels = []
-    for trajectory, is_drawn in sides:
-        is_first = trajectory is this
-        for position in np.flatnonzero(is_drawn).tolist():
-            points = plane.transform(trajectory.states[:, position])
-            number = position
-            if not is_first:
-                # tokens of the second sentence have the colour of their partners in the first
-                number = partner.get(position, len(this.tokens) + position)
-            colour = f"C{number % 10}"
-            line: dict[str, Any] = {
-                "color": colour,
-                "linewidth": 1.1,
-                "linestyle": "-" if is_first else (0, (4, 2)),
-            }
-            axes.plot(*points[:-1].T, alpha=0.85, **line)
-            axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
-            axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
-            axes.plot(*points[-1], alpha=0)  # annotations do not widen the axes
-            axes.annotate(
-                "",
-                *points[:-3:-1],
-                arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line},
-            )
-            if is_first or partner.get(position) not in same:
-                labels.append(
-                    (points[-1], points[-2], _display(trajectory.tokens[position]), colour)
-                )
+    for position in np.flatnonzero(shown[0]).tolist():
+        points = plane.transform(this.states[:, position])
+        colour = f"C{position % 10}"
+        _draw_path(axes, points, colour, "-")
+        labels.append((points[-1], points[-2], _display(this.tokens[position]), colour))
+    for position in np.flatnonzero(shown[1]).tolist():
+        points = plane.transform(other.states[:, position])
+        # a token of the second sentence has the colour of its partner in the first
+        number = partners.get(position, len(this.tokens) + position)
+        colour = f"C{number % 10}"
+        _draw_path(axes, points, colour, (0, (4, 2)))
+        # the name of an equal partner stands at the first sentence's path already
+        if partners.get(position) not in equal:
+            labels.append((points[-1], points[-2], _display(other.tokens[position]), colour))
     first, second = plane.explained_variance_ratio_
     axes.set(
         xlabel=f"first component ({first:.0%} of the variance)",
@@ -492,6 +477,18 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     axes.margins(0.08)
     _place_labels(figure, axes, labels)
     return figure
+
+
+def _draw_path(axes: Axes, points: np.ndarray, colour: str, style: Any) -> None:
+    """Draw the points (n_layers, 2) of a token: a hollow one at layer 0, an arrow to the last."""
+    line: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": style}
+    axes.plot(*points[:-1].T, alpha=0.85, **line)
+    axes.plot(*points[1:-1].T, ".", color=colour, markersize=4)
+    axes.plot(*points[0], "o", color=colour, markerfacecolor="white", markersize=5)
+    # an arrow does not widen the axes: an invisible point does
+    axes.plot(*points[-1], alpha=0)
+    arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, **line}
+    axes.annotate("", xy=points[-1], xytext=points[-2], arrowprops=arrow)
 
 
 def _place_labels(

@@ -5,6 +5,7 @@ measured.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -375,62 +376,15 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
         raise ValueError(
             "expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN"
         )
-    within = [
-        cosines[np.ix_(members_of, members_of)][np.triu_indices(len(members_of), 1)]
-        for members_of in members
-    ]
-    first, second = np.triu_indices(len(members), 1)
-    between = [
-        np.sort(cosines[np.ix_(members[a], members[b])].ravel())
-        for a, b in zip(first, second, strict=True)
-    ]
-    # of each group and each two of them: number, sum and sum of squares of the cosines
-    of_within, of_between = (
-        np.array([(len(x), x.sum(), (x**2).sum()) for x in each]) for each in (within, between)
-    )
-    # how often a cosine from within a group is larger than one between two groups, ties counted
-    # half
-    closer = [
-        [
-            (
-                np.searchsorted(other, members_of, "left")
-                + np.searchsorted(other, members_of, "right")
-            ).sum()
-            / 2
-            for other in between
-        ]
-        for members_of in within
-    ]
-
-    def statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Return each (n_draws,), for weights of groups (n_draws, n_groups)."""
-        of_pairs = weights[:, first] * weights[:, second]
-        (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (
-            (weights @ of_within).T,
-            (of_pairs @ of_between).T,
-        )
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sum_in / n_in, sum_out / n_out
-            variances = square_in / n_in - means[0] ** 2 + square_out / n_out - means[1] ** 2
-            effect = np.where(
-                variances > 0, (means[0] - means[1]) / np.sqrt(variances.clip(0) / 2), math.nan
-            )
-            probability = ((weights @ np.array(closer)) * of_pairs).sum(1) / (n_in * n_out)
-        return {
-            "within": means[0],
-            "between": means[1],
-            "effect": effect,
-            "probability": probability,
-        }
-
-    drawn = np.random.RandomState(seed).randint(len(members), size=(N_BOOTSTRAP, len(members)))
-    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(
-        float
-    )
-    observed = statistics(np.ones((1, len(members))))
+    of_groups = _GroupCosines.of(cosines, members)
+    n_groups = len(members)
+    drawn = np.random.RandomState(seed).randint(n_groups, size=(N_BOOTSTRAP, n_groups))
+    # how often each group is in each draw
+    weights = np.stack([(drawn == group).sum(axis=1) for group in range(n_groups)], axis=1)
+    observed = of_groups.statistics(np.ones((1, n_groups)))
     quantities = {"nearest": nearest_in_group(cosines, labels)}
-    for name, draws in statistics(weights).items():
-        # a draw of the same group every time has no value
+    for name, draws in of_groups.statistics(weights.astype(float)).items():
+        # a draw of one group alone has no pair of two groups, and so no value
         low, high = np.nanquantile(draws, [0.025, 0.975])
         quantities |= {
             name: float(observed[name][0]),
@@ -438,6 +392,83 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
             f"{name}_high": float(high),
         }
     return quantities
+
+
+@dataclass(frozen=True)
+class _GroupCosines:
+    """Sums over the cosines within groups and between each two of them.
+
+    The quantities of a bootstrap draw are sums over its groups, so that these sums are all that
+    thousands of draws need.
+    """
+
+    first: np.ndarray
+    """(n_pairs,): the first group of each two."""
+    second: np.ndarray
+    """(n_pairs,): the second group of each two."""
+    within: np.ndarray
+    """(n_groups, 3): number, sum and sum of squares of the cosines of two sentences of a group."""
+    between: np.ndarray
+    """(n_pairs, 3): the same for sentences of two different groups."""
+    n_closer: np.ndarray
+    """(n_groups, n_pairs): in how many comparisons a cosine within the group is larger than one
+    between the two groups, ties counted half.
+    """
+
+    @classmethod
+    def of(cls, cosines: np.ndarray, members: Sequence[np.ndarray]) -> "_GroupCosines":
+        """Return the sums for the sentences of each group, given by their numbers."""
+        within = [
+            cosines[np.ix_(group, group)][np.triu_indices(len(group), 1)] for group in members
+        ]
+        first, second = np.triu_indices(len(members), 1)
+        between = [
+            np.sort(cosines[np.ix_(members[a], members[b])].ravel())
+            for a, b in zip(first, second, strict=True)
+        ]
+        return cls(
+            first=first,
+            second=second,
+            within=np.array([_moments(group) for group in within]),
+            between=np.array([_moments(pair) for pair in between]),
+            n_closer=np.array([[_n_larger(group, pair) for pair in between] for group in within]),
+        )
+
+    def statistics(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Return within, between, effect and probability, each (n_draws,), for the number of times
+        that each group is drawn, (n_draws, n_groups).
+        """
+        of_pairs = weights[:, self.first] * weights[:, self.second]
+        n_in, sum_in, square_in = (weights @ self.within).T
+        n_out, sum_out, square_out = (of_pairs @ self.between).T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean_in = sum_in / n_in
+            mean_out = sum_out / n_out
+            # twice the mean of both variances
+            variances = square_in / n_in - mean_in**2 + square_out / n_out - mean_out**2
+            effect = np.where(
+                variances > 0, (mean_in - mean_out) / np.sqrt(variances.clip(0) / 2), math.nan
+            )
+            n_closer = ((weights @ self.n_closer) * of_pairs).sum(axis=1)
+            probability = n_closer / (n_in * n_out)
+        return {
+            "within": mean_in,
+            "between": mean_out,
+            "effect": effect,
+            "probability": probability,
+        }
+
+
+def _moments(values: np.ndarray) -> tuple[int, float, float]:
+    """Return the number, sum and sum of squares of values."""
+    return len(values), values.sum(), (values**2).sum()
+
+
+def _n_larger(values: np.ndarray, ascending: np.ndarray) -> float:
+    """Count the pairs in which a value is larger than one of the ascending ones, ties half."""
+    n_smaller = np.searchsorted(ascending, values, "left")
+    n_not_larger = np.searchsorted(ascending, values, "right")
+    return (n_smaller + n_not_larger).sum() / 2
 
 
 def nearest_in_group(cosines: np.ndarray, groups: np.ndarray) -> float:

@@ -520,10 +520,9 @@ def compare_opposites(
     first, second = zip(*pairs["opposites"], strict=True)
     pairs["unrelated"] = [*zip(first, np.roll(second, 1).tolist(), strict=True)]
     x = table.rows.detach().cpu().double().numpy()
-    of_adjectives = {
-        *PARTS["adjective"],
-        *(word for pairs_of_kind in PAIRS.values() for pair in pairs_of_kind for word in pair),
-    }
+    of_adjectives = set(PARTS["adjective"])
+    for pairs_of_kind in PAIRS.values():
+        of_adjectives.update(*pairs_of_kind)
     adjectives = x[[rows[word] for word in sorted(of_adjectives & set(rows))]]
     taken = {
         "nothing": x,

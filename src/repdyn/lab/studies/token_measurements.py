@@ -449,34 +449,13 @@ def class_tables(
     """
     numbers = [*layers]
     values, ranks = (np.stack(parts).astype(float) for parts in zip(*layers.values(), strict=True))
-    tables: dict[str, list[pd.DataFrame]] = {
-        kind: [] for kind in ("classes", "changes", "jumps", "points")
-    }
-    random = np.random.RandomState(0)
-    for name, tokens in members.items():
-        low, middle, high = np.quantile(ranks[:, tokens], [0.25, 0.5, 0.75], axis=1)
-        levels = {
-            measure: values[:, tokens].mean(1),
-            "rank_q25": low,
-            "rank": middle,
-            "rank_q75": high,
-        }
-        keys = {"layer": numbers, "class": name, "tokens": len(tokens)}
-        tables["classes"].append(
-            pd.DataFrame({**keys, **levels, "kept": (ranks[:, tokens] == 0).mean(1)})
-        )
-        some = random.permutation(tokens)[:POINTS]
-        places = {
-            "layer": np.repeat(numbers, len(some)),
-            "class": name,
-            "token": np.tile(some, len(numbers)),
-        }
-        cells = {measure: values[:, some].ravel(), "rank": ranks[:, some].ravel()}
-        tables["points"].append(pd.DataFrame({**places, **cells}))
+    levels, points = _levels_and_points(numbers, values, ranks, members, measure)
+    changes: list[pd.DataFrame] = []
+    jumps: list[pd.DataFrame] = []
 
     def add(estimate: Estimate, of_class: str, quantity: str, layers: Sequence[object]) -> None:
         keys = {"layer": layers, "class": of_class, "quantity": quantity}
-        tables["changes"].append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
+        changes.append(pd.DataFrame({**keys, **estimate.columns("value", "")}))
 
     for quantity, of_tokens in {measure: values, "log_rank": np.log10(1 + ranks)}.items():
         for name, level in class_means(of_tokens, members, sequences).items():
@@ -485,30 +464,75 @@ def class_tables(
             jump = change.map(lambda at_layers, at=largest: at_layers[..., [at]])
             returned = level.map(lambda at_layers, at=largest: _returned(at_layers, at))
             keys = {"layer": numbers[largest + 1], "class": name, "quantity": quantity}
-            tables["jumps"].append(
+            jumps.append(
                 pd.DataFrame({**keys, **jump.columns("jump"), **returned.columns("returned")})
             )
             add(level, name, quantity, numbers)
             add(change, name, f"{quantity}_change", numbers[1:])
     steps = np.diff(values, axis=0)
-    later = [*numbers[1:], ANY]
+    later = [*numbers[1:], ANY]  # each layer but the first, and all of them together
     for quantity, least in NEARER.items():
         is_nearer = (-steps if measure == "distance" else steps) > least
-        for name, shares in class_means(
-            np.vstack([is_nearer, is_nearer.any(0)]), members, sequences
-        ).items():
-            add(shares, name, quantity, later)
-    moved = [
-        np.vstack([at_layers, at_layers.sum(0)])
-        for at_layers in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))
-    ]
-    of_ranks, of_values = (class_means(at_layers, members, sequences) for at_layers in moved)
+        at_any = is_nearer.any(axis=0)
+        shares = class_means(np.vstack([is_nearer, at_any]), members, sequences)
+        for name, of_class in shares.items():
+            add(of_class, name, quantity, later)
+    moved_ranks, moved_values = (
+        class_means(np.vstack([changed, changed.sum(axis=0)]), members, sequences)
+        for changed in (np.abs(np.diff(ranks, axis=0)), np.abs(steps))
+    )
     for name in members:
-        ratio = of_ranks[name].map(
-            lambda one, other: 0.01 * one / np.where(other > 0, other, np.nan), of_values[name]
-        )
+        ratio = moved_ranks[name].map(_ranks_per_hundredth, moved_values[name])
         add(ratio, name, "ranks_per_0.01", later)
-    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in tables.items()}
+    return {
+        "classes": levels,
+        "changes": pd.concat(changes, ignore_index=True),
+        "jumps": pd.concat(jumps, ignore_index=True),
+        "points": points,
+    }
+
+
+def _levels_and_points(
+    numbers: Sequence[int],
+    values: np.ndarray,
+    ranks: np.ndarray,
+    members: Mapping[str, np.ndarray],
+    measure: str,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of classes and points of :func:`class_tables`, from ``values`` and
+    ``ranks`` (n_layers, n_tokens) of the layers ``numbers``.
+    """
+    levels = []
+    points = []
+    random = np.random.RandomState(0)
+    for name, tokens in members.items():
+        low, middle, high = np.quantile(ranks[:, tokens], [0.25, 0.5, 0.75], axis=1)
+        of_class = {
+            "layer": numbers,
+            "class": name,
+            "tokens": len(tokens),
+            measure: values[:, tokens].mean(axis=1),
+            "rank_q25": low,
+            "rank": middle,
+            "rank_q75": high,
+            "kept": (ranks[:, tokens] == 0).mean(axis=1),
+        }
+        levels.append(pd.DataFrame(of_class))
+        sample = random.permutation(tokens)[:POINTS]
+        of_sample = {
+            "layer": np.repeat(numbers, len(sample)),
+            "class": name,
+            "token": np.tile(sample, len(numbers)),
+            measure: values[:, sample].ravel(),
+            "rank": ranks[:, sample].ravel(),
+        }
+        points.append(pd.DataFrame(of_sample))
+    return pd.concat(levels, ignore_index=True), pd.concat(points, ignore_index=True)
+
+
+def _ranks_per_hundredth(ranks: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return how many ranks go with a change of 0.01; NaN where the values have not changed."""
+    return 0.01 * ranks / np.where(values > 0, values, np.nan)
 
 
 def _returned(levels: np.ndarray, jump: int) -> np.ndarray:

@@ -107,11 +107,11 @@ class TextTopics:
         All sequences have one length, special tokens included. As many vectors as possible are
         measured, in batches of at most 4096. ``tokens_of_words`` have their word's topic.
         """
-        words_found: list[tuple[np.ndarray, np.ndarray]] = []
         special = sorted(set(tokenizer.all_special_ids))
         design = Design("documents", window_tokens=sequence_length)
+        sequences: list[tuple[np.ndarray, np.ndarray]] = []
         for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
-            if len(words_found) == n_sequences:
+            if len(sequences) == n_sequences:
                 break
             text = [self.documents[document]]
             tokens, lengths, words, _ = tokenize_windows(
@@ -121,30 +121,24 @@ class TextTopics:
                 continue
             ids = tokens[:sequence_length].numpy()
             numbers = words.numbers[:sequence_length]
-            # the last word may be cut off
-            is_text = np.flatnonzero(~np.isin(ids, special))
-            chosen = (numbers != NO_WORD) & (np.arange(len(ids)) < is_text[-1])
-            chosen &= numbers != np.append(numbers[1:], NO_WORD)
-            if tokens_of_words == "whole":
-                chosen &= numbers != np.append(NO_WORD, numbers[:-1])
+            is_chosen = _has_topic(ids, numbers, special, tokens_of_words)
             topics = np.full(len(ids), -1)
-            topics[chosen] = self.of_words(
-                document, [words.lexicon.words[word] for word in numbers[chosen]]
+            topics[is_chosen] = self.of_words(
+                document, [words.lexicon.words[word] for word in numbers[is_chosen]]
             )
-            words_found.append((ids, topics))
-        if len(words_found) < n_sequences:
+            sequences.append((ids, topics))
+        if len(sequences) < n_sequences:
             raise ValueError(
                 f"expected {n_sequences} documents of at least {sequence_length} tokens, got "
-                f"{len(words_found)} among {len(self.documents)}; give more or longer documents, "
+                f"{len(sequences)} among {len(self.documents)}; give more or longer documents, "
                 "or take fewer or shorter sequences"
             )
-        ids, topics = (np.stack(arrays) for arrays in zip(*words_found, strict=True))
+        ids, topics = (np.stack(arrays) for arrays in zip(*sequences, strict=True))
         if (topics < 0).all():
             why = "a token of its own" if tokens_of_words == "whole" else "in these sequences"
             raise ValueError(
                 f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
-                f"{why}; take "
-                'tokens_of_words="last", or longer documents'
+                f'{why}; take tokens_of_words="last", or longer documents'
             )
         is_special = np.isin(ids, special)
         pad_id = cast(int, tokenizer.pad_token_id or 0)
@@ -159,6 +153,27 @@ class TextTopics:
             name=name,
         )
         return probe.with_topics(np.where(is_special, -1, topics).ravel())
+
+
+def _has_topic(
+    ids: np.ndarray, words: np.ndarray, special: Sequence[int], tokens_of_words: TokensOfWords
+) -> np.ndarray:
+    """Return which tokens of a sequence get the topic of their word, (n_tokens,) bool: the last
+    ones of words, or those that are a whole word.
+
+    Args:
+        ids: (n_tokens,) token ids.
+        words: (n_tokens,) number of each token's word, or NO_WORD.
+        special: ids of special tokens.
+        tokens_of_words: "last" or "whole".
+    """
+    text = np.flatnonzero(~np.isin(ids, special))
+    # not the last token of the text, where the sequence may have cut a word off
+    has_topic = (words != NO_WORD) & (np.arange(len(ids)) < text[-1])
+    has_topic &= words != np.append(words[1:], NO_WORD)
+    if tokens_of_words == "whole":
+        has_topic &= words != np.append(NO_WORD, words[:-1])
+    return has_topic
 
 
 def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0) -> TextTopics:
