@@ -234,8 +234,19 @@ class Recorder:
         self._buffers = buffers
         self.token_states = model.token_states()
         self._stacks = {block.stack: _Stack() for block in model.blocks}
+        # of the batch that runs now; set anew by recording()
+        self._target = torch.empty(0, dtype=torch.int64)
+        """The rows of the buffers that the batch fills: of its sampled tokens, then of means."""
+        self._source = torch.empty(0, dtype=torch.int64)
+        """The positions of the sampled tokens in the batch."""
+        self._averaged = torch.empty(0, dtype=torch.int64)
+        """The numbers of the batch's sequences whose means are recorded."""
+        self._recorded: set[LayerKey] = set()
+        """The layers whose branch of the attention the batch has recorded."""
+        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
+        """How often each module has run within a block."""
         self._branches = {
-            key: found for key, found in (branches or {}).items() if isinstance(found, Branch)
+            key: branch for key, branch in (branches or {}).items() if isinstance(branch, Branch)
         }
         self._after_attention: dict[LayerKey, Tensor | str] = {
             key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
@@ -255,18 +266,19 @@ class Recorder:
         )
         is_selected = rows >= 0
         has_mean = mean_rows >= 0
-        # the rows that the batch fills
         self._target = torch.from_numpy(np.concatenate([rows[is_selected], mean_rows[has_mean]]))
-        # all tokens of a batch without samples are compared, and none is kept
+        # of a batch without samples all tokens are looked at, to learn which part of an output has
+        # the states; none is recorded
         self._source = torch.from_numpy(
             batch.positions[is_selected] if len(self._target) else batch.positions
         )
         self._averaged = torch.from_numpy(np.flatnonzero(has_mean))
         self.token_states.batch = batch
         for stack in self._stacks.values():
-            stack.calls, stack.n_entered = [], 0
-        recorded = self._recorded = set[LayerKey]()
-        self._calls = Counter[tuple[LayerKey, nn.Module]]()
+            stack.calls = []
+            stack.n_entered = 0
+        self._recorded.clear()
+        self._calls.clear()
         branching = {
             Block("", branch.module, stack) for (stack, _), branch in self._branches.items()
         }
@@ -277,12 +289,13 @@ class Recorder:
             yield
         self._check_calls()
         for (name, layer), branch in self._branches.items():
-            before = self._stacks[name].kept[layer - 1][1][self._target].to(branch.dtype)
+            before = self._stacks[name].layers[layer - 1].states[self._target].to(branch.dtype)
             states = self._sums((name, layer), before)
-            # NaN where the attention did not run: other ranks wait for a tensor from this one
-            states[self._target] = (
-                states[self._target] + before.to(states) if (name, layer) in recorded else torch.nan
-            )
+            if (name, layer) in self._recorded:
+                states[self._target] += before.to(states)
+            else:
+                # the attention did not run; other ranks wait for a tensor from this one
+                states[self._target] = torch.nan
 
     def _check_calls(self) -> None:
         """Raise RuntimeError where a block did not run, or the blocks ran in another order."""
@@ -307,18 +320,15 @@ class Recorder:
         """
         layers = []
         for name, stack in self._stacks.items():
-            for index, (module, states, device) in stack.kept.items():
-                precision = (
-                    f"{states.dtype}"
-                    if autocast in {None, states.dtype}
-                    else f"{autocast} autocast"
-                )
+            for index, recorded in stack.layers.items():
+                dtype = recorded.states.dtype
+                precision = f"{dtype}" if autocast in {None, dtype} else f"{autocast} autocast"
                 layer = LayerStates(
                     index=index,
-                    depth=index / (len(stack.kept) - 1),
-                    module=module,
-                    states=states,
-                    device=device,
+                    depth=index / (len(stack.layers) - 1),
+                    module=recorded.module,
+                    states=recorded.states,
+                    device=recorded.device,
                     stack=name,
                     after_attention=self._after_attention.get((name, index)),
                     precision=precision.removeprefix("torch."),
@@ -342,9 +352,10 @@ class Recorder:
 
     def _keep(self, block: Block, layer: int, parts: Mapping[Slot, Any]) -> None:
         """Keep a layer's states."""
-        stack, self.token_states.stack = self._stacks[block.stack], block.stack
-        is_known = layer in stack.kept
-        # an extra call is an error when the batch has passed
+        stack = self._stacks[block.stack]
+        self.token_states.stack = block.stack
+        is_known = layer in stack.layers
+        # a block that runs more often than in the first batch: _check_calls raises after the batch
         if not is_known and stack.order is not None:
             return
         candidates = {stack.slots[layer]: parts.get(stack.slots[layer])} if is_known else parts
@@ -358,12 +369,12 @@ class Recorder:
             stack.slots[layer] = linked if linked in rows_by_slot else next(iter(rows_by_slot))
         states = self._select(rows_by_slot[stack.slots[layer]])
         if not is_known:
-            stack.kept[layer] = (
-                block.name,
-                self._buffers.new(self._n_rows, states),
-                exact_device(states.device),
+            stack.layers[layer] = _RecordedLayer(
+                module=block.name,
+                states=self._buffers.new(self._n_rows, states),
+                device=exact_device(states.device),
             )
-        buffer = stack.kept[layer][1]
+        buffer = stack.layers[layer].states
         buffer[self._target] = states[: len(self._target)].to(buffer)
 
     def _keep_branch(self, branch_part: Block, returned: Mapping[Slot, Any]) -> None:
@@ -409,13 +420,25 @@ class Recorder:
         return torch.cat([sampled, (total / mask.sum(1)).to(rows.dtype)])
 
 
+@dataclass(frozen=True)
+class _RecordedLayer:
+    """The states of one layer."""
+
+    module: str
+    """The name of the block that they enter (layer 0) or leave."""
+    states: Tensor
+    """(n_rows, dim): the buffer that the batches fill."""
+    device: torch.device
+    """The device that the block ran on, which need not be that of the buffer."""
+
+
 @dataclass
 class _Stack:
-    """The states kept of one stack, and what was learned from its first batch."""
+    """The layers recorded of one stack, and what was learned from its first batch."""
 
-    kept: dict[int, tuple[str, Tensor, torch.device]] = field(default_factory=dict)
+    layers: dict[int, _RecordedLayer] = field(default_factory=dict)
     slots: dict[int, Slot] = field(default_factory=dict)
-    """Which part the states are, by layer."""
+    """The part of a block's arguments or output that has the states, by layer."""
     order: list[str] | None = None
     """Names of the blocks in the order in which the first batch ran them."""
     calls: list[str] = field(default_factory=list)

@@ -1,4 +1,24 @@
-"""Anisotropy: how much of a cloud's variance one direction carries."""
+"""Anisotropy: how much of a cloud's variance one direction carries.
+
+Only the largest eigenvalue of the scatter matrix is needed, and its trace, which is a sum of
+squares. The whole spectrum would cost a float64 Gram matrix and an ``eigh``. So the eigenvector is
+found in steps, each of which can fail and hand over to the next:
+
+1. :func:`_leading_direction` with products with the points (:meth:`_Scatter.product`), in their own
+   precision. Where one direction dominates, as in most layers, a few steps are enough.
+2. The same with the scatter matrix itself, for more steps: a step is then cheaper, but the matrix
+   has to be made first.
+3. :func:`_verified_share` computes eigenvalue and residual in float64, so that the rounding of the
+   steps before does not count: for a symmetric matrix an eigenvalue lies within the norm of the
+   residual of the Rayleigh quotient (Parlett, The Symmetric Eigenvalue Problem, 1980, theorem
+   4.5.1).
+4. :func:`repdyn.kernels.spectrum.spectrum_of`, the whole spectrum, where that fails, and for small
+   clouds.
+
+On an accelerator :func:`_from_matrix` takes the place of the first three. A residual proves that
+there is an eigenvalue, not that it is the largest: for that the start has to be in general
+position, see :func:`_start`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +37,15 @@ from repdyn.kernels.spectrum import gram_matrix, spectrum_of
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
 # iterations by products with the points, then by products with their scatter matrix
-_MAX_POINT_STEPS, _MAX_STEPS = 20, 400
+_MAX_POINT_STEPS = 20
+_MAX_STEPS = 400
 # steps before the rate of convergence is checked
 _MIN_STEPS = 4
 # relative residual at which the iteration stops, and the largest one accepted in float64: an
 # eigenvalue is accurate to the residual, and usually to its square
-_STOP_RESIDUAL, _MAX_RESIDUAL = 5e-7, 1e-6
+_STOP_RESIDUAL = 5e-7
+_MAX_RESIDUAL = 1e-6
+# attempts to bring the residual in float64 below its limit, by a step of power iteration each
 _REFINEMENTS = 4
 # powers of the covariance of a sample applied to the random start
 _HEAD_START = 4
@@ -116,6 +139,9 @@ class _Scatter:
     def of(cls, cloud: Cloud) -> _Scatter:
         """Take the points unchanged unless their mean dominates them, and a centred copy
         otherwise.
+
+        The scatter matrix is X.T @ X - n mean mean.T, so that no centred copy is needed; but where
+        the mean is most of the second moment, the subtraction would cancel the leading digits.
         """
         x = cloud.x
         if x.dtype == torch.float32 and x.shape[0] >= x.shape[1]:
@@ -123,9 +149,11 @@ class _Scatter:
             for rows in row_chunks(x):
                 mean += rows.sum(0) / len(x)
                 squares += torch.linalg.vector_norm(rows).double().square() / len(x)
-            if 2.0**-80 < squares < 2.0**80 and mean @ mean < _MAX_MEAN_SHARE * squares:
+            # squares of such points are far from the ends of float32's range
+            is_in_range = 2.0**-80 < squares < 2.0**80
+            if is_in_range and mean @ mean < _MAX_MEAN_SHARE * squares:
                 return cls(x, mean)
-        # its transpose has the same singular values
+        # the transpose has the same singular values, and a smaller scatter matrix
         tall = cloud.centred if x.shape[0] >= x.shape[1] else cloud.centred.mT
         return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
 
@@ -168,8 +196,8 @@ class _Scatter:
 
 
 def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
-    """Return share and direction, of the smaller side, by iteration; None if that is small, or does
-    not converge.
+    """Return the share and the direction, on the smaller side of the points, by iteration; None
+    where that side is small, or the iteration does not converge.
     """
     if min(cloud.x.shape) <= _SMALL_SIDE:
         return None
@@ -192,6 +220,7 @@ def _from_matrix(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
     exact = cloud.frame.transform(cloud.x)
     exact = exact.mT if exact.shape[0] >= exact.shape[1] else exact
     matrix = (exact @ exact.mT).cpu()
+    # as _start does with a sample of the points: here the whole matrix is at hand
     start = _random_direction(len(matrix))
     for _ in range(_HEAD_START):
         start = normalize(matrix @ start, dim=0)
@@ -222,14 +251,23 @@ def _leading_direction(
     """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether
     it has converged.
 
-    It ends early if the residual falls too slowly for ``max_steps``. The basis is reorthogonalised
-    in float64.
+    After k products the matrix is known on the space of start, A start, ..., A^(k-1) start, where
+    it is tridiagonal: the top eigenvector of that small matrix is the best approximation in the
+    space (a Ritz vector), and the last off-diagonal entry gives its residual without another
+    product. It takes about the square root of the number of steps that power iteration takes.
+    In floating point the basis loses its orthogonality, and eigenvalues come twice; so it is
+    reorthogonalised against all earlier vectors, which costs little as long as steps are few.
+
+    It ends early if the residual falls too slowly for ``max_steps``.
+
+    Source: Golub, Van Loan, Matrix Computations, 2013, sections 10.1 to 10.3.
     """
     steps = min(len(start), max_steps)
     basis = start.new_zeros(steps + 1, len(start))
     basis[0] = start
     diagonal, off_diagonal = start.new_zeros(2, steps)
-    weights, residual = start[:0], torch.inf
+    weights = start[:0]
+    residual = torch.inf
     for step in range(steps):
         earlier = basis[: step + 1]
         image = multiply(earlier[-1])
@@ -245,17 +283,21 @@ def _leading_direction(
         # work
         if (step + 1) % (1 + step // 8) == 0 or step == steps - 1:
             weights, residual = _top_ritz_vector(diagonal[: step + 1], off_diagonal[: step + 1])
-            if residual <= _STOP_RESIDUAL or (
-                step >= _MIN_STEPS and not residual <= _STOP_RESIDUAL ** (step / steps)
-            ):
+            # falling at a constant rate, the residual would be here now to stop in time; written
+            # with "not", so that NaN is too slow as well
+            is_too_slow = not residual <= _STOP_RESIDUAL ** (step / steps)
+            if residual <= _STOP_RESIDUAL or (step >= _MIN_STEPS and is_too_slow):
                 break
-    return normalize(
-        weights.to(start.device) @ basis[: len(weights)], dim=0
-    ), residual <= _STOP_RESIDUAL
+    direction = normalize(weights.to(start.device) @ basis[: len(weights)], dim=0)
+    return direction, residual <= _STOP_RESIDUAL
 
 
 def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
-    """Return its weights over the basis (on the CPU), and its residual relative to its value."""
+    """Return the top eigenvector of the tridiagonal matrix, which is the Ritz vector's weights over
+    the basis (on the CPU), and the residual relative to its eigenvalue.
+
+    The residual is the last off-diagonal entry times the last weight (Parlett, section 13.2).
+    """
     diagonal = diagonal.cpu()
     off_diagonal = off_diagonal.cpu()
     inner = off_diagonal[:-1]
@@ -280,10 +322,13 @@ def _verified_share(scatter: _Scatter, direction: Tensor) -> tuple[Tensor, Tenso
 def _start(scatter: _Scatter) -> Tensor:
     """Return a start vector from a sample of the points and a seeded random vector.
 
-    It is in general position: the iteration cannot find a direction that the start lacks.
+    A few steps of power iteration on the sample bring it near the leading direction at small cost.
+    It would then lack all directions that no point of the sample has, and no iteration finds a
+    direction that its start lacks: the random vector, added once more, has a part of every one.
     """
     random = _random_direction(len(scatter.mean)).to(scatter.mean.device)
-    start, some = random, sample(scatter.points) - scatter.mean
+    sampled = sample(scatter.points) - scatter.mean
+    start = random
     for _ in range(_HEAD_START):
-        start = normalize((some @ start) @ some, dim=0)
+        start = normalize((sampled @ start) @ sampled, dim=0)
     return normalize(start + _RANDOM_SHARE * random, dim=0)

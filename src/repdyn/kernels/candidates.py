@@ -1,12 +1,22 @@
 """Candidates for the nearest neighbours of each point, from one approximate product with a rigorous
 error bound.
 
-Every point is rounded to bfloat16 where the device multiplies it faster, else to float32, with its
-squared norm in extra columns, so that the product of two tiles of points is a tile of squared
-distances. Only tiles on or above the diagonal are computed: each is used along its rows and along
-its columns. A point's k-th best score so far, plus a bound on all rounding errors, is a limit that
-no nearer point's score can exceed. The pairs below it are the candidates. Points of one group are
-not neighbours: they are sorted next to each other and masked along the diagonal.
+The search for exact neighbours takes two steps, of which this module is the first: a cheap product
+in low precision leaves a few pairs for each point, and :mod:`repdyn.kernels.neighbours` computes
+their distances exactly. The result is exact because the first step proves that it has left no
+neighbour out:
+
+- :class:`RoundedPoints`: every point is rounded to bfloat16 where the device multiplies it faster,
+  else to float32, with its squared norm in extra columns, so that the product of two tiles of
+  points is a tile of *scores*: approximate squared distances, whose error has a proven bound.
+- :class:`_CandidateLists`: a point's k-th best score so far, plus that bound, is a *limit* that no
+  nearer point's score can exceed. The pairs below it are the candidates.
+- :func:`find_candidates`: goes through the tiles. Scores are symmetric, so that only tiles on or
+  above the diagonal are computed: each is used for the points of its rows and for those of its
+  columns.
+
+Points of one group, such as the tokens of one window, are not neighbours: they are sorted next to
+each other, so that what has to be masked lies along the diagonal.
 """
 
 from __future__ import annotations
@@ -54,13 +64,16 @@ class Candidates:
     """
 
     first: Tensor
+    """int64, shape (n_pairs,): the point whose neighbour may be ``second``."""
     second: Tensor
     """int64, shape (n_pairs,)"""
     scores: Tensor
-    """Approximate squared distances, in the units of the frame."""
+    """(n_pairs,): approximate squared distances, in the units of the frame."""
     complete: Tensor
-    """bool, shape (n,): whether the pairs of a point include all its k nearest."""
+    """bool, shape (n,): True where the pairs of a point are proven to include all its k nearest.
+    For the other points, all distances have to be computed."""
     rounded: RoundedPoints
+    """The points as they were compared, with the bounds on their errors."""
 
 
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
@@ -74,13 +87,20 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
         for begin in range(start, rounded.n_padded, _COLUMNS):
             columns = slice(begin, min(begin + _COLUMNS, rounded.n_padded))
             scores = rounded.scores(rows, columns)
-            lists.update(scores, 1, rows, columns)
-            beyond = max(rows.stop, begin)
-            lists.update(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
-            del scores  # before the next tile is made
+            lists.update(scores.T, points=rows, others=columns)
+            # the same scores for the points of the columns; those that are in the rows as well have
+            # got them with the line before
+            after_rows = max(rows.stop, begin)
+            lists.update(
+                scores[:, after_rows - begin :],
+                points=slice(after_rows, columns.stop),
+                others=rows,
+            )
+            del scores  # freed before the next tile is made
     first, second, scores = lists.within()
     complete = (lists.n_close[:n] <= lists.max_close) & (first.bincount(minlength=n) >= k)
-    if rounded.order is not None:  # back to that of the points
+    if rounded.order is not None:
+        # the points were sorted by group: everything goes back to the order in which they came
         first = rounded.order[first]
         second = rounded.order[second]
         back = torch.arange(rounded.n_padded, device=complete.device)
@@ -89,6 +109,7 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
             of_point[back] for of_point in (rounded.norms, rounded.errors, rounded.margin)
         )
         complete = complete[back[:n]]
+    # by score, then by point with a stable sort: each point's pairs come nearest first
     scores, order = scores.sort()
     first, by_first = first[order].sort(stable=True)
     return Candidates(
@@ -164,16 +185,26 @@ def chosen_products() -> str:
 class RoundedPoints:
     """Points in the precision of the product, with bounds on the error of its scores.
 
-    A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high,
-    ones, |x|^2 in parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two
-    parts of the dominant coordinates. The rows are the points in their order, or group after group.
+    A row of the right factor is (x, high, low, |x|^2 in parts, ones), of the left one (-2 x,
+    -2 low, -2 high, ones, |x|^2 in parts): their product is |x|^2 + |y|^2 - 2 x.y. So a whole
+    squared distance is one product, without a pass over the tile that adds the norms. The squared
+    norm is stored in parts, the second of which has what rounding has taken from the first.
+
+    ``high`` and ``low`` are the two parts of the dominant coordinates: x.y of a coordinate x = high
+    + low is high.high (already in x.y) + high.low + low.high, and low.low is left out. Transformers
+    have a few coordinates that are larger than all others by far; rounded to bfloat16 like the
+    rest, they alone would make the error bound useless.
+
+    The rows are the points in their order, or group after group.
     """
 
     def __init__(self, points: Tensor, dtype: torch.dtype, groups: Tensor | None = None) -> None:
         n, dim = points.shape
         is_bfloat16 = dtype == torch.bfloat16
         self.scale = unit_scale(points)
-        # centred at the median: a few huge points, such as attention sinks, would dominate the mean
+        # The origin matters to rounding, not to distances: errors grow with the norms, and these
+        # are smallest about the centre. It is the median, of each coordinate, because a few huge
+        # points, such as attention sinks, would drag the mean away from all others.
         frame = Frame(self.scale, sample(points).double().mul(self.scale).median(0).values)
         dominant: list[int] = []
         if is_bfloat16:
@@ -186,8 +217,9 @@ class RoundedPoints:
                 for i, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist())
                 if is_large
             ]
-        parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
+        parts = 3 if is_bfloat16 else 1  # of 8 binary digits each, where float32 has 24
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
+        # filled up to a multiple of 16 columns, in which matrix units work
         self.widths.append(-sum(self.widths) % 16)
         self.order: Tensor | None = None
         if groups is not None:
@@ -196,7 +228,8 @@ class RoundedPoints:
                 torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)
             ]
             self.begins, self.ends = torch.stack(bounds).tolist()
-        self.n, self.n_padded = n, n + -n % _GROUPS
+        self.n = n
+        self.n_padded = n + -n % _GROUPS
         self.right = torch.zeros(self.n_padded, sum(self.widths), dtype=dtype, device=points.device)
         self.norms = torch.zeros(self.n_padded, dtype=torch.float64, device=points.device)
         self.errors = torch.zeros_like(self.norms)
@@ -205,16 +238,22 @@ class RoundedPoints:
         _, _, _, squares, ones, _ = self.right[n:].split(self.widths, 1)
         squares[:, :1].fill_(_PADDING_SCORE)
         ones.fill_(1)
+        # The largest |y - y'| / |y'|: it bounds the error of any other point by its norm.
         self.ratio = (self.errors / self.norms).nan_to_num(0).max()
-        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical
-        # Algorithms, 2002, section 3.1. Accelerators may truncate instead of rounding. Squared
-        # norms are such sums too, and truncated themselves; the product of two low parts is left
-        # out.
+        # gamma: a bound on the error of a score, relative to (|x'| + |y'|)^2. A sum of n terms in
+        # any order has a relative error of at most n u / (1 - n u) in the sum of their absolute
+        # values, u being the unit roundoff: Higham, Accuracy and Stability of Numerical Algorithms,
+        # 2002, section 3.1; 1.02 covers the denominator. Two such sums are in it, the product and
+        # the squared norms; 2**-21 covers what the parts of these lack. Accelerators may truncate
+        # instead of rounding, which doubles u. The product of two low parts, which is left out, is
+        # at most 2 (2**-8)^2 |x'| |y'|, the 2**-17.
         terms = sum(self.widths)
         roundoff = 2**-23 if self.right.is_cuda else 2**-24
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
         # a score in bfloat16 is off by half of its last digit, the eighth
         self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
+        # the part of a score's error that depends on the point alone; its second term is for
+        # products that are subnormal, whose error is absolute
         self.margin = (
             8 * self.gamma * self.norms.square() + 16 * terms * torch.finfo(torch.float32).tiny
         )
@@ -233,19 +272,18 @@ class RoundedPoints:
         self.norms[rows] = norm
         # a thousandth covers the rounding of this norm, the last term that of the points to float32
         self.errors[rows] = torch.linalg.vector_norm(lost, dim=1) * (1 + 1e-3) + norm * 2**-23
-        left = self.norms[
-            rows
-        ].square()  # the sum of its parts, as accurately as their dtype allows
-        for squares_of in squares.unbind(1):
-            squares_of.copy_(left)
-            left = left - squares_of
+        # each part has what the parts before it lack of the squared norm
+        remainder = self.norms[rows].square()
+        for part_of_square in squares.unbind(1):
+            part_of_square.copy_(remainder)
+            remainder = remainder - part_of_square
         ones.fill_(1)
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
-        """Return approximate squared distances, infinite of a point and itself and of points of one
-        group.
+        """Return the approximate squared distances of a tile: infinity for a point and itself, and
+        for points of one group.
         """
-        # the left factor is built on demand: a second copy of all would double the memory
+        # the left factor is made of the right one for each tile: kept, it would double the memory
         x, high, low, squares, ones, filler = self.right[rows].split(self.widths, 1)
         scores = product(
             torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1), self.right[columns]
@@ -271,7 +309,9 @@ class RoundedPoints:
         """Return the largest score, float32, that a pair with at most the given distance
         can have.
         """
-        # a ratio of 1 or more (subnormal points) gives no bound: then every pair is within
+        # the distance of the rounded points is at most d + e_x + r |y'|, with |y'| <= |x'| + that
+        # distance, solved for it; a ratio r of 1 or more (subnormal points) gives no bound, so that
+        # every pair is a candidate
         between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (
             1 - self.ratio
         ).clamp_min(1e-300)
@@ -280,50 +320,64 @@ class RoundedPoints:
 
 
 class _CandidateLists:
-    """The candidates of each point found so far, and the k best scores that limit them."""
+    """The candidates of each point so far, and the k best scores that limit them.
+
+    Looking at each score would cost more than the product. So the scores of a point are taken in
+    groups of a tile, and only groups whose smallest score is below the limit are looked into.
+    """
 
     def __init__(self, rounded: RoundedPoints, k: int) -> None:
-        self.rounded, self.k, self.max_close = rounded, k, _MAX_CLOSE_GROUPS * max(2, k)
+        self.rounded = rounded
+        self.k = k
+        self.max_close = _MAX_CLOSE_GROUPS * max(2, k)
         device = rounded.right.device
         self.best = torch.full((k, rounded.n_padded), torch.inf, device=device)
+        """Upper bounds of each point's k smallest scores, ascending."""
         self.n_close = torch.zeros(rounded.n_padded, dtype=torch.int64, device=device)
+        """The number of groups below each point's limit; a point with more than ``max_close`` is
+        abandoned."""
         self.parts = min(_GROUPS, 1 << (4 * k - 1).bit_length())
-        self.found: list[tuple[Tensor, Tensor, Tensor]] = []
+        """The number of parts of a tile's groups whose minima bound the k best: a power of two of
+        at least 4 k, so that the k smallest are rarely in one part."""
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        """The candidates: point, other point and score, each (n_pairs,)."""
 
-    def update(self, scores: Tensor, along: int, points: slice, others: slice) -> None:
-        """Add the scores of ``points`` with ``others``, which lie along the dimension ``along`` of
-        ``scores``.
-        """
+    def update(self, scores: Tensor, *, points: slice, others: slice) -> None:
+        """Add the candidates among the scores of two slices of points, (others, points)."""
         if points.start >= points.stop:
             return
-        minima = scores.unflatten(along, (-1, _GROUPS)).amin(along)
-        if along == 1:
-            scores, minima = scores.T, minima.T.contiguous()
-        # minima over parts of the groups bound the k best from above
+        if scores.stride(0) == 1:
+            # the tile of the rows, transposed: reduced as it lies in memory, since torch takes some
+            # two hundred times as long for the transposed view on a CPU
+            minima = scores.T.unflatten(1, (-1, _GROUPS)).amin(1).T.contiguous()
+        else:
+            minima = scores.unflatten(0, (-1, _GROUPS)).amin(0)
+        # the k smallest minima over parts of the groups are scores of k different pairs, and so
+        # bound the k best from above
         part_minima = minima.unflatten(0, (-1, self.parts)).amin(0).float()
         best = (
             torch.cat([self.best[:, points], part_minima]).topk(self.k, dim=0, largest=False).values
         )
         self.best[:, points] = best
         limit = self.limit(points)
-        limit[max(0, self.rounded.n - points.start) :] = -1
+        limit[max(0, self.rounded.n - points.start) :] = -1  # padding points have no candidates
         close = minima <= limit
         n_close = self.n_close[points].add_(close.sum(0))
+        # abandoned points are left out, or the pairs of a hopeless cloud would fill the memory
         group, point = (close & (n_close <= self.max_close)).nonzero().unbind(1)
-        # the members of a group last: copied together, they take a tenth of the time
+        # the members of a group in the last dimension: copied as one piece, in a tenth of the time
         inside = scores.unflatten(0, (-1, _GROUPS)).permute(1, 2, 0)[group, point].T
         member, hit = (inside <= limit[point]).nonzero().unbind(1)
         other = group[hit] + _GROUPS * member
-        self.found.append((point[hit] + points.start, other + others.start, inside[member, hit]))
-        if (
-            sum(len(first) for first, _, _ in self.found)
-            > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n
-        ):
-            self.found = [self.within()]
+        self.pairs.append((point[hit] + points.start, other + others.start, inside[member, hit]))
+        n_pairs = sum(len(first) for first, _, _ in self.pairs)
+        if n_pairs > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n:
+            # the limits have become smaller since: drop the pairs that are above them by now
+            self.pairs = [self.within()]
 
     def limit(self, points: slice) -> Tensor:
-        """Return the score up to which a point may be among the k nearest: finite, so that masked
-        pairs exceed it.
+        """Return the score up to which a pair may be one of a point and its k nearest: finite, so
+        that masked pairs exceed it.
 
         It is that of the largest distance that a pair with the k-th best score can have. With
         rounded points x', y', e_x = |x - x'|, and e_y <= r |y'|:
@@ -333,7 +387,8 @@ class _CandidateLists:
         - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'|
           + |x' - y'|.
         """
-        rounded, best = self.rounded, self.best[-1, points].double().clamp_min(0)
+        rounded = self.rounded
+        best = self.best[-1, points].double().clamp_min(0)
         between = (
             (best * rounded.output + rounded.margin[points]) / (1 - 2 * rounded.gamma)
         ).sqrt()
@@ -347,9 +402,9 @@ class _CandidateLists:
         """Return the pairs found so far that are still below the limit, except those of abandoned
         points.
         """
-        first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
-        valid = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
-        valid &= self.n_close[first] <= self.max_close
-        # the device is waited for once, and not for each of the three
-        kept = valid.nonzero().flatten()
-        return first[kept], second[kept], scores[kept]
+        first, second, scores = (torch.cat(columns) for columns in zip(*self.pairs, strict=True))
+        is_candidate = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
+        is_candidate &= self.n_close[first] <= self.max_close
+        # by numbers: indexing by a mask would wait for the device once for each of the three
+        chosen = is_candidate.nonzero().flatten()
+        return first[chosen], second[chosen], scores[chosen]

@@ -87,7 +87,8 @@ def nan_if_undefined(
             return x.new_full(x.shape[:-2], torch.nan, dtype=torch.float64)
 
     result: Any = kernel
-    result.or_raise, result.std_error = or_raise, std_error and in_full_precision(std_error)
+    result.or_raise = or_raise
+    result.std_error = None if std_error is None else in_full_precision(std_error)
     return cast(Kernel[P], result)
 
 
@@ -184,10 +185,8 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
             product.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
     # otherwise partial sums of bfloat16 products may be rounded to bfloat16
-    before_sums, cuda.allow_bf16_reduced_precision_reduction = (
-        cuda.allow_bf16_reduced_precision_reduction,
-        False,
-    )
+    before_sums = cuda.allow_bf16_reduced_precision_reduction
+    cuda.allow_bf16_reduced_precision_reduction = False
     try:
         torch.set_float32_matmul_precision("highest")
         with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False):
@@ -311,18 +310,17 @@ class Cloud:
         The mean of a sample is subtracted first and the mean of the rest last, so that an offset
         costs no digits.
         """
-        x, scale, dtype = (
-            self.x,
-            self.scale,
-            torch.float64 if self.x.dtype == torch.float64 else torch.float32,
-        )
+        x = self.x
+        scale = self.scale
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         sample_mean = sample(x).double().mul(scale).mean(0)
         mean = torch.zeros_like(sample_mean)
         centred = torch.empty(x.shape, dtype=dtype, device=x.device)
         for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
-            torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(
-                scale
-            )
+            if rows.dtype == dtype:
+                torch.mul(rows, scale, out=target)
+            else:
+                target.copy_(rows).mul_(scale)
             target.sub_(sample_mean.to(dtype))
             mean += target.sum(0).double() / len(x)
         for target in row_chunks(centred):

@@ -55,7 +55,8 @@ class SearchedPoints:
         self.scale = scale
         # a power of two: distances between these are exact where those between the points are
         self.wide = points.double() * scale
-        # centred at the median: a few huge points, such as attention sinks, would dominate the mean
+        # the origin matters to rounding alone: errors grow with the norms, which the median makes
+        # small for all but a few huge points, such as attention sinks, that would drag the mean
         centre = sample(self.wide).median(0).values
         self.rounded = (self.wide - centre).float()
         """float32, scaled and centred."""

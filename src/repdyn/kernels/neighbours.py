@@ -1,4 +1,21 @@
-"""Exact nearest-neighbour search by matrix products."""
+"""Exact nearest-neighbour search by matrix products.
+
+A matrix product gives all squared distances as |x|^2 + |y|^2 - 2 x.y, as fast as the device can
+multiply, but with rounding errors that grow with the norms: of two near points nothing is left.
+So products only *choose* candidates; distances are computed from the coordinates of the candidates
+(:func:`pair_distances`), and a bound on the product's rounding *proves* for each point that no
+other point can be nearer (a certificate). Points without a proof are searched again with more
+candidates, at last with all. There are three searches of this kind:
+
+- :func:`nearest_neighbours`, of all points: candidates by a product in low precision
+  (:mod:`repdyn.kernels.candidates`);
+- :func:`neighbours_of`, of some points, and of those that the first has left open: by a float64
+  product, proven by :func:`_is_proven`;
+- :mod:`repdyn.kernels.few_launches`, on an accelerator, by few operations.
+
+:func:`cloud_neighbours` is the way in: it searches once for each cloud. :func:`resolved` takes near
+duplicates out, whose distances mean nothing. The kernels at the end are shares of such points.
+"""
 
 from typing import NamedTuple
 
@@ -53,9 +70,17 @@ class Neighbours(NamedTuple):
 
 
 def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
-    """Return the k nearest neighbours of each distinct point of a cloud among these, (n_unique, k),
-    cached; or those of some of them, int64 (m,). Raise UndefinedError if a point has fewer than k
-    distinct others outside its group."""
+    """Return the k nearest neighbours of each distinct point of a cloud, (n_unique, k), cached.
+
+    Args:
+        cloud: the points.
+        k: number of neighbours.
+        rows: numbers of some distinct points, int64 (m,), of which alone the neighbours are
+            returned, (m, k), not cached; None for all.
+
+    Raises:
+        UndefinedError: a point has fewer than k distinct others outside its group.
+    """
     points, groups, *_ = cloud.distinct
     if k > cloud.n_candidates and groups is not None:
         raise UndefinedError(
@@ -241,12 +266,12 @@ def _pairs_in_groups(cloud: Cloud) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def _survey_neighbours(cloud: Cloud) -> None:
-    """Search, on an accelerator, what all estimators of neighbours need, so that the host waits
-    once: leave the neighbours, the pairs in groups and the radius in the cloud, and whether points
-    are near duplicates.
+    """Search at once, on an accelerator, what all estimators of neighbours need, so that the host
+    waits for the device once.
 
-    Points whose neighbours are not proven are searched as on a CPU. Nothing is left where the
-    search is too large or a group has many points.
+    The neighbours, the pairs in groups and the radius are left in ``cloud.results``, and that there
+    are no near duplicates, if so. Points whose neighbours are not proven are searched as on a CPU.
+    Nothing is done where the search is too large or a group has many points.
     """
     if cloud_neighbours in cloud.results:  # of a part, which has those of the whole
         return
@@ -266,8 +291,9 @@ def _survey_neighbours(cloud: Cloud) -> None:
     del searched
     limit = RESOLUTION[cloud.x.dtype] * distance / cloud.scale
     is_close = (torch.minimum(*by_origin) < limit).any()
-    told = [(~proven).sum(), is_close, distance]
-    n_open, has_close, distance = torch.stack([each.double() for each in told]).tolist()
+    # one tensor, for which the host waits once
+    answers = torch.stack([(~proven).sum().double(), is_close.double(), distance.double()])
+    n_open, has_close, distance = answers.tolist()
     if n_open:
         rows = (~proven).nonzero().flatten()
         distances[rows], indices[rows] = neighbours_of(rows, points, k, groups=groups)
@@ -339,10 +365,11 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
         )
     pairs = find_candidates(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
+    # the place of each pair among those of its point, which are sorted by score
     rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
     distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
-    # distances of the k best scores come first: they rule out most of the other pairs
-    # positions, not masks: a device is waited for at every use of a mask
+    # The distances of the k best scores come first: they rule out most of the other pairs. All
+    # selections are by numbers, because a device is waited for at every use of a mask.
     best = (rank < k).nonzero().flatten()
     distances[best] = pair_distances(points, first[best], second[best])
     reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")

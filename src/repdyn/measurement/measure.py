@@ -251,9 +251,9 @@ def measure_with(
         state_cache.complete(checkpoint.step)
     rows = _of_all_ranks(rows_by_layer, ranks)
     return Profile(
-        [row for row in rows if row.layer is not None],
-        checkpoint,
-        [row for row in rows if row.layer is None],
+        rows=[row for row in rows if row.layer is not None],
+        checkpoint=checkpoint,
+        scalars=[row for row in rows if row.layer is None],
         forward_seconds=forward_done - start,
         kernel_seconds=time.perf_counter() - forward_done,
     )
@@ -301,13 +301,20 @@ class _Measurement:
         return context
 
     def loss(self, checkpoint: Checkpoint, context: CheckpointContext) -> ProbeLoss:
-        """Return the loss on the probe, for which an encoder runs over a masked probe."""
-        masked = partial(self.progress, "masked forward")
+        """Return what computes the loss on the probe from the states of the last layer.
+
+        An encoder is run once more for it, over the probe with masked tokens.
+        """
+
+        def states_of(masked_probe: Probe) -> States:
+            progress = partial(self.progress, "masked forward")
+            return self._capture(masked_probe, ["all"], progress=progress)
+
         return ProbeLoss(
             probe=self.probe,
             causal=checkpoint.causal,
             head=context.output_head or "",
-            capture=partial(self._capture, subsets=["all"], progress=masked),
+            capture=states_of,
         )
 
     def states(self) -> States:
@@ -358,7 +365,7 @@ class _Measurement:
                 if loss is not None and layer.is_last and layer.stack == self.prepared.stacks[-1]:
                     rows += loss.rows(layer, states, checkpoint, on_error)
                 rows_by_layer.append(rows)
-                # and with them the layer's vectors, before the next ones are made
+                # the layer's vectors are freed before those of the next one are made
                 del view, layer
             self.progress("kernels", 1.0)
         return rows_by_layer
