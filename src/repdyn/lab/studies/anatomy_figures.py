@@ -458,14 +458,14 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     for position in np.flatnonzero(shown[0]).tolist():
         points = plane.transform(this.states[:, position])
         colour = f"C{position % 10}"
-        _draw_path(axes, points, colour, "-")
+        _draw_token_path(axes, points, colour, "-")
         labels.append((points[-1], points[-2], _display(this.tokens[position]), colour))
     for position in np.flatnonzero(shown[1]).tolist():
         points = plane.transform(other.states[:, position])
         # a token of the second sentence has the colour of its partner in the first
         number = partners.get(position, len(this.tokens) + position)
         colour = f"C{number % 10}"
-        _draw_path(axes, points, colour, (0, (4, 2)))
+        _draw_token_path(axes, points, colour, (0, (4, 2)))
         # the name of an equal partner stands at the first sentence's path already
         if partners.get(position) not in equal:
             labels.append((points[-1], points[-2], _display(other.tokens[position]), colour))
@@ -479,7 +479,7 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     return figure
 
 
-def _draw_path(axes: Axes, points: np.ndarray, colour: str, style: Any) -> None:
+def _draw_token_path(axes: Axes, points: np.ndarray, colour: str, style: Any) -> None:
     """Draw the points (n_layers, 2) of a token: a hollow one at layer 0, an arrow to the last."""
     line: dict[str, Any] = {"color": colour, "linewidth": 1.1, "linestyle": style}
     axes.plot(*points[:-1].T, alpha=0.85, **line)
