@@ -353,23 +353,20 @@ def _is_batch(element: Any, tensors: Sequence[Any]) -> bool:
 
 
 def _inputs_of(batch: Any, accepted: Collection[str] | None) -> Any:
-    """Return what a model's forward takes of a batch: no labels, and tensors alone.
-
-    Args:
-        batch: a mapping, a tensor, or a tuple of the inputs and then the labels.
-        accepted: names of the forward's arguments; None where they are not known.
-    """
+    """Return what a model's forward takes of a batch: no labels and nothing that is no tensor."""
     if isinstance(batch, Mapping):
         return _inputs_by_name(batch, accepted)
     if isinstance(batch, Tensor | np.ndarray):
         return batch
     if isinstance(batch, tuple | list) and batch:
-        if isinstance(batch[0], tuple | list | Mapping):  # (inputs, labels)
+        if isinstance(batch[0], tuple | list | Mapping):
             return _inputs_of(batch[0], accepted)
-        tensors = [value for value in batch if isinstance(value, Tensor | np.ndarray)]
-        if tensors:
-            n_inputs = min(_n_before_labels(tensors), len(accepted or tensors))
-            return tuple(tensors[:n_inputs])
+        values = [value for value in batch if isinstance(value, Tensor | np.ndarray)]
+        # what has one dimension and is not the first are labels
+        labels = (n for n, value in enumerate(values) if n and value.ndim < 2)
+        if values:
+            n_inputs = min(next(labels, len(values)), len(accepted or values))
+            return tuple(values[:n_inputs])
     raise ValueError(f"{_EXPECTED}, got batches of type {_kind(batch)}")
 
 
