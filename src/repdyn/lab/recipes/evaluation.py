@@ -23,9 +23,9 @@ from repdyn.checkpoints.suites import PublishedModel
 from repdyn.lab.recipes.cells import Cell
 from repdyn.lab.recipes.criteria import Criterion, Measured, NotMeasuredError
 from repdyn.lab.recipes.recipe import BY_WHAT, Cloud, Published, Recipe, find_models_of
-from repdyn.probe import Probe
+from repdyn.probe import Design, Probe
 from repdyn.probe.corpus import load_corpus
-from repdyn.probe.design import MAX_VECTORS, Design, resolve_design
+from repdyn.probe.design import MAX_VECTORS, resolve_design
 from repdyn.store import Store
 from repdyn.utils.arguments import ModelOptions
 from repdyn.utils.console import wide_console
