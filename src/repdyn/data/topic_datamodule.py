@@ -54,7 +54,7 @@ def draw_documents(
     # A Dirichlet draw is gamma draws over their sum. Where alpha is small they may all underflow to
     # 0, and numpy's own function then divides 0 by 0. So their logarithms are drawn: a gamma of
     # alpha is one of alpha + 1 times a uniform number to the power 1 / alpha.
-    # Source: Marsaglia, Tsang (2000), A simple method for generating gamma variables, section 6.
+    # Source: Marsaglia, Tsang (2000), A simple method for generating gamma variables.
     logs = (
         np.log(random.standard_gamma(alpha + 1, shape))
         + np.log(random.random_sample(shape)) / alpha

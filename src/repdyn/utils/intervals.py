@@ -17,10 +17,10 @@ def interval_within(
     """Return both ends of the interval about values, which stays inside the bounds of the quantity.
 
     The value's fraction x of the way from the lower bound to the upper one is carried to the scale
-    ``arcsin(sqrt(x))``, on which the spread of a fraction is the same everywhere (Bartlett 1936,
-    The square root transformation in analysis of variance). There the interval is symmetric, and
-    its ends are carried back. Without two finite bounds, and for a value outside of them, the
-    interval is ``value -+ half_width``.
+    ``arcsin(sqrt(x))``, on which the spread of a fraction is the same everywhere (Anscombe 1948,
+    The transformation of Poisson, binomial and negative-binomial data). There the interval is
+    symmetric, and its ends are carried back. Without two finite bounds, and for a value outside of
+    them, the interval is ``value -+ half_width``.
 
     Args:
         value: any shape, in the unit of the bounds.
