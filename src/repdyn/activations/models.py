@@ -216,8 +216,8 @@ def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Sour
     short_names = _short_names(folders)
     names = []
     for source in sources:
-        is_folder = isinstance(source.place, Path)
-        name = short_names[source.place] if is_folder else source.place
+        place = source.place
+        name = short_names[place] if isinstance(place, Path) else place
         names.append(name if source.revision == "main" else f"{name}@{source.revision}")
     for name, number in Counter(names).items():
         if number > 1:

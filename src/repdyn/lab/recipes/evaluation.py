@@ -66,11 +66,12 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
 def _other_windows(cloud: Cloud, design: Design, of_layers: pd.DataFrame) -> Iterator[str]:
     """Yield where the windows of rows differ from those of a cloud, in length or number."""
     largest = of_layers[["window_tokens", "n_windows"]].max().astype(int)
+    longest, most = largest.tolist()
     n_tokens = cloud.sequence_length or design.window_tokens
-    if n_tokens is not None and largest["window_tokens"] != n_tokens:
-        yield f"windows of {largest['window_tokens']:,} tokens, not {n_tokens:,}"
-    if design.n_windows is not None and largest["n_windows"] < design.n_windows:
-        yield f"{largest['n_windows']:,} windows, not {design.n_windows:,}"
+    if n_tokens is not None and longest != n_tokens:
+        yield f"windows of {longest:,} tokens, not {n_tokens:,}"
+    if design.n_windows is not None and most < design.n_windows:
+        yield f"{most:,} windows, not {design.n_windows:,}"
 
 
 def _other_vectors(

@@ -142,7 +142,7 @@ def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
     with_sizes = values.assign(**{f"|{name}|": values[name].abs() for name in ("cosine", "dot")})
     figure, grid = panels(title, caption, (10.5, 5.8), 2, 3)
     for axes, (quantity, label) in zip(grid.flat, _ABOUT_MEAN.items(), strict=True):
-        of_rows = with_sizes[quantity][np.isfinite(with_sizes[quantity])]
+        of_rows = pd.Series(with_sizes.loc[np.isfinite(with_sizes[quantity]), quantity])
         axes.hist(of_rows, bins=100, color="#0072B2")
         axes.set_title(f"{label}: mean {of_rows.mean():.3g}")
         look = {
@@ -150,10 +150,10 @@ def about_mean_figure(name: str, values: pd.DataFrame) -> Figure:
             "textcoords": "offset points",
             "arrowprops": {"arrowstyle": "-", "color": "0.4"},
         }
-        for row, side in ((of_rows.idxmin(), "left"), (of_rows.idxmax(), "right")):
-            axes.annotate(
-                plain(str(values.loc[row, "label"])), (of_rows[row], 0), (0, 22), ha=side, **look
-            )
+        names = values.loc[of_rows.index, "label"].astype(str)
+        for row, side in ((int(of_rows.argmin()), "left"), (int(of_rows.argmax()), "right")):
+            end = (of_rows.iloc[row], 0)
+            axes.annotate(plain(names.iloc[row]), end, (0, 22), ha=side, **look)
     for axes in grid[:, 0]:
         axes.set_ylabel("rows")
     return figure

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
@@ -294,4 +295,5 @@ def _enlarge_dots(legend: Legend) -> None:
     not.
     """
     for dot in legend.legend_handles:
-        dot.set_sizes([_LEGEND_DOT])
+        if isinstance(dot, PathCollection):
+            dot.set_sizes([_LEGEND_DOT])

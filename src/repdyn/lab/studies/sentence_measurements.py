@@ -424,7 +424,7 @@ class _GroupCosines:
         first, second = np.triu_indices(len(members), 1)
         between = [
             np.sort(cosines[np.ix_(members[a], members[b])].ravel())
-            for a, b in zip(first, second, strict=True)
+            for a, b in zip(first.tolist(), second.tolist(), strict=True)
         ]
         return cls(
             first=first,

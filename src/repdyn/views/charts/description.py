@@ -451,7 +451,9 @@ def profile_band(run: MeasuredRun, series: MetricSeries, step: int) -> list[Line
     return _band_line(band.at(step), band, series.places, f"layer %{{x}}, step {step:,}")
 
 
-def _band_line(limits: Limits, band: Band, x: Sequence[float], where: str) -> list[Line]:
+def _band_line(
+    limits: Limits, band: Band, x: Sequence[float] | np.ndarray, where: str
+) -> list[Line]:
     if limits.is_empty:
         return []
     return [
