@@ -274,7 +274,7 @@ def _judged(run: DescribedRun, baselines: Sequence[DescribedRun]) -> dict[str, o
         "next_score": standing.scores[1:].max(),
         "is_furthest": standing.is_furthest,
         "is_twice": _is_twice(standing),
-        "is_twice_by_geometry": _is_told(_is_twice, run.steps[-1], run, baselines),
+        "is_twice_by_geometry": _holds_by_step(_is_twice, run.steps[-1], run, baselines),
         **named,
         "first_furthest": _first_step(run, baselines, lambda standing: standing.is_furthest),
         "first_twice": _first_step(run, baselines, _is_twice),
@@ -290,23 +290,25 @@ def _is_twice(standing: Standing) -> bool:
 def _first_step(
     run: DescribedRun,
     baselines: Sequence[DescribedRun],
-    is_told: Callable[[Standing], bool],
+    rule: Callable[[Standing], bool],
 ) -> float:
-    """Return the first measured step at which the rows up to it tell; infinity if none does."""
-    steps = (step for step in run.steps if _is_told(is_told, step, run, baselines))
+    """Return the first measured step by which a rule holds for the rows so far; infinity if it
+    never does.
+    """
+    steps = (step for step in run.steps if _holds_by_step(rule, step, run, baselines))
     return next(steps, math.inf)
 
 
-def _is_told(
-    is_told: Callable[[Standing], bool],
+def _holds_by_step(
+    rule: Callable[[Standing], bool],
     step: int,
     run: DescribedRun,
     baselines: Sequence[DescribedRun],
 ) -> bool:
-    """Return whether the geometry that is measured up to a step tells."""
+    """Return whether a rule holds for a run's geometry up to a step, with losses left out."""
     begun, *of_baselines = (_until(step, each) for each in (run, *baselines))
     try:
-        return is_told(standing_of(begun, of_baselines, losses=()))
+        return rule(standing_of(begun, of_baselines, losses=()))
     except ValueError:  # no value in common
         return False
 

@@ -452,12 +452,14 @@ def _averages_in_module(pl_module: LightningModule, model: nn.Module) -> Iterato
         average = holder.module
         weights = weights_of(average)
         for prefix, submodule in model.named_modules():
-            if submodule is not average and _is_alike(submodule, average):
+            if submodule is not average and _is_same_architecture(submodule, average):
                 yield {f"{prefix}.{name}".lstrip("."): weight for name, weight in weights.items()}
 
 
-def _is_alike(module: nn.Module, other: nn.Module) -> bool:
-    """Return whether two modules have one class, and weights of the same names and shapes."""
+def _is_same_architecture(module: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules are of the same class and their weights have the same names and
+    shapes.
+    """
     if type(module) is not type(other):
         return False
     shapes, others = (

@@ -26,7 +26,7 @@ StatesOf: TypeAlias = Callable[[Mapping[Slot, Any]], Mapping[Slot, Tensor]]
 
 @dataclass
 class Stream:
-    """What the blocks of one stack hand on, as far as a pass has shown it."""
+    """Collects what the blocks of one stack hand on, in the course of a pass."""
 
     links: dict[Slot, Slot] = field(default_factory=dict)
     """By the part of an output, the argument of the next block that it is."""

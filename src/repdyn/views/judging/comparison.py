@@ -260,7 +260,7 @@ def _difference(
         f"than in {runs[low].label} "
         f"({number_text(lowest)}){of_how_many} by {size} {at}."
     )
-    over_seeds = _permuted(compared.by_seed(high), compared.by_seed(low))
+    over_seeds = _test_over_seeds(compared.by_seed(high), compared.by_seed(low))
     sentence += over_seeds.sentence
     higher = runs[high]
     shown = higher.members[0] if isinstance(higher, SeedGroup) else higher
@@ -288,17 +288,19 @@ def _difference(
     )
 
 
-class _Permuted(NamedTuple):
-    """How often seeds that are dealt at random to two configurations differ as much."""
+class _SeedTest(NamedTuple):
+    """The result of a permutation test of two configurations over their seeds."""
 
     sentence: str = ""
     evidence: Mapping[str, float] = {}
 
 
-def _permuted(high: np.ndarray | None, low: np.ndarray | None) -> _Permuted:
-    """Return it of the values of the seeds of two configurations; nothing of single runs."""
+def _test_over_seeds(high: np.ndarray | None, low: np.ndarray | None) -> _SeedTest:
+    """Test whether the means of two configurations differ, from a value of each seed, by
+    permutation; the result is empty where one of them is a single run.
+    """
     if high is None or low is None:
-        return _Permuted()
+        return _SeedTest()
     p = float(
         permutation_test(
             (high, low),
@@ -314,4 +316,4 @@ def _permuted(high: np.ndarray | None, low: np.ndarray | None) -> _Permuted:
         f" Over {len(high)} against {len(low)} seeds p = {p:.2g} by permutation, which cannot be "
         f"below {lowest:.2g}."
     )
-    return _Permuted(sentence, {"p_of_seeds": p, "lowest_p_of_seeds": lowest})
+    return _SeedTest(sentence, {"p_of_seeds": p, "lowest_p_of_seeds": lowest})

@@ -51,7 +51,7 @@ class _Pace:
 
     @property
     def allows_more(self) -> bool:
-        """Whether it may be drawn again."""
+        """Return whether the share of time allows another drawing now."""
         return time.perf_counter() >= self._free_at
 
     @contextmanager

@@ -77,7 +77,7 @@ class Band:
 
     @property
     def name(self) -> str:
-        """What a legend calls it."""
+        """The label of the band in legends."""
         return f"range and median of {self.n_baselines} baselines"
 
     @cached_property

@@ -284,8 +284,8 @@ class MeasuredRun:
 
     @cached_property
     def own_window_rules(self) -> list[bool]:
-        """Whether neighbours of the own window are left out; of both kinds of rows if it has
-        both.
+        """The distinct values of ``own_window_excluded`` among the rows, ascending: True where
+        neighbours in the same window are left out.
         """
         return sorted(self.rows["own_window_excluded"].dropna().astype(bool).unique().tolist())
 

@@ -247,7 +247,7 @@ def _groups_by_settings(
     alike: dict[tuple[object, ...], list[MeasuredRun]] = {}
     for run in runs:
         if run.key not in grouped and _seed_of(run):
-            alike.setdefault(_key_beside_seed(run), []).append(run)
+            alike.setdefault(_settings_without_seed(run), []).append(run)
     for members in alike.values():
         are_distinct = len({_seed_of(run) for run in members}) == len(members)
         if len(members) < 2 or not are_distinct or _differences(members):
@@ -257,8 +257,8 @@ def _groups_by_settings(
             yield _group(name, _joined([member.label for member in members]), members)
 
 
-def _key_beside_seed(run: MeasuredRun) -> tuple[object, ...]:
-    """Return what two runs share that differ in their seed alone."""
+def _settings_without_seed(run: MeasuredRun) -> tuple[object, ...]:
+    """Return the stack and the settings of a run except its seed, to group runs by."""
     settings = run.settings.items()
     others = sorted(
         (name, value) for name, value in settings if not (name in PLACES or _is_seed(name))

@@ -300,8 +300,13 @@ def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
 
 
 def beside_all(metric: str, series: Mapping[tuple[str, str], MetricSeries]) -> MetricSeries | None:
-    """Return a metric on the subset of :func:`repdyn.tables.frames.without_repeats`, among all
-    series of a run; None where it was not measured on one."""
+    """Return the series of a metric without repeated tokens, of the subset that
+    :func:`repdyn.views.tables.frames.without_repeats` chooses; None where none was measured.
+
+    Args:
+        metric: name.
+        series: all series of a run, by metric and subset.
+    """
     has_value = {
         subset: bool(one.steps_with_values)
         for (name, subset), one in series.items()
