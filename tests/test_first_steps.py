@@ -17,6 +17,7 @@ from repdyn import Tracker, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
 from repdyn.cli.main import main
 from repdyn.store import MeasurementKey, Store
+from repdyn.tracking.run import Measurer
 
 
 def fill(folder) -> None:
@@ -92,6 +93,23 @@ def test_a_broken_off_training_of_the_trainer_names_the_commands_at_exit(
     at_exit.clear()
     trainer(tmp_path / "whole", HuggingFaceTracker(schedule=2)).train()
     assert at_exit == []
+
+
+def test_ctrl_c_in_the_first_measurement_says_that_nothing_is_stored(
+    tmp_path, small_probe, monkeypatch, capsys, caplog
+):
+    """Nothing was said, or that the rows are stored and how to draw them, where there is no row."""
+
+    def break_off(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measurer, "measure", break_off)
+    tracker = Tracker(HandWritten(), small_probe, store=tmp_path / "mine")
+    with pytest.raises(KeyboardInterrupt):
+        tracker.start()
+    said = capsys.readouterr().err
+    assert said.count("before its first measurement was finished") == 1
+    assert "its rows are stored" not in caplog.text
 
 
 @pytest.mark.usefixtures("without_figures")

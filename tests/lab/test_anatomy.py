@@ -25,6 +25,7 @@ from repdyn.cli.main import main
 from repdyn.lab.studies import embedding_tables as tables
 from repdyn.lab.studies import table_geometry as geometry
 from repdyn.lab.studies.anatomy import followed
+from repdyn.lab.studies.anatomy_figures import paths_figure
 from repdyn.lab.studies.embedding_tables import (
     NO_POSITION,
     NO_TOKEN,
@@ -443,6 +444,17 @@ def test_opposites_are_opposite_without_what_they_have_in_common():
     assert found.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
     assert found.loc[("mean of adjectives", "synonyms"), "above_opposites"] > 0.9
     assert geometry.probe_words(table, rows, 0) == {}  # adjectives alone
+
+
+def test_no_two_tokens_of_a_sentence_share_a_colour():
+    """[SEP], the eleventh token, had the colour of [CLS]."""
+    tokens = ("[CLS]", *(f"word{number}" for number in range(11)), "[SEP]")
+    states = np.random.default_rng(0).normal(size=(4, len(tokens), 8))
+    one = TokenTrajectory(tokens, states)
+    figure = paths_figure("a model", one, TokenTrajectory(tokens, states + 1))
+    labels = {text.get_text(): text.get_color() for text in figure.axes[0].texts if text.get_text()}
+    assert set(labels) == set(tokens)
+    assert len(set(labels.values())) == len(tokens)
 
 
 def test_which_token_is_followed():

@@ -35,6 +35,7 @@ class Notices:
     failures: dict[int, str] = field(default_factory=dict)
     """The reasons why other steps were not measured, by step."""
     _logged: set[str] = field(default_factory=set)
+    _is_reported: bool = False
     _weights_since: tuple[str | None, int] = (None, 0)
     """The weights of the last measurement, and the first step at which they were measured."""
 
@@ -81,8 +82,18 @@ class Notices:
             warn(log, text)
 
     def report(self) -> None:
-        """Print how many steps are missing, and why the first of them is, beside the summary."""
-        if self.failures and not self.is_silent:
+        """Print how many steps are missing, and why the first of them is, beside the summary; that
+        there are none after a training that ended in its first measurement.
+        """
+        if self.is_silent:
+            return
+        if not self.failures and not self.n_measured and not self._is_reported:
+            print_above_bars(
+                "repdyn: the training ended before its first measurement was finished; it has "
+                "stored nothing, and there is nothing to draw"
+            )
+        self._is_reported = True
+        if self.failures:
             n_due = self.n_measured + len(self.failures)
             step, reason = min(self.failures.items())
             print_above_bars(

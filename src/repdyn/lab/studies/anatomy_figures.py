@@ -28,6 +28,7 @@ from repdyn.lab.studies.panels import (
     outline,
     panels,
     series_colour,
+    token_colour,
     zero_line,
 )
 from repdyn.lab.studies.paths import Rotation, TokenTrajectory
@@ -457,14 +458,13 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     labels = []
     for position in np.flatnonzero(shown[0]).tolist():
         points = plane.transform(this.states[:, position])
-        colour = f"C{position % 10}"
+        colour = token_colour(position)
         _draw_token_path(axes, points, colour, "-")
         labels.append((points[-1], points[-2], _display(this.tokens[position]), colour))
     for position in np.flatnonzero(shown[1]).tolist():
         points = plane.transform(other.states[:, position])
         # a token of the second sentence has the colour of its partner in the first
-        number = partners.get(position, len(this.tokens) + position)
-        colour = f"C{number % 10}"
+        colour = token_colour(partners.get(position, len(this.tokens) + position))
         _draw_token_path(axes, points, colour, (0, (4, 2)))
         # the name of an equal partner stands at the first sentence's path already
         if partners.get(position) not in equal:

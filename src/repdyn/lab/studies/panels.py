@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import MaxNLocator
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 # far from those of SUBSET_COLOURS, and from each other
 _MORE_COLOURS = ("C4", "C5", "0.45", "#56B4E9", "#A6761D", "black")
+# what the hues of tokens are mixed with, and the share of it
+_SHADES = (("black", 0.0), ("black", 0.5), ("white", 0.5))
 _MAX_COLUMNS = 3
 _MAX_ENTRIES = 5
 """Of a legend inside a panel."""
@@ -41,6 +44,16 @@ def series_colour(number: int) -> str:
     """Return the colour of one of several series."""
     colours = (*SUBSET_COLOURS, *_MORE_COLOURS)
     return colours[number % len(colours)]
+
+
+def token_colour(number: int) -> str:
+    """Return the colour of one of the tokens of a sentence, of which there are 30: ten hues, then
+    the same ones darker, then paler.
+    """
+    shade, hue = divmod(number % (10 * len(_SHADES)), 10)
+    towards, share = _SHADES[shade]
+    colour = (1 - share) * np.array(to_rgb(f"C{hue}")) + share * np.array(to_rgb(towards))
+    return to_hex(colour)
 
 
 def panels(

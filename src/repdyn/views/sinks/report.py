@@ -124,7 +124,7 @@ class ReportSink:
     def end(self, spent: Spent, *, interrupted: bool) -> None:
         """Draw everything, or name the commands that do where there is no time for it."""
         run = self._run
-        if run is None:
+        if run is None or not run.store.steps(run.id):
             return
         if interrupted:
             store = shlex.quote(run.store.location)
@@ -134,7 +134,7 @@ class ReportSink:
                 f"checkpoint goes on with them; make figures and report with: repdyn figures "
                 f"{store}; repdyn report {store}",
             )
-        elif run.store.steps(run.id):
+        else:
             self.draw_all(run, spent)
 
     def draw_all(self, run: _StoredRun, spent: Spent) -> None:
