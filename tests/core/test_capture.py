@@ -88,10 +88,12 @@ class TrueAtPadding(OwnMask):
 
 class OneAtTokens(OwnMask):
     """As in abhimishra91/transformers-tutorials, transformers_multi_label_classification.ipynb, and
-    in deepset-ai/FARM, farm/modeling/language_model.py, which calls it padding_mask.
+    in deepset-ai/FARM, farm/modeling/language_model.py, which calls it padding_mask; the
+    notebook requires a segment for each token as well.
     """
 
-    def forward(self, tokens, mask):
+    def forward(self, tokens, mask, token_type_ids):
+        assert not token_type_ids.any()
         return self.run(tokens, (1 - mask).bool())
 
 
@@ -102,13 +104,6 @@ class Optional(OwnMask):
         return self.run(tokens, src_key_padding_mask)
 
 
-class InADictionary(OwnMask):
-    """Takes one dictionary with a name of its own for the ids."""
-
-    def forward(self, batch):
-        return self.run(batch["tokens"])
-
-
 class OfPairs(OwnMask):
     """Its mask is of what each position sees."""
 
@@ -116,14 +111,10 @@ class OfPairs(OwnMask):
         return self.run(tokens, attends_to=mask)
 
 
-@pytest.mark.parametrize(
-    "kind", [TrueAtTokens, TrueAtPadding, OneAtTokens, Optional, InADictionary]
-)
+@pytest.mark.parametrize("kind", [TrueAtTokens, TrueAtPadding, OneAtTokens, Optional])
 def test_a_mask_of_another_name_is_understood(kind):
     """Catches one that is passed the other way round, so that tokens see the padding alone."""
-    is_padded = kind is not InADictionary
-    lengths = torch.tensor([20, 9, 14] * 8) if is_padded else torch.full((24,), 20)
-    mask = torch.arange(20) < lengths[:, None]
+    mask = torch.arange(20) < torch.tensor([20, 9, 14] * 8)[:, None]
     probe = Probe.from_tokens(random_tokens(24, 20), mask, max_vectors=128)
     model = kind()
     written = measure(
@@ -253,12 +244,10 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
 
 
 def test_what_an_error_suggests_works_as_printed(small_probe):
-    """A suggestion with a place to fill in, or a positional argument that is keyword-only, is an
-    error of its own.
-    """
+    """A suggestion with a place to fill in is an error of its own."""
 
     class Labelled(HandWritten):
-        def forward(self, *, tokens, labels):
+        def forward(self, tokens, labels):
             return super().forward(tokens), labels
 
     with pytest.raises(ValueError, match="forward=lambda") as error:
@@ -302,21 +291,26 @@ class OfAnything(HandWritten):
         return super().forward(*args)
 
 
-class OfName(HandWritten):
-    def forward(self, *, tokens):
-        return super().forward(tokens)
+class OfTranslation(HandWritten):
+    """Requires the number of tokens in each row, and a second sequence (facebookresearch/fairseq,
+    fairseq/models/transformer/transformer_base.py).
+    """
+
+    def forward(self, src_tokens, src_lengths, prev_output_tokens):
+        assert src_lengths.tolist() == [src_tokens.shape[1]] * len(src_tokens)
+        assert torch.equal(prev_output_tokens, src_tokens)
+        return super().forward(src_tokens)
 
 
-class OfLengths(HandWritten):
-    """Requires the number of tokens in each row, as recurrent and translation models do."""
+class OfPositions(HandWritten):
+    """Requires the numbers of the positions (microsoft/nnscaler, examples/nlp/gpt/model.py)."""
 
-    def forward(self, tokens, lengths):
-        assert lengths.shape == (len(tokens),)
-        assert set(lengths.tolist()) == {tokens.shape[1]}
-        return super().forward(tokens)
+    def forward(self, input_ids, position_ids):
+        assert position_ids.tolist() == [list(range(input_ids.shape[1]))] * len(input_ids)
+        return super().forward(input_ids)
 
 
-@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfName, OfLengths])
+@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfTranslation, OfPositions])
 def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
     model = kind()
     model.load_state_dict(hand_written.state_dict())
@@ -351,8 +345,9 @@ def test_learned_vectors_before_the_tokens_need_a_probe_of_inputs(small_probe):
 
 
 class WritesIntoItsInputs(HandWritten):
-    """Replaces tokens, marks padding and scales what it adds, all in the tensors that it is given,
-    as models do whose forward prepares its inputs.
+    """Replaces tokens, marks padding and scales what it adds, all in the tensors that it is given
+    (Aritra02091998/Phi-3-vision-128k-instruct-Improvised-for-QLORA-Training,
+    image_embedding_phi3_v.py, clamps the ids).
     """
 
     def forward(self, input_ids, attention_mask=None, shift=None):

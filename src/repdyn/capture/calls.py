@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from repdyn.capture.blocks import hugging_face_model
 from repdyn.probe import ProbeBatch
-from repdyn.probe.datasets import TOKENS
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 Call: TypeAlias = Callable[..., Any]
 """Calls a model, or a part of it, with a batch; ``logits`` says whether they are needed."""
-TARGETS = frozenset({"decoder_input", "target", "target_ids", "targets", "tgt", "trg"})
+TARGETS = frozenset(
+    {"decoder_input", "prev_output_tokens", "target", "target_ids", "targets", "tgt", "trg"}
+)
 """Names of a second sequence of tokens, by which a forward without a default asks for it."""
 LENGTHS = frozenset({"input_lengths", "lengths", "seq_lengths", "seq_lens", "src_lengths"})
 """Names of the numbers of tokens in each row, where a forward requires them."""
@@ -71,12 +72,9 @@ def call_with_tokens(
         arguments["logits_to_keep"] = 1
     arguments |= _required_arguments(parameters, batch)
     arguments |= mask_by_name or {}
-    if "input_ids" not in parameters:
-        first = next(iter(parameters.values()))
-        if first.kind is first.POSITIONAL_OR_KEYWORD:
-            return model(batch.input_ids, **arguments)
-        if first.kind is first.KEYWORD_ONLY:
-            return model(**{first.name: batch.input_ids}, **arguments)
+    first = next(iter(parameters.values()))
+    if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
+        return model(batch.input_ids, **arguments)
     return model(input_ids=batch.input_ids, **arguments)
 
 
@@ -129,9 +127,9 @@ def ways_to_call(model: nn.Module) -> list[Call]:
     mask = _mask_of(model)
     if mask is not None:
         calls += [
-            MaskedCall(mask, marks_tokens, dtype)
-            for dtype in (torch.bool, torch.int64)
-            for marks_tokens in (True, False)
+            MaskedCall(mask, marks_tokens=True, dtype=torch.bool),
+            MaskedCall(mask, marks_tokens=False, dtype=torch.bool),
+            MaskedCall(mask, marks_tokens=True, dtype=torch.int64),
         ]
     calls.append(call_with_tokens)
     parameters = list(parameters_of(model).values())
@@ -142,7 +140,7 @@ def ways_to_call(model: nn.Module) -> list[Call]:
         and required[0].name != "input_ids"
     )
     if is_one_of_any_type or _takes_any(parameters):
-        calls += [call_with_ids, call_with_dict, call_with_names]
+        calls += [call_with_ids, call_with_dict]
     return calls
 
 
@@ -184,12 +182,6 @@ def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -
 def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
     """Call a model with one dictionary of ``input_ids`` and ``attention_mask``."""
     return model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
-
-
-def call_with_names(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
-    """Call a model with one dictionary that has the token ids under every usual name."""
-    names = dict.fromkeys(TOKENS, batch.input_ids)
-    return model({**names, "attention_mask": batch.attention_mask})
 
 
 def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:

@@ -395,8 +395,7 @@ def record(
         for number, batch in enumerate(batches):
             with recorder.recording(batch), search.during(batch) if search else nullcontext():
                 run(batch)
-            if model.forward is None and not model.needs_logits:
-                run.guard.rest_after_first_pass(run.model.body)
+            run.guard.rest()
             progress((number + 1) / len(batches))
     found = recorder.states(run.guard.autocast)
     return replace(found, embeddings=search.table()) if search else found

@@ -22,7 +22,6 @@ from repdyn.kernels import full_precision
 from repdyn.utils.caller_state import defaults_of_model, isolated_rng, plain_state
 
 T = TypeVar("T")
-_GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def _global_hooks(acting: Collection[int], second: Callable[[Any], Any]) -> Iter
         second: returns what stands in for such a hook.
     """
     with ExitStack() as stack:
-        for name in (*GLOBAL_HOOKS, *_GLOBAL_BACKWARD):
+        for name in GLOBAL_HOOKS:
             hooks = vars(torch_module)[name]
             before = dict(hooks)
             if not before:
@@ -80,9 +79,8 @@ def _global_hooks(acting: Collection[int], second: Callable[[Any], Any]) -> Iter
             stack.callback(hooks.update, before)
             stack.callback(hooks.clear)
             hooks.clear()
-            if name in GLOBAL_HOOKS:
-                kept = {number: hook for number, hook in before.items() if number in acting}
-                hooks.update({number: second(hook) for number, hook in kept.items()})
+            kept = {number: hook for number, hook in before.items() if number in acting}
+            hooks.update({number: second(hook) for number, hook in kept.items()})
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from pathlib import Path
 
@@ -103,9 +102,5 @@ def _example(model: nn.Module) -> str:
             'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": '
             "batch.attention_mask})"
         )
-    is_named = first in parameters and parameters[first].kind is inspect.Parameter.KEYWORD_ONLY
-    values = [
-        f"{first}=batch.input_ids" if is_named else "batch.input_ids",
-        *(f"{name}={_VALUES.get(name, '...')}" for name in others),
-    ]
-    return f"lambda model, batch: model({', '.join(values)})"
+    values = [f"{name}={_VALUES.get(name, '...')}" for name in others]
+    return f"lambda model, batch: model({', '.join(['batch.input_ids', *values])})"

@@ -27,8 +27,8 @@ MODULE_HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 _ACTING = ("torch.nn.", "torch.ao.", "transformers.", "peft.", "adapters.")
 """Where the hooks are from that make a model what it is."""
-_LEFT_OUT = ("torch.utils.", "torch.profiler.", "torch.distributed.", "wandb.")
-"""Where the hooks are from that only look on, or keep ranks in step, so that they need no trial."""
+_LEFT_OUT = ("torch.utils.", "torch.profiler.", "wandb.")
+"""Where the hooks are from that only look on, so that they need no trial."""
 
 KeepHooks = Sequence[Callable[..., Any]]
 

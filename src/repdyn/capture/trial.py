@@ -24,7 +24,6 @@ from repdyn.capture.capture import leaves_out_masked
 from repdyn.capture.forward_errors import ForwardError
 from repdyn.capture.hooks import KeepHooks, acting_hooks, changing_hooks, doubtful_hooks
 from repdyn.capture.model import (
-    LocatedModel,
     ReportedState,
     RunnableModel,
     body_of,
@@ -86,28 +85,14 @@ def prepare(
     try:
         tried = _with_hooks(untried, probe)
     except ShadowError as reason:
-        _check_no_parameters(located, reason)
+        if located.parameters:
+            raise ValueError(
+                "expected a model that parameters= can stand in for, got a "
+                f"{class_name(located.module)} that has no copy: {reason}; measure a second model "
+                "that has them"
+            ) from reason
         tried = _tried(replace(untried, way="restored"), probe)
-    except ForwardError as failure:
-        # A copy may fail where the model does not: modules that are looked up by identity, as in a
-        # table of the user's Python module, are not found by their copies.
-        try:
-            tried = _tried(replace(untried, way="restored", parameters={}), probe)
-        except (ValueError, RuntimeError):
-            raise failure from failure.__cause__
-        _check_no_parameters(located, failure)
     return replace(tried, structure=structure_of(located.root_module))
-
-
-def _check_no_parameters(model: LocatedModel, reason: Exception) -> None:
-    """Raise ValueError where others are to stand in for the model's own parameters, which only a
-    shadow can have."""
-    if model.parameters:
-        raise ValueError(
-            "expected a model that parameters= can stand in for, got a "
-            f"{class_name(model.module)} whose copy fails: {reason}; measure a copy of the "
-            "model that has them"
-        ) from reason
 
 
 def _with_hooks(model: RunnableModel, probe: Probe | ProbeBatch) -> RunnableModel:

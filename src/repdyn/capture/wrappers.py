@@ -85,7 +85,8 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
 
 
 def class_name(model: nn.Module) -> str:
-    """Return the name of a model's original class: ``fully_shard`` replaces it with one of
-    its own.
+    """Return the name of a model's original class: ``fully_shard`` and ``replicate`` replace it
+    with one of their own.
     """
-    return type(model).__mro__[2 if is_a(model, "torch.FSDPModule") else 0].__name__
+    is_replaced = is_a(model, "torch.FSDPModule", "torch.DDP")
+    return type(model).__mro__[2 if is_replaced else 0].__name__

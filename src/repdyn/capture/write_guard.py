@@ -19,15 +19,6 @@ from torch.overrides import TorchFunctionMode
 _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
 """Operations that write to their first argument, beside those whose names end with an underscore.
 """
-_UPDATING = {
-    "batch_norm": "training",
-    "instance_norm": "use_input_stats",
-    "embedding": "max_norm",
-    "embedding_bag": "max_norm",
-}
-"""Operations that update some of their arguments internally, invisibly to a mode, and the argument
-that says so.
-"""
 _PACKAGES = ("torch.nn.", "transformers.")
 
 
@@ -68,25 +59,15 @@ class WriteGuard(TorchFunctionMode):
             self._save(kwargs["out"])
         if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
             self._save([*args, *kwargs.values()][:1])
-        elif name in _UPDATING and kwargs.get(_UPDATING[name]) not in (None, False):
+        elif kwargs.get("max_norm") is not None:  # a lookup that renormalises rows of its table
             self._save([*args, *kwargs.values()])
         return func(*args, **kwargs)
 
-    def rest_after_first_pass(self, body: nn.Module) -> None:
-        """See no more operations, each of which costs a call of Python, where all code is of torch
-        and transformers.
-
-        Their modules overwrite no weight in a later pass that they left alone in the first; a
-        user's own may.
+    def rest(self) -> None:
+        """See no more operations, each of which costs a call of Python, once a pass has run: what
+        it has overwritten is saved, and a later one overwrites the same.
         """
-        is_plain = not self._is_resting and all(
-            type(module).__module__.startswith(_PACKAGES)
-            and not (
-                "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks
-            )
-            for module in body.modules()
-        )
-        if is_plain:
+        if not self._is_resting:
             super().__exit__(None, None, None)
             self._is_resting = True
 
