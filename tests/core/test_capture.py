@@ -297,7 +297,8 @@ class OfTranslation(HandWritten):
     """
 
     def forward(self, src_tokens, src_lengths, prev_output_tokens):
-        assert src_lengths.tolist() == [src_tokens.shape[1]] * len(src_tokens)
+        assert src_lengths.shape == (len(src_tokens),)
+        assert (src_lengths == src_tokens.shape[1]).all()
         assert torch.equal(prev_output_tokens, src_tokens)
         return super().forward(src_tokens)
 
@@ -306,7 +307,7 @@ class OfPositions(HandWritten):
     """Requires the numbers of the positions (microsoft/nnscaler, examples/nlp/gpt/model.py)."""
 
     def forward(self, input_ids, position_ids):
-        assert position_ids.tolist() == [list(range(input_ids.shape[1]))] * len(input_ids)
+        assert torch.equal(position_ids, torch.arange(input_ids.shape[1]).expand_as(input_ids))
         return super().forward(input_ids)
 
 

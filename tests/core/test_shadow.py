@@ -20,7 +20,6 @@ import pytest
 import torch
 from small import HandWritten, random_tokens
 from torch import nn
-from torch.distributed._composable.replicate import replicate
 from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -506,7 +505,7 @@ def test_a_class_that_refuses_to_be_copied_is_measured_and_restored(one_process,
     torch.manual_seed(0)
     model = HandWritten()
     before = values(model, probe)
-    replicate(model)
+    pytest.importorskip("torch.distributed._composable.replicate").replicate(model)
     model(random_tokens(2, 12)).sum().backward()
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {(row.way, row.model) for row in rows} == {("restored", "HandWritten")}
