@@ -21,6 +21,7 @@ each other, so that what has to be masked lies along the diagonal.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
@@ -77,38 +78,39 @@ class Candidates:
 
 
 def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
-    """Find the points that could be among the k nearest neighbours of each point; arguments as for
-    :func:`repdyn.kernels.neighbours.nearest_neighbours`."""
+    """Find the points that could be among the k nearest neighbours of each point.
+
+    1. The points are rounded, sorted by group and padded.
+    2. Tile after tile, their scores enter the candidate lists of the points.
+    3. The pairs that are still below the limits are returned: numbered as the points came, each
+       point's pairs by ascending score, each pair twice if both points may want it.
+
+    Args:
+        points, k, groups: as for :func:`repdyn.kernels.neighbours.nearest_neighbours`.
+    """
     rounded = RoundedPoints(points, fastest_dtype(points), groups)
     n = len(points)
     lists = _CandidateLists(rounded, k)
-    for start in range(0, rounded.n_padded, _ROWS):
-        rows = slice(start, min(start + _ROWS, rounded.n_padded))
-        for begin in range(start, rounded.n_padded, _COLUMNS):
-            columns = slice(begin, min(begin + _COLUMNS, rounded.n_padded))
-            scores = rounded.scores(rows, columns)
-            lists.update(scores.T, points=rows, others=columns)
-            # the same scores for the points of the columns; those that are in the rows as well have
-            # got them with the line before
-            after_rows = max(rows.stop, begin)
-            lists.update(
-                scores[:, after_rows - begin :],
-                points=slice(after_rows, columns.stop),
-                others=rows,
-            )
-            del scores  # freed before the next tile is made
+    for rows, columns in _tiles(rounded.n_padded):
+        scores = rounded.scores(rows, columns)
+        lists.update(scores.T, points=rows, others=columns)
+        # the same scores for the points of the columns; those that are in the rows as well, in the
+        # tile on the diagonal, have got them with the line before
+        after_rows = max(rows.stop, columns.start)
+        lists.update(
+            scores[:, after_rows - columns.start :],
+            points=slice(after_rows, columns.stop),
+            others=rows,
+        )
+        del scores  # freed before the next tile is made
     first, second, scores = lists.within()
+    # a point that was abandoned has lost pairs, and fewer than k pairs prove nothing
     complete = (lists.n_close[:n] <= lists.max_close) & (first.bincount(minlength=n) >= k)
     if rounded.order is not None:
         # the points were sorted by group: everything goes back to the order in which they came
         first = rounded.order[first]
         second = rounded.order[second]
-        back = torch.arange(rounded.n_padded, device=complete.device)
-        back[rounded.order] = back[:n].clone()
-        rounded.norms, rounded.errors, rounded.margin = (
-            of_point[back] for of_point in (rounded.norms, rounded.errors, rounded.margin)
-        )
-        complete = complete[back[:n]]
+        complete = complete[rounded.restored_places(rounded.order)]
     # by score, then by point with a stable sort: each point's pairs come nearest first
     scores, order = scores.sort()
     first, by_first = first[order].sort(stable=True)
@@ -119,6 +121,16 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
         complete=complete,
         rounded=rounded,
     )
+
+
+def _tiles(n: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and the columns of each tile of (n, n) symmetric scores, from the diagonal on:
+    a tile on it is wider than high, so that parts of it are below.
+    """
+    for start in range(0, n, _ROWS):
+        rows = slice(start, min(start + _ROWS, n))
+        for begin in range(start, n, _COLUMNS):
+            yield rows, slice(begin, min(begin + _COLUMNS, n))
 
 
 def fastest_dtype(points: Tensor) -> torch.dtype:
@@ -279,6 +291,20 @@ class RoundedPoints:
             remainder = remainder - part_of_square
         ones.fill_(1)
 
+    def restored_places(self, order: Tensor) -> Tensor:
+        """Bring the bounds of all points back into the order in which these came, once no tile is
+        computed any more; return for each point, (n,), where it was among the sorted ones.
+
+        ``order`` is the one that sorted them, (n,).
+        """
+        # the inverse permutation; padding points stay behind the others
+        place = torch.arange(self.n_padded, device=self.norms.device)
+        place[order] = place[: self.n].clone()
+        self.norms = self.norms[place]
+        self.errors = self.errors[place]
+        self.margin = self.margin[place]
+        return place[: self.n]
+
     def scores(self, rows: slice, columns: slice) -> Tensor:
         """Return the approximate squared distances of a tile: infinity for a point and itself, and
         for points of one group.
@@ -288,8 +314,10 @@ class RoundedPoints:
         scores = product(
             torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1), self.right[columns]
         )
+        # a point is not its own neighbour; only a tile on the diagonal has such pairs
         if columns.start == rows.start:
             scores.fill_diagonal_(torch.inf)
+        # no rows are masked where there are no groups, and none of the padding
         last = rows.start if self.order is None else min(rows.stop, self.n)
         for start in range(rows.start, last, _MASKED):
             stop = min(start + _MASKED, last)
@@ -360,7 +388,8 @@ class _CandidateLists:
         )
         self.best[:, points] = best
         limit = self.limit(points)
-        limit[max(0, self.rounded.n - points.start) :] = -1  # padding points have no candidates
+        # padding points have no candidates: all of their scores are huge
+        limit[max(0, self.rounded.n - points.start) :] = -1
         close = minima <= limit
         n_close = self.n_close[points].add_(close.sum(0))
         # abandoned points are left out, or the pairs of a hopeless cloud would fill the memory

@@ -1,5 +1,12 @@
 """Clouds: what they must fulfil, work that is done once for each, and arithmetic that loses
 nothing.
+
+- :func:`nan_if_undefined`, :func:`mean_over_vectors`: turn a function into a :class:`Kernel`.
+- :func:`full_precision`: the settings of torch under which kernels compute.
+- :class:`Cloud`: the points of a layer, with what several kernels need of them, computed once:
+  distinct points, mean and scale, neighbours.
+- :class:`Frame`: scales and centres points block by block, in float64, without a copy of all.
+- :func:`row_chunks`, :func:`product`, :func:`unit_scale`: arithmetic for all kernels.
 """
 
 from __future__ import annotations
@@ -142,6 +149,7 @@ def error_of_sum(values: Tensor, windows: Tensor) -> Tensor:
     names, number = windows.unique(return_inverse=True)
     of_window = values.new_zeros(len(names)).index_add_(0, number, values)
     n_windows = len(names)
+    # C times the sample variance of the windows' sums, whose mean is taken as 0
     return (of_window.square().sum() * n_windows / (n_windows - 1)).sqrt()
 
 
@@ -266,6 +274,7 @@ class Cloud:
             _, inverse = torch.unique(bits, dim=0, return_inverse=True)
         n_distinct = int(inverse.max()) + 1
         first = every.new_full((n_distinct,), len(bits)).scatter_reduce(0, inverse, every, "amin")
+        # by first occurrence, whatever the hashes
         first, by_position = first.sort()
         groups = None if self.groups is None else self.groups[first]
         return Distinct(
@@ -375,7 +384,7 @@ class Cloud:
         self.scale = _scale_of(magnitude, self.x.dtype)
         if not repeats:
             every = torch.arange(self.n_vectors, device=self.x.device)
-            self.distinct = Distinct(self.x, self.groups, every, every)
+            self.distinct = Distinct(points=self.x, groups=self.groups, first=every, inverse=every)
             self.n_candidates = self.n_vectors - int(largest)
 
     @property
@@ -469,6 +478,7 @@ def gaussian_like(cloud: Cloud) -> Cloud:
     centred, generator, n = cloud.centred, torch.Generator().manual_seed(0), cloud.n_vectors
     vectors = torch.empty_like(centred)
     for rows in row_chunks(vectors):
+        # drawn on the CPU: generators of devices have other sequences
         normal = torch.randn(len(rows), n, generator=generator, dtype=centred.dtype).to(
             centred.device
         )
@@ -520,6 +530,7 @@ def _scale_of(magnitude: float, dtype: torch.dtype) -> float:
     """Return :func:`unit_scale` of points whose largest magnitude is given."""
     if not math.isfinite(magnitude):
         return math.nan
+    # exponents of float64, and of float32, to which half precision is converted, with some to spare
     largest = 1000 if dtype == torch.float64 else 120
     return math.ldexp(1.0, min(max(-math.frexp(magnitude)[1], -largest), largest))
 
@@ -534,6 +545,7 @@ def _bits(x: Tensor) -> Tensor:
     """Return rows as integers, equal where the rows are."""
     # adding zero turns -0.0 into 0.0
     bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])
+    # several coordinates in one integer are fewer numbers to compare and to hash
     return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
 
 

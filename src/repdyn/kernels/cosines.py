@@ -15,6 +15,7 @@ from repdyn.kernels.cloud import (
     row_chunks,
 )
 
+# difference of two cosines that counts as none
 _ROUNDING = 1e-12
 COMPARED_WITH = "compared with: "
 """Prefix of a reason that concerns another cloud than the first."""
@@ -38,6 +39,7 @@ def matched(
                 f"expected points of one dimension, got {cloud.x.shape[1]} and {other.x.shape[1]}; "
                 "across dimensions take linear_cka or linearity"
             )
+    # a row's reason is about its own layer unless it says otherwise
     check(cloud)
     for other in others:
         try:
@@ -75,6 +77,7 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
             raise UndefinedError(
                 f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction"
             )
+    # by one norm after the other: the product of both need not be representable
     return (torch.cat(products) / torch.cat(norms_of_x) / torch.cat(others)).clamp(-1, 1)
 
 
@@ -88,6 +91,7 @@ def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
     """Return rows in float64 whose squares do not overflow, and the factor divided out: (n,), or
     one for all.
     """
+    # the square of the largest float32 is far below the largest float64
     if rows.dtype != torch.float64:
         return rows.double(), 1.0
     largest = rows.abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)
@@ -134,6 +138,7 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         total += (wide / torch.linalg.vector_norm(wide, dim=1, keepdim=True)).sum(0)
     if n_zero:
         raise UndefinedError(f"{int(n_zero)} of {n} vectors are zero and have no direction")
+    # |sum(u_i)|**2 is the sum of the cosines of all n**2 pairs, n of which are a vector with itself
     return ((total @ total - n) / (n * (n - 1))).clamp_max(1)
 
 

@@ -12,6 +12,8 @@ from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolv
 from repdyn.kernels.two_nn import TIE, n_kept_of
 
 _MOST_NEIGHBOURS = 256
+# the solution is bracketed within a factor of k - 1: so many halvings of its logarithm leave less
+# than the precision of float64
 _HALVINGS = 60
 
 
@@ -57,6 +59,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
         )
     cloud = resolved(cloud, k + 1)[0]
     distances = cloud_neighbours(cloud, k).distances
+    # r_k is in column k - 1
     log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
     require_in_range(log_ratios)
     if log_ratios.max() <= TIE:
@@ -128,6 +131,7 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
         raise UndefinedError(
             f"the distances r_1 to r_{k} are equal for each of the {cloud.n_unique} points"
         )
+    # one mean over points and ranks: each point has k - 1 ratios
     return 1 / log_ratios.mean()
 
 
@@ -321,6 +325,8 @@ def _tree_lengths(distances: Tensor) -> Tensor:
     """Return the lengths of the edges of minimum spanning trees, (n_trees, m - 1), by Prim's
     algorithm; of distances (n_trees, m, m), inf where no edge may be."""
     tree = torch.arange(len(distances), device=distances.device)
+    # all trees grow by one point a step, each from its point 0; ``to_tree`` is the distance of each
+    # point to its tree
     to_tree = distances[:, 0].clone()
     is_in_tree = torch.zeros_like(distances[:, 0], dtype=torch.bool)
     is_in_tree[:, 0] = True

@@ -1,4 +1,12 @@
-"""Vectors with labels: variance within classes, and topics."""
+"""Vectors with labels: variance within classes, and topics.
+
+- Classes, such as windows of text or words: :func:`class_variance`, :func:`lidar`, :func:`dime`.
+- Words in several contexts: :func:`self_similarity`.
+- Topics of words: :func:`topic_gap` and its kin, of vectors and of attention weights.
+
+Means over all pairs are not taken pair by pair: the inner products of all pairs of a group sum to
+the square of the sum of its vectors, at a cost that is linear in their number.
+"""
 
 import torch
 from torch import Tensor
@@ -116,6 +124,8 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
     if int(info):
         raise UndefinedError("no spread within the classes")
     _require_different(means, sizes, cloud)
+    # with W = L L.T, L**-1 B L**-T has the eigenvalues of W**-1/2 B W**-1/2; the number of classes,
+    # by which B would be divided, cancels in their shares
     whitened = torch.linalg.solve_triangular(root, means.mT, upper=False)
     values = torch.linalg.eigvalsh(whitened @ whitened.mT).clamp_min(0)
     return torch.special.entr(values / values.sum()).sum().exp()
@@ -141,8 +151,8 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
         0-d float64 tensor on the device of ``x``, in nats, at most log(pairs), near 0 and of either
         sign for unrelated views; NaN when undefined. It is no mutual information of the vectors
         themselves: equal views have little of it where all vectors lie in a few directions, or
-            where they are orthogonal; and in a small trained decoder (512
-        windows of 80 tokens, 64 coordinates) it is within 0.01 of 0 in every layer.
+        where they are orthogonal; and in a small trained decoder (512 windows of 80 tokens, 64
+        coordinates) it is within 0.01 of 0 in every layer.
 
     Invariant to translation, rotation and uniform scaling. Undefined when the points contain NaN or
     inf, when fewer than 3 of them differ, when fewer than 2 classes have 2 vectors, or when a class
@@ -166,6 +176,7 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     points, sizes = _classes_of(cloud, classes)
     points = points[: int(sizes[:pairs].sum())]
     sizes = sizes[:pairs]
+    # the number of each vector within its class: even ones are in the first view
     of_class = torch.arange(len(points), device=points.device) - (
         sizes.cumsum(0) - sizes
     ).repeat_interleave(sizes)
@@ -190,6 +201,7 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     together = torch.stack(
         [grams[0] * other for other in (grams[1], *(grams[1][p][:, p] for p in shuffles))]
     )
+    # the diagonals are 1, so that the trace is the number of classes
     shares = torch.linalg.eigvalsh(together / len(sizes)).clamp_min(0)
     entropies = torch.special.entr(shares).sum(1)
     return entropies[1:].mean() - entropies[0]
@@ -205,6 +217,7 @@ def _classes_of(cloud: Cloud, classes: Tensor, min_vectors: int = 2) -> tuple[Te
         raise UndefinedError(
             f"{len(sizes)} classes have at least {min_vectors} vectors, at least 2 classes needed"
         )
+    # about the mean of the whole cloud, where cancellation is least; a copy, which callers change
     return cloud.frame.transform(cloud.x[order]), sizes
 
 
@@ -242,6 +255,7 @@ def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
         rows = slice(start, start + _ROWS)
         # from differences of coordinates: products would cancel
         distances = torch.cdist(means[rows], means, compute_mode="donot_use_mm_for_euclid_dist")
+        # a class and itself is no pair: its term becomes 0
         distances[:, rows].fill_diagonal_(torch.inf)
         n_equal += (distances <= too_close).sum()
         total += ((variances[rows, None] + variances) / (2 * distances.square())).sum()
@@ -465,6 +479,7 @@ def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tens
     n_other = int(other.sum())
     _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
     kinds = torch.stack([same, other]).double().flatten(1)
+    # sums over the pairs of a kind are products with zeros and ones, some heads at a time
     heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
     of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
     return of_same / n_same, of_other / n_other
@@ -488,6 +503,7 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
     groups, of_group, sizes = (of_topic * len(words) + of_word).unique(
         return_inverse=True, return_counts=True
     )
+    # ordered pairs: of one topic less those of one word too; of different words less the former
     n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
     n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
     _require_pairs(len(x), n_same, n_other, "vectors")
@@ -508,6 +524,7 @@ def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tupl
         by_word = _reduced(by_group[groups_by_word], "sum", groups_of_word)
         of_same += by_topic.square().sum() - by_group.square().sum()
         of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
+    # the unit twice, not its square, which need not be representable
     means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
     if not torch.stack(means).isfinite().all():
         raise UndefinedError("inner products leave the range of float64; rescale the vectors")

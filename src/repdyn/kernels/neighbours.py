@@ -157,7 +157,7 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     groups = None if groups is None else groups[stays]
     remaining = Cloud(points[stays], groups=groups, n_neighbours=cloud.n_neighbours)
     every = torch.arange(len(remaining.x), device=points.device)
-    # what is left of distinct points is distinct
+    # what is left of distinct points is distinct: no search for duplicates
     remaining.distinct = Distinct(points=remaining.x, groups=groups, first=every, inverse=every)
     number = stays.cumsum(0) - 1
     if len(pairs := cloud.once(_pairs_in_groups)) == 1:
@@ -168,7 +168,9 @@ def _part(cloud: Cloud, stays: Tensor) -> Cloud:
     if k < 1:
         return remaining
     distances, indices = (neighbours[stays] for neighbours in cloud_neighbours(cloud, k))
+    # a point that lost none of its neighbours keeps them: others that went were farther
     incomplete = (~stays[indices]).any(1).nonzero().flatten()
+    # else the whole part is searched, when its neighbours are asked for
     if _MANY * len(incomplete) < len(indices):
         neighbours = Neighbours(distances, number[indices])
         neighbours.distances[incomplete], neighbours.indices[incomplete] = cloud_neighbours(
@@ -357,6 +359,7 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
         1e-10, and a point's values do not depend on ``k``. Distances below 1e-145 of the largest
         coordinate become 0.
     """
+    # groups of one exclude no pair
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
     if k > _MOST_BY_CANDIDATES:
@@ -376,6 +379,8 @@ def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) 
     limit = pairs.rounded.max_score(reach * pairs.rounded.scale, slice(n))
     rest = (pairs.scores <= limit[first]).index_fill_(0, best, False).nonzero().flatten()
     distances[rest] = pair_distances(points, first[rest], second[rest])
+    # a point has the same stretch of pairs before and after the sort, and so its k nearest are at
+    # the places of its k best scores
     order = _nearest_first(first, second, distances)
     result = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
     result.distances[first[best], rank[best]] = distances[order[best]]
@@ -392,6 +397,8 @@ def _nearest_first(first: Tensor, second: Tensor, distances: Tensor) -> Tensor:
     """
     order = distances.argsort()
     order = order[first[order].argsort(stable=True)]
+    # ties are rare: a CPU is asked for them and spared the sorts; for a device's answer the host
+    # would wait
     if distances.device.type == "cpu":
         ascending = distances[order]
         is_tied = (ascending[1:] == ascending[:-1]) & (first[1:] == first[:-1])
@@ -419,6 +426,7 @@ def neighbours_of(
             break
         n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
         proven = []
+        # fewer rows where each has many candidates, whose distances are held at a time
         for rows_at_once in pending.split(max(1, min(_TILE, (1 << 16) // n_candidates))):
             neighbours, is_proven = _search(
                 rows[rows_at_once], points, k, n_candidates, frame, groups
@@ -567,13 +575,17 @@ def same_label_fraction(cloud: Cloud, labels: Tensor) -> Tensor:
     other one outside its group.
     """
     cloud.require_defined()
+    # numbers from 0 on, so that a value and a label fit into one integer below
     labels = labels.unique(return_inverse=True)[1]
     if cloud.groups is None:
+        # each point alone, so that it is not its own neighbour
         groups = torch.arange(cloud.n_vectors, device=labels.device)
     else:
         groups = cloud.groups.unique(return_inverse=True)[1]
+    # the value of a point is the number of its distinct point: equal points have one value
     values = cloud.distinct.inverse
     has_copy = _n_outside(values, groups, values) > 0
+    # the value of the nearest neighbour: an exact copy is nearer than any other point
     target = torch.where(has_copy, values, cloud_neighbours(cloud, 1).indices[values, 0])
     n_labels = int(labels.max()) + 1
     n_alike = _n_outside(values * n_labels + labels, groups, target * n_labels + labels)
@@ -620,5 +632,6 @@ def near_duplicate_share(cloud: Cloud) -> Tensor:
     """
     cloud.require_defined()
     is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
+    # of the distinct points, each counted as often as it occurs
     inverse = cloud.distinct.inverse
     return (is_near | (inverse.bincount() > 1))[inverse].double().mean()

@@ -60,6 +60,7 @@ def massive_activation_share(
                 "and 1000"
             )
     cloud.require_defined()
+    # torch's median is the lower of the two in the middle
     at_least = ratio * cloud.x.abs().flatten().median().double()
     massive, total = torch.zeros(2, dtype=torch.float64, device=cloud.x.device).unbind()
     for rows in row_chunks(cloud.x):
@@ -160,8 +161,10 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
             f"all vectors are equally long to the precision of {cloud.x.dtype}: none are the "
             "longest"
         )
+    # exactly: in binary 100 * 0.07 is more than 7
     n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
     limit = norms.topk(n_longest).values[-1]
+    # points of equal length share the places that are left, whatever their order
     longer = norms > limit
     at_limit = norms == limit
     weights = longer.double().add_(

@@ -1,4 +1,9 @@
-"""Whole sequences: entropy, cosines, largest activations, and attention sinks."""
+"""Whole sequences: entropy, cosines, largest activations, and attention sinks.
+
+The vectors of a cloud are sampled; these kernels need all tokens of a sequence, in their order.
+:class:`Sequences` holds several of different lengths, for which each kernel returns a mean; the
+kernels of attention take the weights of one sequence, and return a value for each head.
+"""
 
 import math
 from collections.abc import Sequence
@@ -149,6 +154,7 @@ def sequence_entropy(sequences: Sequences, *, normalised: bool = True) -> Tensor
     if normalised and min(largest) == 1:
         raise UndefinedError("vectors of one coordinate have an entropy of 0, at most and at least")
     z = sequences.padded
+    # both products have the same eigenvalues, but for zeros, which add no entropy: nor does padding
     values = torch.linalg.eigvalsh(z @ z.mT if z.shape[1] <= z.shape[2] else z.mT @ z).clamp_min(0)
     entropies = torch.special.entr(values / values.sum(1, keepdim=True)).sum(1)
     return (
@@ -283,6 +289,7 @@ def curvature(sequences: Sequences) -> Tensor:
     for z, length, rounding in of_sequences:
         steps = z[:length].diff(dim=0)
         sizes = torch.linalg.vector_norm(steps, dim=1)
+        # NaN, which nanmean leaves out, for both angles at a step without a direction
         sizes = sizes.masked_fill(sizes <= rounding, torch.nan)
         cosines = torch.linalg.vecdot(steps[1:], steps[:-1]) / (sizes[1:] * sizes[:-1])
         means.append(cosines.clamp(-1, 1).arccos().nanmean())
@@ -328,7 +335,8 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
         raise UndefinedError(
             f"{n_zero} of {len(sequences.x)} vectors are zero and have no direction"
         )
-    # zeros after the end of a sequence stay zeros
+    # zeros after the end of a sequence stay zeros; vectors whose largest coordinate is 1 have a
+    # length of at least 1
     z = z / largest.where(largest > 0, 1)
     total = (z / torch.linalg.vector_norm(z, dim=2, keepdim=True).clamp_min(1)).sum(1)
     n = z.new_tensor(sequences.lengths)
@@ -438,6 +446,7 @@ def attention_evenness(weights: Tensor) -> Tensor:
         [1.0, 0.0]
     """
     require_attention(weights)
+    # a mask takes a position from all heads, the underflow of a softmax from some
     seen = (weights != 0).any(0).sum(1)
     chosen = weights[:, seen > 1].double()
     if not chosen.shape[1]:

@@ -1,4 +1,10 @@
-"""How alike two clouds of the same tokens are."""
+"""How alike two clouds of the same tokens are.
+
+- By all similarities: :func:`linear_cka`; by the best rotation: :func:`procrustes_distance`.
+- By neighbours alone: :func:`mutual_knn`, :func:`information_imbalance`, and
+  :func:`token_imbalance` against the identity of the tokens.
+- By the best linear map, from a layer to the next: :func:`linearity`.
+"""
 
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
@@ -81,6 +87,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     products = _by_features if few else _by_similarities
     hsic_x, common, other = products(x, y, debiased)
     for prefix, similarity, points in (("", hsic_x, x), (COMPARED_WITH, other, y)):
+        # nothing is left of the squared lengths: rounding would be divided by rounding
         if (
             similarity
             <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2
@@ -288,6 +295,7 @@ def mutual_knn(
             f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are "
             "tied"
         )
+    # a token and its neighbour in one number, so that one call compares the sets of all tokens
     row = a.n_unique * torch.arange(n_compared, device=neighbours_x.device)[:, None]
     overlap = torch.isin(neighbours_x[compared] + row, other[compared] + row).sum().double() / (
         k * n_compared
@@ -371,6 +379,7 @@ def information_imbalance(
     if not isinstance(points, int) or points < 3:
         raise ValueError(f"expected points >= 3, got {points}; it counts the tokens")
     a, b = reversed(_of_same_groups(a, b)) if reverse else _of_same_groups(a, b)
+    # near duplicates have no order of distances: what is left in both clouds
     remaining, also = (resolved(cloud)[1] for cloud in (a, b))
     remaining = remaining[torch.isin(remaining, also)]
     if len(remaining) > points:
@@ -384,6 +393,7 @@ def information_imbalance(
         for cloud in (a, b)
     )
     nearest = cloud_neighbours(a, 1).indices[:, 0]
+    # ranks need all distances in b, whose product in float64 decides down to its rounding
     wide = b.frame.transform(b.x)
     squares = wide.square().sum(1)
     ranks = []
@@ -442,6 +452,7 @@ def token_imbalance(x: Tensor | Cloud, ids: Tensor) -> Tensor:
         token if groups is None else groups.unique(return_inverse=True)[1] * len(token) + token
     )
     alike, kind = in_group.unique(return_inverse=True, return_counts=True)[1:]
+    # others of the same token that may be neighbours: not those of the own group, nor itself
     same = token.bincount()[token] - (kind[alike] if groups is not None else 1)
     rank = torch.where(
         token[nearest] == token, (same + 1) / 2, same + (remaining.n_possible - same + 1) / 2
@@ -557,6 +568,7 @@ def _fit(cloud: Cloud, following: Cloud) -> tuple[Tensor, dict[str, Tensor], int
     factor, failed = torch.linalg.cholesky_ex(gram)
     pivot = 0.0 if failed else factor.diagonal().min().square().item()
     if pivot > _WELL_CONDITIONED:
+        # with G = L L.T, the squares that the best map explains are |L**-1 C|**2: it is not needed
         explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
         return (totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant
     if pivot > _SOLVABLE:

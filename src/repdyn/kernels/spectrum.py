@@ -86,6 +86,7 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     values, n = cloud.once(spectrum_of), cloud.n_vectors
     if n < 4:
         raise UndefinedError(f"{n} points, at least 4 needed")
+    # tr(S)**2, tr(S**2) and n Q of the docstring; f and the unit of the eigenvalues cancel
     trace_squared = values.sum().square() / (n - 1) ** 2
     of_square = values.square().sum() / (n - 1) ** 2
     fourth = torch.stack(
@@ -169,6 +170,7 @@ def _spectrum(x: Tensor | Cloud, centred: bool) -> Tensor:
 
 
 def _exponential_of_entropy(weights: Tensor) -> Tensor:
+    # entr(p) is -p log(p), and 0 for p = 0
     return torch.special.entr(weights / weights.sum()).sum().exp()
 
 
@@ -178,6 +180,7 @@ def gram_matrix(cloud: Cloud, *, centred: bool = True) -> Tensor:
     """
     x, (n, dim) = cloud.x, cloud.x.shape
     frame = cloud.frame if centred else Frame(cloud.scale, torch.zeros_like(cloud.frame.mean))
+    # X.T @ X and X @ X.T have the same eigenvalues, but for zeros
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
     if n >= dim:
         for rows in row_chunks(x):
@@ -251,7 +254,9 @@ def _slope(heights: Tensor, first: int) -> Tensor:
     of their ranks.
     """
     ranks = torch.arange(first, first + len(heights), dtype=heights.dtype, device=heights.device)
+    # 1 / i, made to sum to 1
     weights = 1 / (ranks * (1 / ranks).sum())
+    # distances from the weighted mean of the logarithms
     steps = ranks.log() - weights @ ranks.log()
     return (weights * steps) @ (heights - weights @ heights) / (weights @ steps.square())
 
@@ -291,6 +296,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
             f"expected a share 0 < share < 1, got {share}; 90% of the variance is share=0.9"
         )
     cumulative = cloud.once(spectrum_of).cumsum(0)
+    # all together are always enough
     n_short = (cumulative[:-1] < (share - _ROUNDING) * cumulative[-1]).sum()
     return (n_short + 1).to(torch.float64)
 

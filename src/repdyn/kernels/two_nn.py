@@ -38,9 +38,11 @@ def _ratios_with_duplicates(cloud: Cloud) -> tuple[Tensor, int]:
         ]
     )
     coincides = has_copy | (first * cloud.scale < _EPSILON * lengths.mean())
+    # the nearest distinct point stands for several equal ones: both neighbours are equally far
     ratios = torch.where(n_nearest > 1, 1.0, second / first)
     require_in_range(ratios.masked_fill(coincides, 1.0))
     used = ~coincides & (ratios > 1 + _EPSILON)
+    # each distinct point as often as it occurs
     log_ratios = ratios[used].log().repeat_interleave(n_points[used]).sort().values
     return log_ratios, cloud.n_vectors - len(log_ratios)
 
@@ -62,9 +64,11 @@ def _value_neighbours_in_groups(
     kinds, n_of_kind = (inverse * n_groups + groups).unique(return_counts=True)
     has_copy = (kinds // n_groups).bincount() > 1
     n_points = inverse.bincount()
+    # names that no other group has
     alone = n_groups + torch.arange(len(points), device=own_groups.device)
     neighbours = cloud_neighbours(Cloud(points, groups=own_groups.where(~has_copy, alone)), 2)
     nearest = neighbours.indices[:, 0]
+    # points of the nearest value that are in the own group are no neighbours
     sought = nearest * n_groups + own_groups
     place = torch.searchsorted(kinds, sought).clamp_max(len(kinds) - 1)
     hidden = n_of_kind[place].where(kinds[place] == sought, 0)
@@ -115,6 +119,7 @@ def _std_error(
         is_kept = group != left_out
         fits.append(_fitted(log_ratios[is_kept], discard, estimator))
     without = torch.stack(fits)
+    # the jackknife's variance of g fits is (g - 1) / g times their sum of squares about their mean
     return (SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()).to(
         cloud.x.device
     )
@@ -224,6 +229,7 @@ def _fitted(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
         else log_ratios
     )
     x = log_ratios[: len(heights)]
+    # they ascend: the last one is the largest
     if x[-1] <= TIE:
         raise UndefinedError(
             f"the two nearest distances are equal for each of the {len(x)} points used"

@@ -103,6 +103,7 @@ class Vocabulary:
         if not self.by_distance:
             return rows / norms
         largest = self._largest.to(rows.device)
+        # the longest has a length of sqrt(1 + 1 / 4): at most 1 after the division
         return torch.cat([rows / largest, -((norms / largest) ** 2) / 2], -1) / 1.2
 
     @cached_property
@@ -377,10 +378,11 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     one tie.
     """
     _require_comparable(x, ids, vocabulary)
-    # by content, since each metric has its own slices of a layer
+    # by content, since each metric has its own slices of a layer, and two metrics need the ranks
     key = x.dtype, _digest(x), _digest(ids)
     if key not in vocabulary.ranks:
         own = _own_products if vocabulary.by_distance else token_cosines
+        # above the rounding of two float64 cosines, so that neither the own row counts nor copies
         limits = own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
         with full_precision(x.device):
             parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)

@@ -1,5 +1,10 @@
 """Measure a model: probe and metrics in, rows out. Live tracking and offline sweeps share this
 path.
+
+- :func:`measure`: the public function, for a model that is measured once.
+- :func:`prepare_for` and :func:`measure_with`: its two halves. A training measures the same model
+  many times, so that it keeps what the first half has found out.
+- :class:`Profile`: what a measurement returns.
 """
 
 from __future__ import annotations
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# their weights have more dimensions than two: see _weights
 _CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
@@ -176,6 +182,7 @@ def prepare_for(
         TypeError, ValueError, RuntimeError: as :func:`measure` does.
     """
     root = model if root_module is None else root_module
+    # a model that is measured in place and then restored cannot run with other parameters
     fits = (
         former is not None and former.fits(root) and not (parameters and former.way == "restored")
     )
@@ -219,13 +226,26 @@ def measure_with(
     state_cache: StateCache | None = None,
     last_step: BlockWeights | None = None,
 ) -> Profile:
-    """Measure a model that :func:`prepare_for` has prepared for this probe and these options; see
-    :func:`measure`.
+    """Measure a model that :func:`prepare_for` has prepared for this probe and these options.
 
-    In this order: the requests, which the metrics of the options stand for on this probe, say what
-    has to be captured; what belongs to the whole checkpoint is found, such as its output head; the
-    model runs over the probe; layer after layer, each request becomes rows; and the ranks exchange
-    their rows.
+    In this order:
+
+    1. The requests say what has to be captured beside the states of the layers.
+    2. What all layers share is found: the output head, the final norm, the weights.
+    3. An encoder runs over the probe with masked tokens, if its loss is measured.
+    4. The model runs over the probe, and its states are kept: on several ranks, each gets every
+       size-th layer.
+    5. Layer after layer, each request becomes rows, and the layer's states are freed.
+    6. The ranks exchange their rows, so that each returns all of them.
+
+    Args:
+        prepared: the model, as :func:`prepare_for` returns it.
+        options: how the model is run. What is measured, the requests say.
+        requests: what the metrics of the options stand for on this probe, by
+            :func:`repdyn.metrics.resolve`: one for each metric and subset.
+        last_step: gradients of the training step before, and the weights that it changed; None
+            outside of a training.
+        probe, checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
     """
     start = time.perf_counter()
     measurement = _Measurement(
@@ -238,11 +258,14 @@ def measure_with(
     )
     checkpoint = _described(checkpoint or Checkpoint(), prepared)
     if "previous_checkpoint" not in measurement.captures:
+        # no metric reads them, and the states of all layers are large files
         state_cache = None
     if state_cache is not None:
+        # states that a killed process left at this step do not count as long as it is not complete
         state_cache.begin(checkpoint.step)
     context = measurement.context(checkpoint, state_cache, last_step)
-    loss = measurement.loss(checkpoint, context) if options.probe_loss else None
+    # before the states, so that those of the masked probe are freed before these are made
+    loss = measurement.prepare_loss(checkpoint, context) if options.probe_loss else None
     states = measurement.states()
     context.attention = measurement.attention()
     forward_done = time.perf_counter()
@@ -276,7 +299,7 @@ class _Measurement:
         return frozenset().union(*(request.metric.captures for request in self.requests))
 
     @cached_property
-    def _views(self) -> set[View]:
+    def _token_views(self) -> set[View]:
         return {view_of(request.subset) for request in self.requests}
 
     def context(
@@ -289,21 +312,23 @@ class _Measurement:
         context = CheckpointContext(
             state_cache=state_cache,
             step=checkpoint.step,
+            # one search serves all metrics of a layer: for the one that uses most
             n_neighbours=max(2, *(request.n_neighbours for request in self.requests)),
         )
         with self.ranks.sync_errors():
             if self.options.probe_loss or "output_head" in self.captures:
                 context.output_head = find_output_head(self.prepared, self._a_batch())
-            if any(view.normed for view in self._views):
+            if any(view.normed for view in self._token_views):
                 context.final_norm = find_final_norm(self.prepared, self._a_batch())
         if self.captures & WEIGHT_CAPTURES:
             context.weights = _weights(self.prepared, last_step)
         return context
 
-    def loss(self, checkpoint: Checkpoint, context: CheckpointContext) -> ProbeLoss:
-        """Return what computes the loss on the probe from the states of the last layer.
+    def prepare_loss(self, checkpoint: Checkpoint, context: CheckpointContext) -> ProbeLoss:
+        """Return what computes the loss on the probe once the states of the last layer are there.
 
-        An encoder is run once more for it, over the probe with masked tokens.
+        An encoder is run here, over the probe with masked tokens: what it predicts for them cannot
+        be read from states that have seen them.
         """
 
         def states_of(masked_probe: Probe) -> States:
@@ -319,7 +344,7 @@ class _Measurement:
 
     def states(self) -> States:
         """Run the model over the probe, and return the states of its layers."""
-        subsets = {view.sampled for view in self._views}
+        subsets = {view.sampled for view in self._token_views}
         # what is kept for the next checkpoint, and predicted, is sampled from all tokens
         if self.options.probe_loss or "previous_checkpoint" in self.captures:
             subsets.add("all")
@@ -348,6 +373,7 @@ class _Measurement:
         """Return the rows of each layer of this rank; those of the loss are with the last layer."""
         rows_by_layer = []
         n_layers = len(states.layers)
+        # the metrics of a layer do not communicate: an error waits for the end of all ranks' layers
         with self.ranks.sync_errors():
             for number in range(n_layers):
                 view = LayerView(
@@ -357,11 +383,13 @@ class _Measurement:
                 rows = rows_of_layer(
                     view,
                     self.requests,
+                    # of an encoder-decoder, the decoder alone is causal
                     replace(checkpoint, causal=self.prepared.causal[layer.stack]),
                     self.options.choice,
                     on_error,
                     part_of(partial(self.progress, "kernels"), number, n_layers),
                 )
+                # the last stack is the decoder of an encoder-decoder: the output head reads it
                 if loss is not None and layer.is_last and layer.stack == self.prepared.stacks[-1]:
                     rows += loss.rows(layer, states, checkpoint, on_error)
                 rows_by_layer.append(rows)
@@ -409,12 +437,16 @@ def _of_all_ranks(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
 
 
 def _weights(prepared: RunnableModel, last_step: BlockWeights | None) -> BlockWeights | str:
+    """Return the model's weights by name, or why they are not known."""
     if is_sharded(prepared.root_module):
         return "the weights are sharded"
+    # tied weights have a name in each module that uses them
     now = dict(prepared.module.named_parameters(remove_duplicate=False)) | dict(prepared.parameters)
     for name, module in prepared.module.named_modules():
         if isinstance(module, _CONVOLUTIONS) and (weight := f"{name}.weight") in now:
-            now[weight] = now[weight].flatten(1)  # one matrix, while those of experts are stacked
+            # a kernel is one matrix of outputs by inputs; other weights of three dimensions are
+            # stacks of matrices, one for each expert
+            now[weight] = now[weight].flatten(1)
     return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 
 
@@ -475,6 +507,7 @@ def check_probe(probe: object) -> None:
     """Raise TypeError unless a probe is one."""
     if isinstance(probe, Probe):
         return
+    # a test set, say: the error names the constructor that takes it
     how = (
         "Probe.from_tokens(tokens)"
         if isinstance(probe, Tensor | list)

@@ -1,4 +1,10 @@
-"""Measure one layer: the rows of every requested metric."""
+"""Measure one layer: the rows of every requested metric.
+
+A row consists of four records, which are made one after another here: the *checkpoint* is handed
+in; the *cloud* says which vectors the value is of, and which of their neighbours are suspect; the
+*quantity* is the metric with its settings; the *estimate* is the value with its interval, or NaN
+with the reason.
+"""
 
 import math
 import time
@@ -113,6 +119,8 @@ class LayerClouds:
         whole = probe.whole_windows if whole_windows else []
         tokens = [np.concatenate(windows) for windows in whole] or view.sample(subset)
         per_window = [np.unique(probe.window_of(batch), return_counts=True)[1] for batch in tokens]
+        # of several batches the worst: the one with the fewest windows, and with the most vectors
+        # of one window, tells how dependent the vectors may be
         self._described[key] = PointCloud(
             layer=view.layer.index,
             depth=view.layer.depth,
@@ -135,6 +143,8 @@ class LayerClouds:
         key = (subset, n_batches)
         if key not in self._neighbours:
             clouds = self.view.clouds(subset)[:n_batches]
+            # with the windows as groups also where the design does not exclude a vector's own
+            # window: the row tells how many neighbours come from there
             by_window = self.view.clouds_outside_windows(subset)[:n_batches]
             self._neighbours[key] = {
                 "same_window_share": max(
@@ -184,6 +194,7 @@ def _rows_of_request(
     )
     when = {"seconds": computed.seconds, **provenance()}
     if reason is not None:
+        # as many as would have been measured: a step without a value keeps the number of batches
         nothing = np.full(_n_batches(clouds.view, request), math.nan)
         estimate = Estimate(
             **mean_and_spread(nothing, False, request.metric.range),
@@ -229,6 +240,7 @@ def _computed(
     metric = request.metric
     values: list[np.ndarray | float] = []
     undefined = None
+    # a training may have allowed TF32, with 10 bits of each factor
     with full_precision(view.layer.states.device):
         try:
             batches = metric.selector(view, request.subset)
@@ -242,12 +254,14 @@ def _computed(
                 value = request.compute(*(deepcopy(inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except UndefinedError as error:
+                # the first batch's reason stands for all
                 undefined = undefined or reason_of(error, number)
                 if not metric.per_head:
                     break
             except recorded as error:
                 return _Computed(batches=batches, values=values, reason=reason_of(error))
     if undefined is None and any(np.isnan(value).any() for value in values):
+        # a kernel of another package, whose author did not raise UndefinedError
         undefined = Reason("the kernel returned NaN without a reason", ReasonCode.NO_REASON)
     elif metric.per_head and values:
         undefined = None
@@ -269,6 +283,8 @@ def _cloud_of(
     try:
         n_vectors, n_unique = _sizes(view, request, computed)
     except recorded as error:
+        # the vectors themselves are missing, such as those after a final norm that was not found:
+        # the row still says how many there would have been
         reason = reason or reason_of(error, 0)
         n_vectors = min(map(len, view.sample(request.subset)))
         n_unique = 0
@@ -299,6 +315,8 @@ def _sizes(view: LayerView, request: MetricRequest, computed: _Computed) -> tupl
         n_positions = min(weights.shape[-1] for weights, *_ in batches)
         return n_positions, n_positions
     clouds = distinct = _clouds_of(batches, request) or view.clouds(request.subset)
+    # of one cloud, the points that are left without near duplicates are counted; which of two
+    # clouds' points are left in both is known to the kernel alone
     has_value_of_one_cloud = computed.reason is None and all(len(inputs) == 1 for inputs in batches)
     if request.collapses_duplicates and has_value_of_one_cloud:
         distinct = [resolved(cloud)[0] for cloud in clouds]

@@ -1,4 +1,8 @@
-"""The beginning of a run: the model is tried, the run is there in the store, its sinks begin."""
+"""The beginning of a run: the model is tried, the run is there in the store, its sinks begin.
+
+In this order, since each of these may refuse to go on: a model that cannot be measured leaves no
+empty run behind, and a sink is told the id that the run has in the store.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +90,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         request.name for request in requests if "previous_checkpoint" in request.metric.captures
     }
     captures = frozenset().union(*(request.metric.captures for request in requests))
+    # the trial runs the model, which may draw random numbers
     with isolated_rng(), ranks.sync_errors():
         tried = _tried(plan, model, ranks)
     writer = Writer(plan.store, probe)
@@ -93,6 +98,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     earlier = None
     state_cache = None
     if plan.store is not None:
+        # the id is random: one rank draws it
         run_id = ranks.on_rank_zero(partial(begin_in_store, plan, plan.store, writer, step))
         earlier = EarlierSteps(
             plan.store,
@@ -108,6 +114,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         ranks=ranks,
         cost=plan.cost,
         last_step=LastStep(
+            # an average has no gradients, and no step of an optimizer has made it
             () if plan.weights_kind == AVERAGED else captures,
             schedule,
             None if tried is None else tried.module,
@@ -124,6 +131,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     sinks = Sinks(options.sinks_of_a_run(), plan.notices)
     if ranks.is_rank_zero:
         sinks.begin(info, step)
+    # a training from the start has no steps to take over: nothing is looked up for it
     relatives = earlier if plan.origin is not None else None
     return TrackedRun(
         info=info,
@@ -188,9 +196,10 @@ def _tried(plan: Plan, model: nn.Module, ranks: Ranks) -> RunnableModel | None:
         )
         try_model(prepared, plan.probe)
     except (OSError, MemoryError, torch.OutOfMemoryError):
-        pass
+        pass  # there may be memory, space or a connection by then
     except Exception as error:
         fault = error
+    # a fault of the configuration is one on all ranks
     if all(ranks.all_gather(fault is not None)) and fault is not None:
         raise fault
     return prepared
@@ -202,6 +211,7 @@ def averaged_plan(plan: Plan) -> Plan:
     averaged = None
     if origin is not None and origin.averaged is not None:
         averaged = Origin(origin.averaged, origin.store)
+    # notices of its own: each run tells once of what is undefined, and counts its own steps
     return replace(
         plan,
         name=f"{plan.name} ({AVERAGED})",

@@ -80,6 +80,7 @@ class Cost:
             yield self
         finally:
             self._depth -= 1
+            # the outermost block's time includes that of the others
             if self._depth == 0:
                 self._count(time.perf_counter() - start)
 

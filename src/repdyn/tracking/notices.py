@@ -63,6 +63,7 @@ class Notices:
         if self.on_error == "raise" and not never_raise:
             raise error
         when = "at the end" if step is None else f"at step {step}"
+        # its text says what to install: a trace would add nothing
         if isinstance(error, MissingPackageError):
             source = f"{what} without {error.name}"
             text = f"{what} {when} is left out, training goes on: {error}"
@@ -129,6 +130,8 @@ class Notices:
                 reason = shown_reason(row.reason, row.reason_code, row.n_unique, row.n_vectors)
                 text = f"{row.metric} of layer {row.layer} is undefined, training goes on: {reason}"
                 self.once(f"undefined {row.metric}", f"step {step}: {text}")
+        # two measured steps with the same weights: the tracker may watch another model than the
+        # optimizer trains
         before, since = self._weights_since
         if weights is None or weights != before:
             self._weights_since = weights, step
@@ -181,6 +184,7 @@ def why_unchanged(model: nn.Module, learning_rate: Any, optimizers: Sequence[Any
         )
     groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
     trained = {id(weight) for group in groups for weight in group["params"]}
+    # an optimizer of a sharded model may have its flat parameters, which are other tensors
     if groups and not is_sharded(model) and trained.isdisjoint(map(id, trainable)):
         return (
             "the optimizer trains none of its parameters; give the tracker the model that it trains"

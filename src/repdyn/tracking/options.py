@@ -59,8 +59,8 @@ class TrackingOptions(MeasurementOptions):
     """Specifies what is measured and where the results go; fields as in :class:`TrackingArguments`.
 
     Raises:
-        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist,
-    XX        OSError: the file of the rules cannot be read.
+        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist.
+        OSError: the file of the rules cannot be read.
     """
 
     on_error: OnFailure = "warn"
@@ -96,8 +96,10 @@ class TrackingOptions(MeasurementOptions):
             )
         validate_log_layers(self.log_layers, self.pairs())
         patterns = [self.against] if isinstance(self.against, str | Path) else self.against or ()
+        # around the guard of a frozen dataclass, as its own __init__ does
         object.__setattr__(self, "earlier", places_named(patterns))
         object.__setattr__(self, "sinks", check_sinks(self.sinks))
+        # last: sinks read the other fields
         object.__setattr__(self, "installed", installed_sinks(self))
 
     @property
@@ -107,6 +109,7 @@ class TrackingOptions(MeasurementOptions):
 
     def sinks_of_a_run(self) -> list[Sink]:
         """Return the sinks for a run: new ones of the installed kinds, and the user's own."""
+        # a training with averaged weights has two runs: a user's own sink hears of both
         return [*copy.deepcopy(self.installed), *self.sinks]
 
     def check_loggers(self, loggers: Iterable[Any]) -> None:
@@ -125,4 +128,5 @@ class TrackingOptions(MeasurementOptions):
         """
         metrics = [metric for metric, _ in self.pairs()]
         names = [monitor for monitor in monitors if isinstance(monitor, str)]
+        # names in loggers are made of that of the metric and much else: a prefix, a subset, a layer
         return [name for name in names if any(metric in name for metric in metrics)]

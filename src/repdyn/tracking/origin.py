@@ -46,6 +46,7 @@ class Origin:
             return self.store
         parts = Path(self.store).parts
         tops = [folder.absolute() for folder in folders]
+        # the longest ending first: a short one, such as "repdyn", fits many folders
         for n_parts in range(len(parts) - 1, 0, -1):
             for top in tops:
                 candidate = top.joinpath(*parts[-n_parts:])
@@ -121,8 +122,10 @@ class EarlierSteps:
             return None
         rows, folder = measurement
         measured_by = rows[0].run_id
+        # no metric compares steps, so that nothing is missing
         if cache is None:
             return EarlierStep(rows, has_states=True)
+        # states are kept by the id of a run, which these rows do not name
         if measured_by is None:
             return EarlierStep(rows, has_states=False)
         has_states = cache.take_over(key.step, self._states_in(folder, measured_by))
@@ -141,6 +144,7 @@ class EarlierSteps:
         path = self._store.path_of(self._run_id)
         if path is None:
             return None
+        # the last segment is this run's own; an ancestor may have ended before it measured anything
         for segment in reversed(path.segments[:-1]):
             run = run_in(segment.folder)
             steps = replace(path, segments=[segment]).steps()

@@ -138,6 +138,8 @@ class Measurer:
             checkpoint = replace(checkpoint, weights=fingerprint(model, moment.weights))
         if self.ranks.size > 1:
             self.ranks.require_same("the optimizer step", checkpoint.step)
+            # each rank runs a part of the probe, so that the values would be of a mixture of
+            # models; of a sharded one, each rank has other weights
             if not is_sharded(model):
                 same = fingerprint(model, moment.weights, with_buffers=True)
                 self.ranks.require_same("the weights of the model", same)
@@ -154,11 +156,16 @@ class Measurer:
 class TrackedRun:
     """Measures one run of the store, stores its rows and hands them to sinks.
 
-    Each rank that measures has one, and calls its methods at the same steps. A step is *open* from
-    its measurement until the next step of the training, because its losses may be known later:
-    :meth:`add_loss` and :meth:`close_step` add them. :meth:`finish` ends the run;
-    :meth:`store_waiting_rows` and :meth:`end_without_views` are for a training that an error or a
-    signal ends.
+    Each rank that measures has one, and calls its methods at the same steps. A training calls:
+
+    1. :meth:`measure` at a scheduled step. What goes wrong in it is reported, and stored as the
+       reason for the missing rows; it is raised under ``on_error="raise"`` alone.
+    2. :meth:`add_loss` and :meth:`close_step`, since losses may be known later: a step is *open*
+       from its measurement until the next step of the training.
+    3. :meth:`finish` at the end; or, where an error or a signal ends the training,
+       :meth:`store_waiting_rows` at once and :meth:`end_without_views` last.
+
+    Sinks hear of rows once these are stored, so that each of them can be made anew from the store.
 
     Args:
         info: what the sinks are told of the run.
@@ -194,28 +201,33 @@ class TrackedRun:
         self._sinks = sinks
         self._earlier = earlier
         self._rows: list[Row] = []
-        """The rows of the last measurement, and of its losses that were known later."""
+        """The rows of the last measurement, and of its losses that were known later: a file of the
+        store holds a whole step, and is written again when a loss comes."""
         # a trainer may end without calling finish: the writer then says where its rows are
         weakref.finalize(self, writer.report, "the training ended before it did")
 
     def measure(self, moment: Moment) -> None:
         """Measure a model, unless an earlier run has measured its weights at this step.
 
-        Steps are not repeated where a training goes on from an earlier checkpoint: their rows are
-        those of the run that measured them.
+        Steps are not repeated where a training goes on from an earlier checkpoint: the rows of the
+        run that measured them become rows of this one too.
         """
         step = moment.checkpoint.step
+        # also where the measurement fails: losses and the end of the step belong to it
         self.open_step = step
         with watching_signals() as arrived, self.notices.errors(step):
             rows = self._rows_of(moment, arrived)
             if rows is not None:
                 self.latest = rows
+                # a signal came too late to break the measurement off: its rows are stored, but
+                # nothing is drawn, since the process may be killed soon
                 in_haste = bool(arrived)
                 self._on_first(partial(self._store, step, rows, rows, in_haste=in_haste))
 
     def _rows_of(self, moment: Moment, arrived: list[int]) -> list[Row] | None:
-        """Return the rows of a step on the first of the ranks, and none on the others; None where
-        a signal has broken off the measurement.
+        """Return the rows of a step: those of an earlier run that has measured the same weights, or
+        else those of a measurement, which are on the first of the ranks alone; None where a signal
+        has broken it off.
         """
         measurer = self._measurer
         key = self._key(moment.checkpoint.step)
@@ -233,9 +245,12 @@ class TrackedRun:
             if earlier is not None and earlier.has_states:
                 self.notices.n_measured += 1
                 return earlier.rows
+            # an earlier step whose states are gone is measured again for these alone: the next step
+            # is compared with them
             measurer.cost.note_attempt()
             profile = measurer.measure(moment, checkpoint, arrived)
         except MeasurementInterruptedError as interrupted:
+            # told at the end, and not stored: the measurement has not failed
             self.notices.failures[key.step] = str(interrupted)
             text = f"step {key.step} is not measured: {interrupted}"
             self.notices.once(f"abandoned {key.step}", text)
@@ -245,14 +260,11 @@ class TrackedRun:
             raise
         self.notices.n_measured += 1
         measurer.cost.note_measurement()
+        if earlier is not None:
+            return earlier.rows
         # a scalar that is no number may raise on the first rank, whose scalars alone are read
         with measurer.ranks.sync_errors():
-            if not measurer.ranks.is_rank_zero:
-                return []
-            if earlier is not None:
-                # the model ran again only for the states that the next step is compared with
-                return earlier.rows
-            return self._all_rows(moment, profile)
+            return self._all_rows(moment, profile) if measurer.ranks.is_rank_zero else []
 
     def _earlier_step(self, key: MeasurementKey, weights: str | None) -> EarlierStep | None:
         """Return the step as an earlier run has measured it, the same on all ranks; None where none
@@ -263,6 +275,7 @@ class TrackedRun:
             return None
 
         def find() -> EarlierStep | None:
+            # a store that does not answer costs a measurement, not the step
             try:
                 return self.writer.call(
                     "reading", lambda _: earlier.find(key, weights, self._measurer.state_cache)
@@ -317,10 +330,13 @@ class TrackedRun:
         self.writer.add(self._key(step), rows, new)
         with attempts() as attempt:
             with attempt():
+                # steps that the store did not take before are written too, and told of then
                 self.writer.flush(partial(self._sinks.rows, in_haste=in_haste))
+                # only now: who is killed before measures this step again, and needs them again
                 if self._measurer.state_cache is not None:
                     self._measurer.state_cache.delete_before(step)
             with attempt():
+                # also where the store has failed: alerts do not wait for a disk
                 self._sinks.urgent(step, new)
         self._take_requests()
 
@@ -348,6 +364,7 @@ class TrackedRun:
 
     def _store_loss(self, step: int, name: str, loss: Scalar) -> None:
         rows = self._rows
+        # nothing of this step is stored, or the loss was known when it was measured
         if not rows or rows[0].step != step or any(row.metric == name for row in rows):
             return
         on_error = partial(self.notices.error, step=step)
@@ -376,6 +393,7 @@ class TrackedRun:
 
         Nothing is raised. The sinks are not ended: see :meth:`end_without_views`.
         """
+        # nothing waits for the other ranks, which the error need not have reached
         if self._measurer.ranks.is_rank_zero:
             with self.notices.errors(None, never_raise=True):
                 self.writer.flush(self._sinks.rows, INTERRUPTED_SECONDS)
@@ -395,10 +413,12 @@ class TrackedRun:
             return
         self.notices.report()
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
+        # each part is tried, whatever became of the one before
         with self.notices.errors(None, never_raise=interrupted), attempts() as attempt:
             with attempt():
                 self.writer.flush(self._sinks.rows, seconds)
             with attempt():
+                # the last step has no next one that would close it
                 self._close_open_step(validation_loss)
                 self.info.loggers.wait(seconds)
             with attempt():

@@ -26,6 +26,7 @@ def scalar_rows(
     for name, value in scalars.items():
         if value is None:
             continue
+        # only here, at a measured step: to read a tensor, the host waits for the device
         try:
             # a loss that still has its graph is converted with a warning unless it is detached
             number = float(value.detach() if isinstance(value, Tensor) else value)

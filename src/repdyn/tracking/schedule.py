@@ -70,6 +70,7 @@ class Schedule:
         >>> Schedule(doubling_until=8, every=10).count(30)
         8
         """
+        # a step that several fields name counts once
         scheduled = set().union(*self._united(last))
         return sum(step <= last for step in scheduled)
 
@@ -87,6 +88,7 @@ class Schedule:
         """
         if isinstance(spec, cls):
             return spec
+        # of NumPy and torch too; True is an int to Python
         if isinstance(spec, Integral) and not isinstance(spec, bool):
             return cls(every=int(spec))
         if isinstance(spec, Iterable) and not isinstance(spec, str):  # a list, or an array of NumPy
@@ -142,6 +144,7 @@ class ScheduleState:
         )
         if not is_scheduled or step == self._acted_at:
             return False
+        # the first and the last step are measured whatever they cost
         if at in {"step", "checkpoint"} and (step == self._left_out or not self.has_time(step)):
             self._left_out = step
             return False

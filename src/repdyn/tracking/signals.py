@@ -23,6 +23,7 @@ _STAGES = {
     "masked forward": "running the model on masked tokens",
     "kernels": "computing metrics",
 }
+# those that schedulers of jobs send; Windows lacks most of them
 _SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -50,6 +51,7 @@ def watching_signals() -> Iterator[list[int]]:
     handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
+        # noted only: a measurement is broken off between two of its steps, at a call of progress
         arrived.append(number)
         try:
             handlers[number](number, frame)
@@ -65,6 +67,7 @@ def watching_signals() -> Iterator[list[int]]:
         yield arrived
     finally:
         for number, handler in handlers.items():
+            # unless the program has set another one meanwhile
             if signal.getsignal(number) is note:
                 signal.signal(number, handler)
         if raised:

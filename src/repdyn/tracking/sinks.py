@@ -141,10 +141,12 @@ def installed_sinks(options: Any) -> tuple[Sink, ...]:
     Raises:
         ValueError, OSError: what a sink says to its options.
     """
+    # an entry point of the same name takes the place of a sink of this package
     points = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
     points |= {point.name: point for point in entry_points(group=GROUP)}
     sinks = []
     for point in points.values():
+        # a package that cannot be imported costs its sink, and not the training
         try:
             kind = point.load()
         except ImportError as error:
@@ -216,8 +218,10 @@ class Guarded:
         except TimeoutError as error:
             self.is_behind = True
             self._was_late = True
+            # other calls are late, but not lost
             if self._is_replaceable:
                 self._faults.append((error, step))
+        # in the training's thread, not in that of the calls
         while self._faults:
             self._report(*self._faults.popleft())
 
@@ -257,6 +261,7 @@ class Loggers:
     def each(self, job: Callable[[Any], object], step: int | None) -> None:
         """Call ``job(logger)`` for each logger."""
         for logger in self.current():
+            # one for each logger, so that one that hangs holds up no other
             guard = self._guards.get(id(logger))
             if guard is None:
                 guard = Guarded(f"logging to {type(logger).__name__}", self._report)
@@ -317,6 +322,7 @@ class GuardedSink:
     def end(self, spent: Spent, *, interrupted: bool) -> None:
         """Let the sink finish."""
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
+        # before the call, which a guard that was late once would not wait for
         self._guard.wait(seconds)
         self._guard.call(partial(self._sink.end, spent, interrupted=interrupted), None, seconds)
         self._guard.wait(seconds)
@@ -365,6 +371,7 @@ class Sinks:
         """Return the requests to stop that have not been taken."""
         requests = []
         for sink in self._sinks:
+            # one at a time: the sink's thread may be adding to them
             while sink.requests:
                 requests.append(sink.requests.popleft())
         return requests

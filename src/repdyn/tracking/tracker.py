@@ -110,6 +110,7 @@ class Tracker:
                 "load the checkpoint that it was saved with"
             )
         state = dict(resume or {})
+        # what the checkpoint remembers counts more than what the script says each time
         start = int(state.get("step", start))
         _check_steps(start, n_steps)
         self._is_started = False
@@ -197,6 +198,8 @@ class Tracker:
             )
         self._take_back_models()
         assert self._model is not None, "it was taken back"
+        # a training that begins in the middle goes on from some run, even if its script did not
+        # save which
         if self._origin is None and self.now > 0:
             self._origin = self._newest_run()
         tracked = TrackedTraining(
@@ -215,6 +218,7 @@ class Tracker:
         self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
         self._is_started = True
+        # __exit__ is not called for what __enter__ raises
         try:
             if self._schedule.is_due(self.now, "start"):
                 self._measure(tracked)
@@ -254,6 +258,7 @@ class Tracker:
         # without the graph of a loss, which would keep the activations of the step in memory
         loss = loss.detach() if isinstance(loss, Tensor) else loss
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
+        # it stays until a measurement takes it: a validation is rarer than a step
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
         if self._schedule.is_due(self.now):

@@ -108,6 +108,7 @@ class TrackedTraining:
         step once that step is over, since a validation comes after the step's other values.
         """
         root = model if root_module is None else root_module
+        # two groups of ranks: those that measure, and those that must hear what was measured
         ranks = Ranks.measuring(options.ranks, is_sharded=is_sharded(root))
         self._listeners = _listeners(options, monitors)
         self._was_told_to_stop = False
@@ -118,6 +119,7 @@ class TrackedTraining:
             ranks=self._listeners or ranks or ALONE,
         )
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
+        # a logger never ends a training, whatever on_error says
         report = partial(self.notices.error, what="logging", never_raise=True)
         self._ranks = ranks
         self._plan = Plan(
@@ -190,6 +192,7 @@ class TrackedTraining:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once
                 and stored as the reason for the missing rows, and the training goes on.
         """
+        # the step before is over, also where nobody has counted one since
         if self.raw.open_step not in {None, checkpoint.step}:
             self.close_step()
         moment = Moment(model, checkpoint, scalars, weights=weights, optimizers=optimizers)
@@ -209,10 +212,12 @@ class TrackedTraining:
                 AVERAGED, "the averaged weights of a model on several ranks are not measured"
             )
             return
+        # begun with the first averages: a trainer may make them late in the training
         if self.averaged is None:
             plan = averaged_plan(self._plan)
             self.averaged = begin_run(plan, ALONE, moment.model, moment.checkpoint.step)
         in_model = weights_of(moment.model)
+        # averages may be on another device, and have names that the model lacks
         on_device = {
             name: value.to(in_model[name].device)
             for name, value in averaged.items()
@@ -269,6 +274,7 @@ class TrackedTraining:
         """
         loss = self._take_validation_loss()
         self.cost.report()
+        # the second run is finished where the first one fails, and the model is let go in any case
         try:
             with attempts() as attempt:
                 for run in self._runs:
@@ -299,10 +305,13 @@ class TrackedTraining:
         values: dict[str, float] = {}
         for run in reversed(self._runs):  # the values of the trained weights come first
             values |= run.values()
+        # EarlyStopping ends a training at the first NaN: no value is not a bad one
         values = {
             f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)
         }
         if self._listeners is not None:
+            # all ranks get those of the first: checkpoints and the end of a training are decided on
+            # each rank, and must be decided alike
             values, stops = self._listeners.all_gather([values, self.should_stop])[0]
             self._was_told_to_stop = stops
         return values, self.should_stop

@@ -91,10 +91,13 @@ def weights_of_optimizers(
             if "train_mode" not in group:
                 continue
             is_training = group["train_mode"]
+            # of the variants of Adam, and of SGD
             beta = group["betas"][0] if "betas" in group else group["momentum"]
             for parameter in group["params"]:
                 name = names.get(id(parameter))
                 state = optimizer.state.get(parameter, {})
+                # before its first step a parameter has no z; without momentum y is z, and x cannot
+                # be computed from them
                 if name is None or "z" not in state or not beta:
                     continue
                 in_model = parameter.detach()
@@ -151,6 +154,7 @@ class LastStep:
 
     def keep_weights(self, step: int) -> None:
         """Keep the weights after a step if the next one is measured."""
+        # a copy of all weights: only where the next step is measured
         is_needed = self._needs_weights and step + 1 in self._schedule
         if is_needed and self.module is not None and self._weights_after != step:
             self._weights_after = step

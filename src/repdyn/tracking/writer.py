@@ -38,6 +38,7 @@ class Writer:
     def __init__(self, store: Store | None, probe: Probe) -> None:
         self.store = store
         self._probe = probe
+        # in a thread: a network mount that is gone does not fail, it hangs
         self._runner = TimeoutRunner(STORE_SECONDS)
         self._path = store.location if store else "(none)"
         self.rows: dict[MeasurementKey, list[Row]] = {}
@@ -85,8 +86,10 @@ class Writer:
                     self.report(redacted(str(failure)))
                     return
                 del self.rows[key]
+                # a sink that raises keeps no other step from being written
                 with attempt():
                     written(key.step, self._new.pop(key))
+        # the store has all of it now
         if self._spare is not None:
             shutil.rmtree(self._spare.path, ignore_errors=True)
             self._spare, self._spared = None, {}
@@ -97,6 +100,7 @@ class Writer:
             if self._spare is None:
                 self._spare = store_at(tempfile.mkdtemp(prefix="repdyn-rescued-"))
             for key, rows in self.rows.items():
+                # a step whose loss came later has another list of rows
                 if self._spared.get(key) is not rows:
                     self._spare.write(key, rows, self._probe)
                     self._spared[key] = rows
