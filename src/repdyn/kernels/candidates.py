@@ -298,12 +298,12 @@ class RoundedPoints:
         ``order`` is the one that sorted them, (n,).
         """
         # the inverse permutation; padding points stay behind the others
-        place = torch.arange(self.n_padded, device=self.norms.device)
-        place[order] = place[: self.n].clone()
-        self.norms = self.norms[place]
-        self.errors = self.errors[place]
-        self.margin = self.margin[place]
-        return place[: self.n]
+        inverse = torch.arange(self.n_padded, device=self.norms.device)
+        inverse[order] = inverse[: self.n].clone()
+        self.norms = self.norms[inverse]
+        self.errors = self.errors[inverse]
+        self.margin = self.margin[inverse]
+        return inverse[: self.n]
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
         """Return the approximate squared distances of a tile: infinity for a point and itself, and

@@ -381,9 +381,9 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     # by content, since each metric has its own slices of a layer, and two metrics need the ranks
     key = x.dtype, _digest(x), _digest(ids)
     if key not in vocabulary.ranks:
-        own = _own_products if vocabulary.by_distance else token_cosines
+        product_of_own = _own_products if vocabulary.by_distance else token_cosines
         # above the rounding of two float64 cosines, so that neither the own row counts nor copies
-        limits = own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
+        limits = product_of_own(x, ids, vocabulary) + 4 * (x.shape[1] + 8) * 2.0**-53
         with full_precision(x.device):
             parts = zip(x.split(_VECTOR_CHUNK), limits.split(_VECTOR_CHUNK), strict=True)
             counts = [

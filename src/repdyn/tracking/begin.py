@@ -6,7 +6,7 @@ empty run behind, and a sink is told the id that the run has in the store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from torch import nn
 from repdyn.capture.capture import try_model
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.trial import prepare
-from repdyn.metrics import resolve
+from repdyn.metrics import MetricRequest, resolve
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.remote import RefusedError, RemoteError
@@ -81,15 +81,13 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     """
     options = plan.options
     probe = plan.probe
-    schedule = plan.cost.schedule
     ranks.require_same(
-        "what a run is tracked by", {"schedule": repr(schedule), "probe": probe.hash}
+        "what a run is tracked by", {"schedule": repr(plan.cost.schedule), "probe": probe.hash}
     )
     requests = resolve(options.metrics, probe)
     comparing = {
         request.name for request in requests if "previous_checkpoint" in request.metric.captures
     }
-    captures = frozenset().union(*(request.metric.captures for request in requests))
     # the trial runs the model, which may draw random numbers
     with isolated_rng(), ranks.sync_errors():
         tried = _tried(plan, model, ranks)
@@ -113,12 +111,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         probe=probe,
         ranks=ranks,
         cost=plan.cost,
-        last_step=LastStep(
-            # an average has no gradients, and no step of an optimizer has made it
-            () if plan.weights_kind == AVERAGED else captures,
-            schedule,
-            None if tried is None else tried.module,
-        ),
+        last_step=_last_step(plan, requests, tried),
         root_module=plan.root_module,
         rank=dist.get_rank() if ranks.size == 1 and n_processes() > 1 else None,
         last_prepared=tried,
@@ -141,6 +134,17 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
         sinks=sinks,
         earlier=relatives,
     )
+
+
+def _last_step(
+    plan: Plan, requests: Sequence[MetricRequest], tried: RunnableModel | None
+) -> LastStep:
+    """Return what keeps gradients and weights for the metrics that need them."""
+    captures = frozenset().union(*(request.metric.captures for request in requests))
+    # an average has no gradients, and no step of an optimizer has made it
+    if plan.weights_kind == AVERAGED:
+        captures = frozenset()
+    return LastStep(captures, plan.cost.schedule, None if tried is None else tried.module)
 
 
 def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:
