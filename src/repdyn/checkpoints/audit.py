@@ -111,6 +111,7 @@ def audit(history: History) -> list[Finding]:
     """
     copies = [*_copies(history)]
     copied = {*copies_among(copies)}
+    # copies first: they share all files, and are in no finding on single ones
     findings = [
         *copies,
         *_shared_files(history, copied),
@@ -207,6 +208,7 @@ def _end_with(content: frozenset[str], n_members: int, history: History) -> Chec
     """
     if history.last is not None and history.last.contains(content):
         return history.last
+    # a single step may be what the publisher chose for the main branch
     if history.main is not None and n_members > 1 and history.main.contains(content):
         return history.main
     return None
@@ -326,6 +328,7 @@ def _unusual(history: History, copied: set[str]) -> Iterator[Finding]:
 
 def _unusual_sizes(checkpoints: Sequence[CheckpointFiles]) -> Iterator[Finding]:
     sizes = [total_bytes(checkpoint.weights) for checkpoint in checkpoints]
+    # not the mean, which one checkpoint of another precision would move
     usual = median(sizes or [0])
     by_size: dict[str, list[CheckpointFiles]] = {}
     for checkpoint, size in zip(checkpoints, sizes, strict=True):
@@ -350,6 +353,7 @@ def list_histories(selections: Sequence[Selection], hub: Hub) -> list[History]:
 
     It is empty where there is nothing to compare, and nothing is listed for it.
     """
+    # all histories in one go: a request takes long, and eight are made at once
     listed = [_targets_to_list(selection) for selection in selections]
     commits = dict.fromkeys(_commit_of(target) for targets in listed for target in targets)
 
@@ -403,6 +407,7 @@ def _checkpoint_files(
     listed = files.get(_commit_of(target))
     if listed is None or isinstance(listed, CheckpointError):
         return replace(checkpoint, problem=target.missing_reason or str(listed))
+    # an index of shards is equal in all checkpoints whose shards have equal names
     weights = {
         name: file
         for name, file in listed.items()
@@ -437,6 +442,7 @@ def foreign_targets(history: History, findings: Iterable[Finding]) -> dict[Targe
             checkpoint.step for checkpoint in history.readable if checkpoint.revision not in having
         ]
         last_without = max(steps_without, default=-1)
+        # from there on all have the file: it was not trained any more
         for name, step in zip(finding.revisions, finding.steps, strict=True):
             if step < last_without:
                 marks[name] = {"mixed_with": finding.same_as}

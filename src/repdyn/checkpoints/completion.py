@@ -76,6 +76,7 @@ def completed(options: SweepOptions) -> CompleteOptions:
 
     The live run is the named one, or the one whose checkpoints these are.
     """
+    # before the defaults: checkpoints of a live run get its very numbers, see docs/sweeps.md
     live = _live_run(options)
     if live is not None:
         options = _like(options, live)

@@ -74,6 +74,7 @@ def _explained(cause: BaseException, what: str, endpoint: str) -> Exception:
     """Return what an exception of the hub client means: the error of one checkpoint, or the end of
     the sweep.
     """
+    # the special cases first: many of these errors are subclasses of HfHubHTTPError and OSError
     text = _in_one_line(cause)
     match cause:
         case OfflineModeIsEnabled():

@@ -46,9 +46,11 @@ ASKING = "repdyn-ask"
 DOWNLOADING = "repdyn-download"
 PREFETCHING = "repdyn-prefetch"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
+# before each repetition of a request, unless the hub names another time
 _WAITS_SECONDS = (1, 4, 8)
 _LONGEST_WAIT_SECONDS = 300
 _CONNECT_SECONDS = 8
+# requests for metadata at once
 _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
@@ -178,6 +180,7 @@ class Hub:
         # for a file that the cache lacks, the client returns None, or a mark that the hub has none
         if not paths or not all(isinstance(path, str) for path in paths.values()):
             return None
+        # as far up as the name has folders
         name, path = next(iter(paths.items()))
         return Path(str(path)).parents[name.count("/")]
 
@@ -210,6 +213,7 @@ class Hub:
         arrives, not by what the hub announces. ``arrived`` is called a few times a second with the
         number of bytes on the disk; setting ``cancelled`` ends the download with CancelledError.
         """
+        # set at the end, however it comes: the client's threads go on otherwise
         stopped = Event()
         fetch = partial(
             self._api.snapshot_download,
@@ -230,6 +234,7 @@ class Hub:
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError
             n_bytes = _bytes_in(folder) - n_bytes_before
+            # the disk budget has room for what was listed
             if n_bytes > n_bytes_listed + _MARGIN_BYTES:
                 raise CheckpointError(
                     f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of "
@@ -362,6 +367,7 @@ def with_retries(request: Callable[[], T]) -> T:
             cause = cause_of(error)
             is_busy = isinstance(cause, HfHubHTTPError) and cause.response.status_code in _BUSY
             is_answer = isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)
+            # a hub that says no says so again
             if is_answer and not is_busy:
                 raise
             time.sleep(_wait_named_by(cause, otherwise=seconds))
@@ -411,6 +417,7 @@ def choose_files(files: Files, *, with_code: bool = False) -> Files:
     for form in _formats(files):
         of_form = [name for name in files if form.fullmatch(name)]
         weights = [name for name in of_form if not name.endswith(".json")]
+        # the next format, also where an index is there without its shards
         if not weights:
             continue
         # a single file rather than shards with the same weights

@@ -79,10 +79,12 @@ def measure_tasks(
         if files is None:
             return Outcome(task, "skipped, measured by another process", "skipped")
         try:
+            # from the thread that fetched, where the sweep was at another checkpoint
             if isinstance(files, CheckpointError):
                 raise files
             text = measure_checkpoint(task, files, store, options, show, downloads.folder)
         except CheckpointError as error:
+            # another sweep may allow more disk space
             if not isinstance(error, OutOfBoundsError):
                 store_failure(task, store, options, str(error))
             return Outcome(task, str(error), "failed")
@@ -108,6 +110,7 @@ def _fetch(
     """Return the files of a checkpoint, or why they cannot be fetched; None if another process has
     measured it meanwhile.
     """
+    # another process, or machine, may share the store: nothing else is agreed between them
     if task.key(options) in store:
         return None
     try:
@@ -207,6 +210,7 @@ def measure_checkpoint(
     seconds |= {"forward": profile.forward_seconds, "kernels": profile.kernel_seconds}
     costs = _cost_rows(profile.checkpoint, probe, seconds, files.bytes_fetched)
     store.write(task.key(options), [*profile.rows, *profile.scalars, *costs])
+    # after the rows: a sweep that is killed before needs them again
     if state_cache is not None:
         state_cache.delete_before(target.step)
     precisions = {str(row.dtype) for row in profile.rows}
@@ -281,6 +285,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptio
     """Raise ValueError unless new values are comparable with those stored for the same run: of the
     same layers and precision, and of checkpoints from the same folder or owner.
     """
+    # selections follow one another, so that the tasks of a run stand together
     for run, tasks_of_run in groupby(tasks, lambda task: task.target.run):
         # without a folder of sweeps, a live run of this name may be in the store, which is another
         # curve

@@ -100,6 +100,7 @@ def _differing(
 ) -> str | None:
     """Return the name of a tensor that differs between two sets of weights; None if none does."""
     shared = sorted(first.keys() & second.keys())
+    # no name in common: the first of the other names tells what they are
     if not shared:
         return min(second, default=None)
     places = np.linspace(0, len(shared) - 1, min(_N_COMPARED, len(shared))).round().astype(int)
@@ -111,5 +112,6 @@ def _differing(
 
 def _are_equal(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two tensors are equal in the coarser of their precisions."""
+    # a checkpoint may have been saved in half precision beside the same weights in float32
     coarser = min(tensor.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
     return tensor.shape == other.shape and torch.equal(tensor.to(coarser), other.to(coarser))

@@ -183,6 +183,7 @@ def probe_of_all(
         CheckpointError: two tokenizers give other tokens, so that one of them would read what its
             model never saw.
     """
+    # in sequences of one length: tokenizers differ in the limit that they name
     length = int(probe.lengths.max())
     readings: list[tuple[Probe, list[str]]] = []
     for group in groups:
@@ -214,6 +215,7 @@ def _have_equal_tokens(first: Probe, second: Probe) -> bool:
         torch.equal(first.lengths, second.lengths) and torch.equal(first.tokens, second.tokens)
     ):
         return False
+    # special tokens that the text does not have make no difference
     ids = set(first.tokens.unique().tolist())
     return ids & set(first.special_ids) == ids & set(second.special_ids)
 
@@ -239,6 +241,7 @@ def _by_tokenizer(targets: Sequence[Target], hub: Hub) -> list[list[Target]]:
 
 
 def _digest_of_tokenizer(folder: Path) -> str:
+    # without config.json, which may differ where the vocabulary does not
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if _TOKENIZER_FILES.fullmatch(path.name) and not _CONFIG.fullmatch(path.name):
@@ -337,6 +340,7 @@ def tokenizer_files(files: Files, *, with_code: bool) -> Files:
 
 def _matching_files(files: Files, pattern: re.Pattern[str], with_code: bool) -> Files:
     names = [name for name in files if pattern.fullmatch(name)]
+    # of the top folder alone, where transformers looks for it
     code = [name for name in files if with_code and "/" not in name and name.endswith(".py")]
     return {name: files[name] for name in [*names, *code]}
 

@@ -36,6 +36,7 @@ def select_models(
         except ValueError as error:
             problems.append(f"{model.name}: {error}")
             invalid.append(error)
+    # a request that nothing fulfils is an error of the caller; else what it gets is worth having
     if invalid and not selections:
         raise invalid[0]
     return selections, problems
@@ -100,6 +101,7 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     targets = [replace(target, run=model.run, repository=repository) for target in targets]
     last = targets[-1]
     main = None
+    # only to compare its files with those of the steps
     if "main" in commits and "main" in unmatched:
         main = Target(
             run=model.run,

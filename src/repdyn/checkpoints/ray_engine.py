@@ -66,6 +66,7 @@ def sweep_with_ray(
             for task in tasks:
                 probe = probes[task.probe.hash]
                 waiting[remote.remote(task.target, probe, location, of_task, hub.endpoint)] = task
+            # in the order in which they end
             while waiting:
                 (finished, *_), _ = ray.wait(list(waiting), num_returns=1)
                 yield _outcome(ray, finished, waiting.pop(finished), store, options)
@@ -88,6 +89,7 @@ def _measure_in_worker(
     (outcome,) = measure_tasks(
         [task], store, options, Downloads(Hub(endpoint, options.timeout), options)
     )
+    # the worker, and with it the local copy, may be gone when its task has ended
     problem = store.drain()
     return Outcome(task, problem, "failed") if problem and outcome.state == "measured" else outcome
 

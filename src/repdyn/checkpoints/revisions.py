@@ -103,6 +103,7 @@ def _nearest_powers_of_two(ordered: Sequence[Target]) -> set[Target]:
     if not positive:
         return set()
     chosen = set()
+    # nearest on a logarithmic axis, on which the powers of two are equally far from each other
     for exponent in range(positive[-1].step.bit_length()):
         distances = {target: abs(log2(target.step) - exponent) for target in positive}
         nearest = min(distances, key=lambda target: distances[target])
@@ -117,6 +118,7 @@ def _named(ordered: Sequence[Target], spec: str) -> set[Target]:
     # a name is preferred where it is the number of another step
     by_name |= {target.revision: target for target in ordered}
     names = [name.strip() for name in spec.split(",")]
+    # "evry:10": all forms are named then, not only the closest revision
     is_mistyped_form = ":" in spec and not set(names) <= set(by_name)
     if not all(names) or is_mistyped_form:
         raise ValueError(f"expected {_FORMS}, got {spec!r}")

@@ -49,6 +49,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def require_distinct_steps(named: Iterable[tuple[int, str]], advice: str) -> None:
     """Check that checkpoints, given by step and name, have one step each."""
+    # a curve has one value at each step, and rows are identified by it
     for (step, name), (next_step, next_name) in pairwise(sorted(named)):
         if step == next_step:
             raise ValueError(
@@ -306,6 +307,7 @@ def _expanded(
     """
     values = values or {}
     loops: Any = validated(_Loops, _filled(item.get("for", {}), values, where), where)
+    # lists of values stand for all their combinations; without "for", for a single empty one
     if isinstance(loops, dict):
         loops = [dict(zip(loops, choice, strict=True)) for choice in product(*loops.values())]
     rest = {key: value for key, value in item.items() if key != "for"}
@@ -333,6 +335,7 @@ def _filled(value: Any, values: Mapping[str, _Value], where: str, key: str = "")
                 f"expected placeholders in {where} that are listed under for, got {name!r}{hint}"
             )
         text = str(values[name])
+        # "7.1b" in a pattern means a full stop
         return re.escape(text) if key in _PATTERNS else text
 
     return _PLACEHOLDER.sub(fill, value)

@@ -137,6 +137,9 @@ def sweep(
     """Measure checkpoints one after another into a store; what it has already is not measured
     again.
 
+    What is wrong with one checkpoint is stored as the reason, and the others are measured: see
+    ``failures`` of the outcome.
+
     >>> repdyn.sweep("EleutherAI/pythia-70m", revisions="log", store="sweeps")  # doctest: +SKIP
     >>> repdyn.sweep("runs/quickstart/TIME", metrics=["two_nn"])  # doctest: +SKIP
     >>> steps = {step: f"checkpoints/{step}.ckpt" for step in (100, 200)}
@@ -256,6 +259,7 @@ def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
     try:
         selections, problems = find_selections(options, hub)
     except NoConnectionError as error:
+        # a plan downloads nothing: what the cache knows is enough for it
         if not to_plan:
             raise
         hub.offline = True
@@ -295,6 +299,7 @@ def _with_default_metrics(
     """Return options with what is measured of finished models, where all are such and no live run
     names metrics.
     """
+    # those of a live run
     if options.metrics != DEFAULT_METRICS:
         return options
     stages = {target.stage for selection in selections for target in selection.targets}
@@ -360,9 +365,11 @@ def measure_prepared(
     if quiet:
         show = _show_nothing
     every_task, without_probe = tasks_of(prepared.selections, options, prepared.hub)
+    # those with weights of another checkpoint are marked in the store, under the same keys
     tasks = [task for task in every_task if task.target not in prepared.foreign]
     check_comparable(tasks, store, options)
     by_state = partition_tasks(tasks, store, options)
+    # until all is measured: whoever interrupts a sweep does not wait for two minutes
     upload_seconds = INTERRUPTED_UPLOAD_SECONDS
     try:
         _store_foreign(every_task, prepared)
@@ -403,6 +410,7 @@ def _store_foreign(tasks: Sequence[Task], prepared: Prepared) -> None:
     store = prepared.store
     for task in tasks:
         marks = prepared.foreign.get(task.target, {})
+        # written once, so that a repeated sweep changes no file
         if marks and marks != task.stored_marks(store, options):
             (name, owner), *_ = marks.items()
             store_failure(task, store, options, f"{FOREIGN[name]} {owner}", **marks)

@@ -50,6 +50,7 @@ class Target:
         """The place of its files: repository@commit, or the path; the repository alone if the
         checkpoint is missing.
         """
+        # a model that a function makes of nothing has no place; of a file it has that of the file
         if self.path is not None:
             return "" if self.load and not self.commit else str(self.path)
         return "@".join(filter(None, [self.repository, self.commit]))

@@ -130,6 +130,7 @@ def require_known_names(
         prefix: what was left out before all names, as "module.".
     """
     unused = sorted(name for name in unused if not _is_harmless(name, stored, model))
+    # the most telling reason first: an adapter's weights would also be unknown names
     _require_no_adapter(unused)
     _require_no_quantisation(model, unused, stored)
     _require_every_block(model, unused)
@@ -202,6 +203,7 @@ def missing_weights(model: nn.Module, missing: Iterable[str]) -> list[str]:
 
 
 def _is_harmless(name: str, stored: Mapping[str, StoredTensor], model: nn.Module) -> bool:
+    # a buffer of the mask and a bias of the projection have one name: a mask is square
     if _MASK.fullmatch(name):
         shapes = [tensor.shape for key, tensor in stored.items() if f".{key}".endswith(f".{name}")]
         return any(len(shape) > 1 and shape[-1] == shape[-2] for shape in shapes)
@@ -251,6 +253,7 @@ def _require_no_quantisation(
     model: PreTrainedModel, unused: Sequence[str], stored: Mapping[str, StoredTensor]
 ) -> None:
     scales = [name for name in unused if _QUANTISED.fullmatch(name)]
+    # matrices of integers without their scales would be loaded as if they were the weights
     if getattr(model.config, "quantization_config", None) is None:
         scales += [
             name
@@ -293,6 +296,7 @@ def _require_every_block(model: PreTrainedModel, unused: Iterable[str]) -> None:
 
 def _require_one_model(model: PreTrainedModel, outside: Iterable[str], prefix: str) -> None:
     """Check that a prefix was left out because the model is inside another, not as one of two."""
+    # a weight outside that ends as one of the model's: the same model once more
     names = {name for name, _ in model.base_model.named_parameters()}
     for name in outside:
         endings = [parameter for parameter in names if name.endswith(f".{parameter}")]

@@ -109,6 +109,7 @@ def load_model(
         if loading.device_map is None:
             _require_free(n_bytes * _growth(config, loading))
         settings = _settings(folder, config, loading, offload_folder)
+        # without the head unless it is needed: it is as large as the embeddings, and may be missing
         headless = _class_without_head(config)
         auto_class = (_class_with_head(config) or headless) if with_head else headless
         model, absent, report = _from_pretrained(auto_class, folder, settings, loading.attention)
@@ -307,6 +308,7 @@ def _weights_of(model: nn.Module, stored: Mapping[str, torch.Tensor]) -> dict[st
     names = [*model.state_dict()]
     plain = {_WRAPPERS.sub("", name): tensor for name, tensor in stored.items()}
     prefix = _prefix_of(plain, names)
+    # neither too few nor too many, nor two that became one name without their wrappers
     unused = sorted(plain.keys() - {prefix + name for name in names})
     if not plain.keys() >= {prefix + name for name in names} or unused or len(plain) < len(stored):
         begins = shorten_list([f"{begin}*" for begin in _beginnings(stored, names)]) or "none"
@@ -388,6 +390,7 @@ def _stored_bytes(folder: Path) -> int:
     """Return the size of the weights that are loaded from a folder or a GGUF file."""
     if folder.suffix == GGUF:
         return folder.stat().st_size
+    # as on the hub, since the same files are loaded
     chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
     return total_bytes({name: file for name, file in chosen.items() if is_weight_file(name)})
 
@@ -433,5 +436,6 @@ def _prefix_of(names: Collection[str], missing: Sequence[str]) -> str:
 
 def _require_finite(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
+        # of weights on "meta", which a device map reads from disk, nothing is known yet
         if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
             raise CheckpointError(f"its weights are not finite: {name} holds NaN or infinity")

@@ -33,7 +33,9 @@ READ_FIRST = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
 _CHECKPOINT = ("run", "step", "probe")
 _JUDGED = ("measured_at", "same_as", "mixed_with", "value", "reason", "reason_code")
 """Columns that tell which rows count."""
+# in place of a missing number, so that it is sorted last
 _LAST = np.iinfo(np.int64).max
+# keys are products of small numbers in int64, renumbered before they leave it
 _LARGEST_KEY = 2**62
 
 
@@ -64,10 +66,11 @@ def counted(table: pa.Table, order: Sequence[str] = BY_METRIC) -> np.ndarray:
     places = _without_replaced(table)
     of_places = {name: of_column[places] for name, of_column in ranks.items()}
     places = places[_newest(table, of_places, places)]
+    # values of layers, then of heads, then scalars and failures
     is_of_head = table["head"].is_valid().to_numpy()
     ranks["kind"] = np.where(table["layer"].is_null().to_numpy(), 2, is_of_head)
     keys = [ranks[name][places] for name in order if name in ranks]
-    # the last key is the first to sort by
+    # the last key is the first to sort by; equal rows stay in the order of their files
     return places[np.lexsort([np.arange(len(places)), *keys[::-1]])]
 
 
@@ -86,10 +89,12 @@ def _ranks(column: pa.ChunkedArray) -> np.ndarray:
 def _newest(table: pa.Table, ranks: dict[str, np.ndarray], places: np.ndarray) -> np.ndarray:
     """Return which of some rows are left without older ones of the same ``ranks``, ascending."""
     keys = _keys(ranks.values(), len(places))
+    # most stores repeat nothing: the times are not looked at
     if len(np.unique(keys)) == len(keys):
         return np.arange(len(keys))
     measured_at = _ranks(table["measured_at"])[places]
     by_key = np.lexsort([measured_at, keys])
+    # the last one of each key
     is_newest = np.append(np.diff(keys[by_key]) != 0, True)
     return np.sort(by_key[is_newest])
 
@@ -100,6 +105,7 @@ def _keys(ranks: Iterable[np.ndarray], n_rows: int) -> np.ndarray:
     n_keys = 1
     for of_column in ranks:
         n_ranks = int(of_column.max(initial=0)) + 1
+        # there are no more distinct keys than rows
         if n_keys * n_ranks > _LARGEST_KEY:
             distinct, keys = np.unique(keys, return_inverse=True)
             n_keys = len(distinct)
@@ -122,10 +128,12 @@ def _without_replaced(table: pa.Table) -> np.ndarray:
     checkpoints = _keys(of_checkpoint, len(table))
     metrics = _keys([*of_checkpoint, _ranks(table["metric"])], len(table))
     _, of_metric = np.unique(metrics, return_inverse=True)
+    # a failure is made good by values of layers of its metric that are not older
     measured_at = _ranks(table["measured_at"])
     last_measured_at = np.full(of_metric.max() + 1, -1)
     np.maximum.at(last_measured_at, of_metric[~is_scalar], measured_at[~is_scalar])
     counts = ~(is_failure & (last_measured_at[of_metric] >= measured_at))
+    # the mark alone is left of a checkpoint with weights of another one
     is_foreign &= counts
     if is_foreign.any():
         counts &= is_foreign | ~np.isin(checkpoints, checkpoints[is_foreign])

@@ -27,6 +27,7 @@ ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement,
 ``rows.parquet`` of many.
 """
+# files whose rows are in memory before they are packed: see _combined
 _FILES_AT_ONCE = 128
 _REQUIRED = {field.name for field in SCHEMA if not field.nullable}
 STATES_FOLDER = "kept_states"
@@ -135,6 +136,7 @@ def copy_folder(url: str) -> Path:
     """Return the folder in which the local copy of the store at a URL lies."""
     url = url.rstrip("/")
     digest = hashlib.sha256(url.encode()).hexdigest()[:20]
+    # for people; the digest tells apart stores of one name
     name = PurePosixPath(redacted(url).partition("://")[2]).name or "store"
     return cache_directory() / "stores" / digest / name
 
@@ -170,6 +172,7 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write a table to a file atomically, with checksums by which damage is found: one of each page
     for whoever reads rows, and one of the whole file for :func:`is_whole`.
     """
+    # in memory first: the checksum of the whole file stands within it
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, write_page_checksum=True) as writer:
         writer.write_table(table)
@@ -202,6 +205,7 @@ def _with_checksum(content: bytes) -> bytes:
     Raises:
         ValueError: there is no mark.
     """
+    # the last one: the footer is behind the rows, whose texts may have anything
     start = content.rindex(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
     before = content[:start]
     after = content[start + _CHECKSUM_BYTES :]
@@ -240,6 +244,7 @@ def read_tables(
                     raise
                 damaged(error)
         if batch:
+            # each file has dictionaries of its own texts: equal ones get one code
             tables.append(_combined(pa.concat_tables(batch).unify_dictionaries(), shared))
         del batch  # before the next files are read
     pa.default_memory_pool().release_unused()
@@ -280,6 +285,7 @@ def _combined(table: pa.Table, shared: dict[object, pa.Array]) -> pa.Table:
 
 def _with_codes(table: pa.Table) -> pa.Table:
     """Return rows with the codes of their reasons, which files written before lack."""
+    # files of this version have a code wherever they have a reason
     names = table.column_names
     if not {"reason", "reason_code"} <= {*names} or table["reason_code"].null_count < len(table):
         return table
@@ -315,7 +321,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         if empty:
             raise ValueError(f"some rows have no {', '.join(empty)}; move it away")
     except FileNotFoundError:
-        raise
+        raise  # missing is not damaged
     except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(
             f"expected a Parquet file of measurements, cannot read {path}: {error}"

@@ -32,6 +32,7 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     []
     """
     store = store_at(path, refresh=refresh)
+    # an empty store is one to write to, unless the only one with measurements is below
     if not is_url(path) and not _has_measurements(store.path):
         below = find_stores(store.path)
         if len(below) == 1:
@@ -107,6 +108,7 @@ def stores_of(places: StoreLike | Iterable[StoreLike]) -> list[Store]:
     Raises:
         TypeError: something that is neither a store nor a place of one.
     """
+    # by their real paths: through a link, a store may be named twice
     stores = [_store_at(value) for value in _listed(places)]
     return list({store.path.resolve(): store for store in stores}.values())
 
@@ -185,6 +187,7 @@ def _stores_below(folder: Path, depth: int) -> Iterator[Path]:
     followed.
     """
     for child in folder.glob("[!.]*/"):
+        # a link may lead out of the folder, or round in a circle
         if child.is_symlink():
             continue
         if _has_measurements(child):

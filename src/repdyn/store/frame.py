@@ -44,6 +44,7 @@ def _column(table: pa.Table, name: str) -> Any:
     """Return a column of a table as an array; one of a single value takes the memory of one row,
     and cannot be written to.
     """
+    # most columns of a large store have one value: a view of it repeats without memory
     column = table[name]
     if not is_constant(column):
         return _array(column)

@@ -53,6 +53,7 @@ def with_meanings(table: pa.Table) -> pa.Table:
 
 
 def _texts_of_fields(definition: ast.ClassDef) -> dict[str, str]:
+    # Python keeps no docstring of a field: it is the text that follows its line in the source
     texts = {}
     for statement, after in pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):

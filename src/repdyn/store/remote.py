@@ -46,8 +46,11 @@ COMMIT_SECONDS = 60.0
 """Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour.
 """
 _FILES_PER_COMMIT = 500
+# downloads at once
 _PARALLEL = 16
+# between two attempts while somebody waits for the uploads
 _POLL_SECONDS = 0.2
+# of files or commits in one attempt, after which the rest waits for the next one
 _MAX_FAILURES = 3
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # as clients name and describe it: boto, the Hugging Face hub and its storage of large files, S3
@@ -108,6 +111,7 @@ class RemoteStore(Store):
         listed = {name: version for name, version in self.remote.files().items() if is_shared(name)}
         with self._index() as index:
             waiting = set(self.waiting())
+            # an entry of the index: the remote version, then time and size of the local file
             for name in index.keys() & listed.keys():
                 if index[name][0] is None:  # sent, and listed for the first time
                     index[name][0] = listed[name]
@@ -140,9 +144,11 @@ class RemoteStore(Store):
         them, or None.
         """
         deadline = time.monotonic() + seconds
+        # the thread does not wait between two commits now
         self._draining.set()
         while (left := len(self.waiting())) and (remaining := deadline - time.monotonic()) > 0:
             self._written().join(remaining)
+            # without permission no further attempt succeeds
             if isinstance(self.error, RefusedError):
                 break
             time.sleep(_POLL_SECONDS if self.error else 0)
@@ -198,6 +204,7 @@ class RemoteStore(Store):
                     errors.append(failure if is_remote else RemoteError(redacted(str(failure))))
                     if isinstance(failure, RefusedError) or len(errors) == _MAX_FAILURES:
                         break
+            # once for each time that the connection is lost
             if errors and self.error is None:
                 log.warning("%s; the rows are kept in %s and uploaded later", errors[0], self.path)
             self.error = errors[0] if errors else None
@@ -205,6 +212,7 @@ class RemoteStore(Store):
                 self._draining.wait(COMMIT_SECONDS)
 
     def _upload(self, names: Sequence[str]) -> None:
+        # before the upload: a file that changes meanwhile waits for another one
         states = {name: _state(self.path / name) for name in names}
         self.remote.upload(names, self.path)
         with self._index() as index:  # the version is taken from the next listing
@@ -310,6 +318,7 @@ class RemoteFolder:
         try:
             return TimeoutRunner(REQUEST_SECONDS)(what, function)
         except Exception as error:
+            # a file, or what should hold it, which only a person can make
             if isinstance(error, FileNotFoundError):
                 is_place = (
                     "bucket" in str(error).lower()

@@ -92,6 +92,7 @@ class RunPath:
         """Return the measured steps in ascending order, without those at which measuring failed."""
         steps: set[int] = set()
         for segment in self.segments:
+            # by the names of the files, which is far quicker than to read them
             for path in segment.files():
                 step = step_of(path.name)
                 if step is None:  # a file of many measurements
@@ -132,6 +133,8 @@ class History:
             if has_row_files(self.folder(run))
             and not any(self._is_continued(run, child) for child in self._children.get(run.id, ()))
         ]
+        # numbered by the first run that is theirs alone, so that a path keeps its number when its
+        # training is resumed
         ends = {run.id for run in shown}
         began = {run.id: self._began(run, ends) for run in shown}
         paths = []
@@ -203,12 +206,15 @@ class History:
         """
         folders = [self.folder(descendant) for descendant in self._descendants(child)]
         folders = [folder for folder in folders if has_row_files(folder)]
+        # a child that has measured nothing yet hides nothing of its parent
         if not folders:
             return False
         before = Segment(self.folder(run), child.parent_step)
         for name in row_files(before.folder):
+            # steps before the child left are shown in its path too
             if is_failure(name) or before.has_step(step_of(name)):
                 continue
+            # the name says step, probe and metrics: the same measurement has the same name
             weights = weights_of(before.folder / name)
             if weights is None or all(weights_of(folder / name) != weights for folder in folders):
                 return False
@@ -232,6 +238,7 @@ def weights_of(path: Path) -> str | None:
     there is no file.
     """
     try:
+        # read once as long as the file is the same
         stat = path.stat()
         return _weights(path, stat.st_mtime_ns, stat.st_size)
     except (FileNotFoundError, ValueError):  # damaged: it is named where its rows are read

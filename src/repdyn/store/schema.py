@@ -306,6 +306,7 @@ class Row:
         """Return a column, which is a field of one of the parts."""
         if name not in _PART_OF:
             raise AttributeError(f"a row has no column {name!r}")
+        # of a row that is being copied, and has no parts yet, self.PART would come here again
         return getattr(object.__getattribute__(self, _PART_OF[name]), name)
 
 
@@ -370,6 +371,7 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
     their metrics.
     """
     rows = list(rows)
+    # of metrics of users alone: views know those of this package
     described = {row.metric.partition("[")[0] for row in rows} & DESCRIPTIONS.keys()
     metadata = None
     if described:
@@ -392,6 +394,7 @@ def too_few_distinct(
     >>> too_few_distinct(True, 75, 4096)
     'fewer than half of the vectors are distinct: 75 of 4096'
     """
+    # where equal vectors count as often as they occur, all of them are the sample
     if not on_distinct:
         return None
     if 2 * n_unique < n_vectors:

@@ -32,6 +32,7 @@ from repdyn.utils.files import write_atomically
 log = logging.getLogger(__name__)
 
 _TENSOR_NAME = "states"
+# a file in the folder of a step all of whose layers are saved
 _COMPLETE_MARKER = "whole"
 _STEP = re.compile(r"step(\d{9,})")
 
@@ -108,6 +109,7 @@ class StateCache:
         except OSError:  # deleted meanwhile, or no space here
             return False
         self.complete(step)
+        # it logs where it fails
         return (target / _COMPLETE_MARKER).exists()
 
     def load_previous(
@@ -125,6 +127,7 @@ class StateCache:
         matches = filter(None, (_STEP.fullmatch(path.parent.name) for path in markers))
         complete = sorted(int(match[1]) for match in matches)
         earlier = [other for other in complete if other < step and self._last_step in {None, other}]
+        # the first step after a resumption is compared with the last one before it
         if not earlier and self._earlier is not None:
             return self._earlier.load_previous(step, stack, layer, like)
         if not earlier:

@@ -209,6 +209,7 @@ class Store:
         run = self.find_run(key.run)
         if run is None or weights is None:
             return None
+        # the name of a file says step, probe and metrics, whichever run it is of
         name = Path(key.filename).name
         for folder in dict.fromkeys(History(self.path).family(run)):
             if weights_of(folder / name) == weights:
@@ -241,6 +242,7 @@ class Store:
 
     def paths(self) -> list[RunPath]:
         """Return all histories with at least one measured checkpoint."""
+        # a view asks many times: folders are looked through again only after a change
         state = self._state()
         if state is None or state != self._paths[0]:
             self._paths = (state, History(self.path).paths())
@@ -359,8 +361,10 @@ class Store:
             table = read_tables(segment.files(), columns, damaged=_warn_of_damage)
             if len(table) == 0:
                 continue
+            # a file of many measurements may have steps after the next run left
             if segment.last_step is not None:
                 table = table.filter(pc.field("step") <= segment.last_step)
+            # one text for all rows: the name of the history in place of those of its runs
             name = pa.DictionaryArray.from_arrays(
                 pa.nulls(len(table), pa.int32()).fill_null(0), [path.name]
             )
@@ -375,6 +379,7 @@ class Store:
                 times = {entry.name: entry.stat().st_mtime_ns for entry in entries}
         except OSError:
             return None
+        # two changes at once have one time on file systems that keep seconds: not certain yet
         age_ns = time.time_ns() - max(times.values(), default=0)
         return times if age_ns > 1e9 * _SETTLED_SECONDS else None
 
