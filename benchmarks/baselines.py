@@ -54,7 +54,7 @@ class Part:
 
     @property
     def seeds(self) -> range:
-        """The seeds of their settings."""
+        """Return the seeds of their settings."""
         return range(self.first_seed, self.first_seed + self.n_recipes)
 
     def faults_of(self, recipe: int) -> list[str]:
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def setting(self) -> Setting:
-        """The recipe; that of a baseline with another learning rate."""
+        """Return the recipe; that of a baseline with another learning rate."""
         setting = Setting.drawn(self.recipe)
         if self.role != "baseline":
             return setting

@@ -73,7 +73,7 @@ class Tables:
 
     @property
     def is_trained(self) -> np.ndarray:
-        """(n_cells,) bool: whether the model of a cell was trained."""
+        """Return (n_cells,) bool: whether the model of a cell was trained."""
         return self.value.index.get_level_values("step") > 0
 
     def change(self, cloud: str, other: str) -> pd.Series:

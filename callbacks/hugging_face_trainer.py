@@ -132,7 +132,7 @@ class HuggingFaceTracker(TrainerCallback):
 
     @property
     def store(self) -> Store | None:
-        """The store of the current run; None before training starts."""
+        """Return the store of the current run; None before training starts."""
         return self._tracked.store if self._tracked else None
 
     def on_init_end(

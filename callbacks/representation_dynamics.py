@@ -137,7 +137,9 @@ class RepresentationDynamics(ScheduledCallback):
 
     @property
     def store(self) -> Store | None:
-        """The store of the current run; None before training starts and under ``fast_dev_run``."""
+        """Return the store of the current run; None before training starts and under
+        ``fast_dev_run``.
+        """
         return self._tracked.store if self._tracked else None
 
     @property

@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs, seed by seed, so that the arms of a seed are finished together."""
+        """Return the runs, seed by seed, so that the arms of a seed are finished together."""
         by_seed: dict[int, list[Run]] = {}
         for name, arm in self.arms.items():
             for seed in arm.seeds:
@@ -142,8 +142,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify everything in the plan that decides a value: all but
-        the seeds.
+        """Return 16 hexadecimal digits that identify everything in the plan that decides a value:
+        all but the seeds.
         """
         content = asdict(self)
         if self.tokenizer == BPE:  # as before there was another

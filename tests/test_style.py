@@ -30,6 +30,11 @@ GENERIC_NAMES = {
     *("place", "given", "made", "kept", "wanted", "asked"),
 }
 """Names that tell where a value comes from, and not what it is."""
+NO_VERBS = {
+    *("A", "All", "An", "Each", "Half", "How", "Shape", "That", "The"),
+    *("What", "Whether", "Which", "Why"),
+}
+"""Words that a docstring of a function does not begin with: a sentence says what it does."""
 BRANCHING = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension)
 CHANGING = {"add", "append", "appendleft", "extend", "insert", "remove", "setattr", "setitem"}
 """Methods that are called for what they change: none has a result that tells anything."""
@@ -210,6 +215,16 @@ def private_imports(tree: ast.AST) -> Iterator[Place]:
                 yield node.lineno, name
 
 
+def docstrings_without_verb(tree: ast.AST) -> Iterator[Place]:
+    """A docstring of a function that begins with an article, a question word or a shape."""
+    for function in functions(tree):
+        if function.name.startswith("test_"):  # its docstring states what holds, or the mistake
+            continue
+        first = (ast.get_docstring(function) or "Return").split()[0]
+        if first.rstrip(",.:;") in NO_VERBS or not first[0].isalpha():
+            yield function.lineno, f"{function.name}: {first} ..."
+
+
 KINDS: dict[str, Callable[[ast.AST], Iterator[Place]]] = {
     "packed_assignment": packed_assignments,
     "boolean_as_factor": booleans_as_factors,
@@ -223,6 +238,7 @@ KINDS: dict[str, Callable[[ast.AST], Iterator[Place]]] = {
     "branched_function": branched_functions,
     "exception_name": exceptions_not_named_so,
     "private_import": private_imports,
+    "docstring_without_verb": docstrings_without_verb,
 }
 
 
@@ -306,6 +322,10 @@ EXAMPLES = {
     ),
     "exception_name": ("class Stop(Exception): ...", "class StopError(Exception): ..."),
     "private_import": ("from torch.nn import _reduction", "from repdyn.store import _files"),
+    "docstring_without_verb": (
+        "def f():\n    '''The number of steps.'''",
+        "class A:\n    '''The steps.'''\n    def f():\n        '''Return them.'''",
+    ),
 }
 """For each kind what is counted once, and what is not counted."""
 

@@ -72,7 +72,7 @@ class Contender:
         return None
 
     def version(self) -> str:
-        """The version of its package, or why it is unknown."""
+        """Return the version of its package, or why it is unknown."""
         return self.absence() or metadata.version(self.package)
 
 

@@ -57,13 +57,13 @@ class LoadedModel:
 
     @property
     def folder_name(self) -> str:
-        """The name as that of a folder or the beginning of a file's."""
+        """Return the name as that of a folder or the beginning of a file's."""
         return file_name(self.name)
 
     @property
     def context(self) -> int:
-        """The context length in tokens; 2**30 where neither configuration nor tokenizer sets a
-        limit.
+        """Return the context length in tokens; 2**30 where neither configuration nor tokenizer sets
+        a limit.
         """
         return context_length(self.model.config, self.tokenizer)
 

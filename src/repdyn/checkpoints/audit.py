@@ -56,7 +56,7 @@ class CheckpointFiles:
 
     @property
     def content(self) -> frozenset[str]:
-        """The names and checksums of the weights; equal for equal weights."""
+        """Return the names and checksums of the weights; equal for equal weights."""
         return frozenset(f"{name} {file.digest}" for name, file in self.weights.items())
 
     def contains(self, content: frozenset[str]) -> bool:
@@ -83,7 +83,7 @@ class History:
 
     @property
     def readable(self) -> list[CheckpointFiles]:
-        """The checkpoints with weights that a sweep loads."""
+        """Return the checkpoints with weights that a sweep loads."""
         return [checkpoint for checkpoint in self.checkpoints if checkpoint.weights]
 
 

@@ -47,8 +47,8 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """The place of its files: repository@commit, or the path; the repository alone if the
-        checkpoint is missing.
+        """Return the place of its files: repository@commit, or the path; the repository alone if
+        the checkpoint is missing.
         """
         # a model that a function makes of nothing has no place; of a file it has that of the file
         if self.path is not None:
@@ -68,7 +68,7 @@ class Target:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint as rows record it."""
+        """Return the checkpoint as rows record it."""
         return Checkpoint(
             run=self.run,
             step=self.step,

@@ -85,14 +85,14 @@ class TextDataModule(WindowsDataModule):
 
     @cached_property
     def bytes_per_token(self) -> float:
-        """Bytes of text behind one token, measured on the validation split; 1 for the byte
-        vocabulary.
+        """Return the bytes of text behind one token, measured on the validation split; 1 for the
+        byte vocabulary.
         """
         return len(self._corpus.split(self._held_out_percent)[1]) / len(self._splits[1])
 
     @property
     def description(self) -> str:
-        """A description of the text, for logs: name, size and hash."""
+        """Return a description of the text, for logs: name, size and hash."""
         corpus = self._corpus
         return f"{corpus.name}: {len(corpus.data):,} bytes of text, sha256 {corpus.sha256[:12]}"
 
@@ -199,7 +199,7 @@ class TextDataModule(WindowsDataModule):
 
     @cached_property
     def _splits(self) -> list[np.ndarray]:
-        """The token ids for training, validation and testing."""
+        """Return the token ids for training, validation and testing."""
         corpus = self._corpus
         percent = self._held_out_percent
         splits = [self._encode(piece) for piece in corpus.split(percent)]

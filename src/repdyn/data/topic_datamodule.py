@@ -124,14 +124,14 @@ class TopicDataModule(WindowsDataModule):
 
     @property
     def bytes_per_token(self) -> float:
-        """1: a word of so small a vocabulary is written as one byte, so that bits per byte are bits
-        per word.
+        """Return 1: a word of so small a vocabulary is written as one byte, so that bits per byte
+        are bits per word.
         """
         return 1.0
 
     @property
     def description(self) -> str:
-        """A description of the documents, for logs."""
+        """Return a description of the documents, for logs."""
         return (
             f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed "
             f"{self.seed}"

@@ -167,8 +167,8 @@ class CollateMasked:
 
     @property
     def random_state(self) -> Tensor | None:
-        """The state of the generator in this process; None if nothing was drawn from it yet, as
-        where workers draw.
+        """Return the state of the generator in this process; None if nothing was drawn from it yet,
+        as where workers draw.
         """
         return self._generator.get_state() if self._generator else None
 
@@ -231,12 +231,14 @@ class WindowsDataModule(LightningDataModule):
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, special tokens included; known before any text is read."""
+        """Return the number of token ids, special tokens included, known before a text is read."""
         return len(self.tokenizer)
 
     @property
     def pad_token_id(self) -> int | None:
-        """Id of the padding token; None for a tokenizer without one (no window is ever padded)."""
+        """Return the id of the padding token; None for a tokenizer without one (no window is ever
+        padded).
+        """
         return cast("int | None", self.tokenizer.pad_token_id)
 
     def _loader(self, windows: Windows, shuffle: bool) -> ResumableLoader:

@@ -257,8 +257,8 @@ class Cloud:
 
     @cached_property
     def distinct(self) -> Distinct:
-        """The distinct rows of ``x`` in order of first occurrence: equal bitwise, except that -0.0
-        equals 0.0.
+        """Return the distinct rows of ``x`` in order of first occurrence: equal bitwise, except
+        that -0.0 equals 0.0.
         """
         bits = _bits(self.x)
         every = torch.arange(len(bits), device=bits.device)
@@ -283,7 +283,7 @@ class Cloud:
 
     @cached_property
     def n_possible(self) -> Tensor:
-        """The number of possible neighbours of each distinct point, those outside its group:
+        """Return the number of possible neighbours of each distinct point, those outside its group:
         (n_unique,) int64.
         """
         groups = self.distinct.groups
@@ -294,26 +294,26 @@ class Cloud:
 
     @cached_property
     def n_candidates(self) -> int:
-        """The number of possible neighbours of the distinct point that has the fewest."""
+        """Return the number of possible neighbours of the distinct point that has the fewest."""
         return self.n_unique - 1 if self.groups is None else int(self.n_possible.min())
 
     @cached_property
     def scale(self) -> float:
-        """The power of two that brings the largest magnitude into [1/2, 1), NaN if that is not
-        finite.
+        """Return the power of two that brings the largest magnitude into [1/2, 1), NaN if that is
+        not finite.
         """
         return unit_scale(self.x)
 
     @cached_property
     def frame(self) -> Frame:
-        """The mean of all rows, and the power of two that brings the largest magnitude into [1/2,
-        1).
+        """Return the mean of all rows, and the power of two that brings the largest magnitude into
+        [1/2, 1).
         """
         return Frame.fit(self.x, self.scale)
 
     @cached_property
     def centred(self) -> Tensor:
-        """All rows minus their mean, times ``scale``: float64 for float64 points, otherwise
+        """Return all rows minus their mean, times ``scale``: float64 for float64 points, otherwise
         float32.
 
         The mean of a sample is subtracted first and the mean of the rest last, so that an offset
@@ -399,9 +399,9 @@ class Cloud:
 
     @property
     def rounding(self) -> float:
-        """The distance, in the unit of :attr:`scale`, up to which two vectors differ by rounding
-        alone: the resolution of the dtype times the root mean square length of the vectors, over
-        the coordinates that vary.
+        """Return the distance, in the unit of :attr:`scale`, up to which two vectors differ by
+        rounding alone: the resolution of the dtype times the root mean square length of the
+        vectors, over the coordinates that vary.
         """
         return RESOLUTION[self.x.dtype] * math.sqrt(self._squared_length / self.n_vectors)
 

@@ -51,8 +51,10 @@ class Sequences:
 
     @cached_property
     def padded(self) -> Tensor:
-        """(n_sequences, longest, dim) float64, zeros after the end of each sequence; divided by the
-        largest magnitude of each sequence, so that no square leaves the range of float64."""
+        """Return (n_sequences, longest, dim): float64, zeros after the end of each sequence;
+        divided by the largest magnitude of each sequence, so that no square leaves the range of
+        float64.
+        """
         # where the tokens go is known to the host, which waits for a device that is given a mask
         rows = self._is_token.flatten().nonzero().flatten().to(self.x.device)
         padded = self.x.new_zeros((self._is_token.numel(), self.x.shape[1]), dtype=torch.float64)
@@ -71,26 +73,29 @@ class Sequences:
 
     @property
     def rounding(self) -> Tensor:
-        """(n_sequences,) float64: the distance, in the unit of :attr:`padded`, up to which two
-        vectors of a sequence differ by rounding alone, as :attr:`Cloud.rounding` has it."""
+        """Return (n_sequences,) float64: the distance, in the unit of :attr:`padded`, up to which
+        two vectors of a sequence differ by rounding alone, as :attr:`Cloud.rounding` has it.
+        """
         return self._spread_and_rounding[1]
 
     @property
     def is_one_point(self) -> Tensor:
-        """(n_sequences,) bool: whether the vectors of a sequence differ by rounding alone, so that
-        a metric of their differences would be one of rounding."""
+        """Return (n_sequences,) bool: whether the vectors of a sequence differ by rounding alone,
+        so that a metric of their differences would be one of rounding.
+        """
         spread, rounding = self._spread_and_rounding
         return spread <= rounding
 
     @cached_property
     def _is_token(self) -> Tensor:
-        """(n_sequences, longest) bool, on the CPU: whether a sequence has a token at a place of
-        :attr:`padded`."""
+        """Return (n_sequences, longest) bool, on the CPU: whether a sequence has a token at a place
+        of :attr:`padded`.
+        """
         return torch.arange(max(self.lengths)) < torch.tensor(self.lengths)[:, None]
 
     @cached_property
     def _spread_and_rounding(self) -> tuple[Tensor, Tensor]:
-        """The root mean square distance of each sequence's vectors from their mean, and the
+        """Return the root mean square distance of each sequence's vectors from their mean, and the
         distance that is rounding alone: (n_sequences,) float64 each.
 
         All sequences are treated at once, since the host would wait for a device at each of them.

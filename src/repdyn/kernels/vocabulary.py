@@ -56,7 +56,7 @@ class Vocabulary:
 
     @cached_property
     def norms(self) -> Tensor:
-        """(n_rows,) float64: Euclidean norms of the rows."""
+        """Return (n_rows,) float64: Euclidean norms of the rows."""
         with full_precision(self.table.device):
             return torch.cat([row_norms(self._as_float64(rows)) for rows in row_chunks(self.table)])
 

@@ -252,7 +252,7 @@ class _Judged:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """The options of the sampling that are set."""
+        """Return the options of the sampling that are set."""
         values = {name: getattr(self.shared, name) for name in _CLOUD}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -266,7 +266,7 @@ class _Judged:
 
     @property
     def tables(self) -> Path | None:
-        """The folder of the studies' tables; None for a recipe without studies."""
+        """Return the folder of the studies' tables; None for a recipe without studies."""
         return (self.output or Path(self.store)) if self.recipe.studies else None
 
     def study(self, *, dry_run: bool) -> int:

@@ -91,7 +91,7 @@ class MeasurementOptions:
 
     @cached_property
     def choice(self) -> str:
-        """The choice of layers as rows record it: as JSON, "" where there is none.
+        """Return the choice of layers as rows record it: as JSON, "" where there is none.
 
         >>> [MeasurementOptions(layers=layers).choice for layers in (None, "blocks.*",
         ...     {"encoder": "encoder.layers.*"})]

@@ -90,12 +90,12 @@ class Metric:
 
     @cached_property
     def function(self) -> Callable[..., Any]:
-        """The kernel itself."""
+        """Return the kernel itself."""
         return imported(self.kernel)
 
     @cached_property
     def selector(self) -> Callable[..., Any]:
-        """``select_inputs`` as a function."""
+        """Return ``select_inputs`` as a function."""
         return imported(self.select_inputs)
 
     @cached_property

@@ -50,7 +50,7 @@ class MetricRequest:
 
     @cached_property
     def settings_json(self) -> str:
-        """The settings as rows have them."""
+        """Return the settings as rows have them."""
         return json.dumps(dict(self.settings), sort_keys=True)
 
     @property
@@ -62,7 +62,7 @@ class MetricRequest:
 
     @property
     def n_neighbours(self) -> int:
-        """The number of nearest neighbours of each vector that are used."""
+        """Return the number of nearest neighbours of each vector that are used."""
         neighbours = self.metric.neighbours
         return self.settings[neighbours] if isinstance(neighbours, str) else neighbours
 

@@ -35,7 +35,7 @@ class Windows(NamedTuple):
 
     @property
     def tokens(self) -> np.ndarray:
-        """(n_tokens,) index of each token of the windows, in the concatenated rows."""
+        """Return (n_tokens,): index of each token of the windows, in the concatenated rows."""
         ends = np.cumsum(self.lengths)
         offsets = np.repeat(self.starts - (ends - self.lengths), self.lengths)
         return offsets + np.arange(int(ends[-1]) if len(ends) else 0)

@@ -58,14 +58,14 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """The checksum of ``data``, the decompressed file, which does not depend on the
+        """Return the checksum of ``data``, the decompressed file, which does not depend on the
         compression.
         """
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def text(self) -> str:
-        """The text, without a character that the end of the file cuts off."""
+        """Return the text, without a character that the end of the file cuts off."""
         return self.data.decode(errors="ignore")
 
     def head(self, max_bytes: int) -> Corpus:

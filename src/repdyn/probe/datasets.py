@@ -93,7 +93,7 @@ class Source:
 
     @property
     def n_elements(self) -> int | None:
-        """Number of elements; None of a stream, which is read from its beginning."""
+        """Return the number of elements; None of a stream, which is read from its beginning."""
         if isinstance(self.data, torch.utils.data.IterableDataset):
             return None
         if not (hasattr(self.data, "__len__") and hasattr(self.data, "__getitem__")):

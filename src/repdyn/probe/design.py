@@ -135,7 +135,7 @@ class Design:
 
     @property
     def rule(self) -> dict[str, Any]:
-        """The part of the design that affects values once the tokens are fixed, as
+        """Return the part of the design that affects values once the tokens are fixed, as
         JSON-serialisable values.
         """
         settings = {name: dict(values) for name, values in sorted(self.metric_settings.items())}
@@ -259,12 +259,12 @@ class View(NamedTuple):
 
     @property
     def sampled(self) -> str:
-        """Subset or view by which tokens of the probe are sampled."""
+        """Return the subset or view by which tokens of the probe are sampled."""
         return "all" if self.vectors in LAYER_SUBSETS else self.vectors
 
     @property
     def of_single_tokens(self) -> bool:
-        """True if each vector is the state of one token, without the final norm."""
+        """Return True if each vector is the state of one token, without the final norm."""
         return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES, GAUSSIAN}
 
 

@@ -422,8 +422,8 @@ class Probe(SampledTokens):
 
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits that identify the tokens, plan and design, and any classes and
-        topics.
+        """Return 16 hexadecimal digits that identify the tokens, plan and design, and any classes
+        and topics.
         """
         return content_hash(self)
 

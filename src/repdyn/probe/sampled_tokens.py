@@ -99,18 +99,18 @@ class SampledTokens:
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """The names of the subsets; a probe of inputs has all vectors alone."""
+        """Return the names of the subsets; a probe of inputs has all vectors alone."""
         return ("all",) if self.inputs is not None else (*SUBSETS, *self.classes)
 
     @cached_property
     def is_special(self) -> np.ndarray:
-        """(n_tokens,) bool: whether each token is a special one."""
+        """Return (n_tokens,) bool: whether each token is a special one."""
         return np.isin(self.tokens.numpy(), self.special_ids)
 
     @cached_property
     def is_sink(self) -> Tensor:
-        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink``
-        excludes.
+        """Return (n_tokens,) bool: first positions of sequences and special tokens, which
+        ``no_sink`` excludes.
         """
         return sink_mask(self.tokens, self.lengths, self.special_ids)
 
@@ -131,8 +131,8 @@ class SampledTokens:
 
     @cached_property
     def without_repeats(self) -> str:
-        """The subset without repeats that a dimension is measured on beside all tokens, by default:
-        types where each batch has at least 512 of them, otherwise distinct inputs.
+        """Return the subset without repeats that a dimension is measured on beside all tokens, by
+        default: types where each batch has at least 512 of them, otherwise distinct inputs.
 
         It depends on the probe alone, so that all checkpoints, and a sweep and a training on it,
         are measured on the same one.
@@ -142,12 +142,12 @@ class SampledTokens:
 
     @cached_property
     def inputs_of_tokens(self) -> np.ndarray:
-        """(n_tokens,) a number for each token at its position, which equal inputs share."""
+        """Return (n_tokens,): a number for each token at its position, which equal inputs share."""
         return input_numbers(self.tokens.numpy(), self.positions)
 
     @cached_property
     def positions(self) -> np.ndarray:
-        """(n_tokens,) the position of each token in its window, from 0."""
+        """Return (n_tokens,): the position of each token in its window, from 0."""
         lengths = self.lengths.numpy()
         starts = np.cumsum(lengths) - lengths
         return np.arange(len(self.tokens)) - starts[self.window_of_token]
@@ -163,7 +163,7 @@ class SampledTokens:
 
     @cached_property
     def whole_windows(self) -> list[list[np.ndarray]]:
-        """The token indices of whole windows, for metrics of sequences: by batch, at most 16
+        """Return the token indices of whole windows, for metrics of sequences: by batch, at most 16
         windows of equal number.
 
         The windows are evenly spaced over the probe among those of at least 2 tokens, and dealt to
@@ -175,12 +175,12 @@ class SampledTokens:
 
     @cached_property
     def window_of_token(self) -> np.ndarray:
-        """(n_tokens,) index of the window of each token."""
+        """Return (n_tokens,): index of the window of each token."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths.numpy())
 
     @cached_property
     def has_next(self) -> np.ndarray:
-        """(n_tokens,) bool: whether the next token is in the same window."""
+        """Return (n_tokens,) bool: whether the next token is in the same window."""
         return np.append(np.diff(self.window_of_token) == 0, False)
 
     def index_of_mean(self, tokens: np.ndarray) -> np.ndarray:
@@ -205,12 +205,12 @@ class SampledTokens:
 
     @cached_property
     def batch_of_window(self) -> np.ndarray:
-        """(n_windows,) the batch of each window, where the batches use disjoint windows."""
+        """Return (n_windows,): the batch of each window, where the batches use disjoint windows."""
         return assign_windows(self.lengths.numpy(), self.n_batches, self.seed)
 
     @cached_property
     def _samples(self) -> dict[str, tuple[np.ndarray, bool]]:
-        """The sample of each subset, and whether its batches use disjoint windows."""
+        """Return the sample of each subset, and whether its batches use disjoint windows."""
         return {}
 
     def batches(self, n_sequences: int, n_needed: Tensor | None = None) -> Iterator[ProbeBatch]:
@@ -249,7 +249,7 @@ class SampledTokens:
 
     @cached_property
     def permutation(self) -> np.ndarray:
-        """(n_tokens,) all token indices, in the random order in which they are sampled."""
+        """Return (n_tokens,): all token indices, in the random order in which they are sampled."""
         return permutation(len(self.tokens), self.seed)
 
     def members(self, subset: str) -> np.ndarray:
@@ -275,7 +275,7 @@ class SampledTokens:
 
     @property
     def _is_last(self) -> np.ndarray:
-        """(n_tokens,) bool: the last token of each window that is not special."""
+        """Return (n_tokens,) bool: the last token of each window that is not special."""
         texts = np.flatnonzero(~self.is_special)
         windows = self.window_of_token[texts]
         last = texts[np.append(windows[1:] != windows[:-1], True)[: len(texts)]]

@@ -96,7 +96,7 @@ class Lexicon:
 
     @property
     def counts(self) -> np.ndarray:
-        """(n_words,) int64: number of occurrences of each word."""
+        """Return (n_words,) int64: number of occurrences of each word."""
         return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
 
     def read(self, text: str) -> np.ndarray:

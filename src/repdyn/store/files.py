@@ -60,12 +60,12 @@ class MeasurementKey:
 
     @property
     def failed(self) -> MeasurementKey:
-        """The key under which a failed measurement is stored."""
+        """Return the key under which a failed measurement is stored."""
         return replace(self, metrics=f"{self.metrics}-{_FAILED}")
 
     @property
     def filename(self) -> str:
-        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
+        """Return the path relative to the store: FOLDER/FILE, whatever characters a key has."""
         if self.step < 0:
             raise ValueError(f"expected a step >= 0, got {self.step}")
         parts = [

@@ -294,7 +294,7 @@ class RemoteFolder:
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
-        """The filesystem, and the path of the folder in it."""
+        """Return the filesystem, and the path of the folder in it."""
         from fsspec.core import url_to_fs
 
         try:

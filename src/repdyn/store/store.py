@@ -68,12 +68,12 @@ class Store:
 
     @property
     def location(self) -> str:
-        """The path of the store, or the URL of a remote one, as commands accept it."""
+        """Return the path of the store, or the URL of a remote one, as commands accept it."""
         return str(self.path)
 
     @property
     def output(self) -> Path:
-        """The folder for figures, reports and exports of which no other is named."""
+        """Return the folder for figures, reports and exports of which no other is named."""
         return self.path
 
     def refresh(self) -> None:

@@ -68,7 +68,7 @@ class Cost:
 
     @property
     def total_seconds(self) -> float:
-        """Wall-clock time since the tracking began, training included."""
+        """Return the wall-clock time since the tracking began, training included."""
         return time.perf_counter() - self._start
 
     @contextmanager

@@ -86,7 +86,7 @@ class Alert:
 
     @property
     def message(self) -> str:
-        """A line that describes the event, without the step."""
+        """Return a line that describes the event, without the step."""
         return (
             f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} "
             f"{self.event}: {self.detail}"
@@ -94,8 +94,8 @@ class Alert:
 
     @property
     def log_change(self) -> float:
-        """The absolute logarithm of the ratio to the value before; 0 if one of them is missing, 0
-        or infinite.
+        """Return the absolute logarithm of the ratio to the value before; 0 if one of them is
+        missing, 0 or infinite.
         """
         sizes = abs(self.value), abs(self.previous_value)
         return (
@@ -106,7 +106,7 @@ class Alert:
 
     @property
     def subject(self) -> str:
-        """The metric, with its stack and its vectors as legends call them."""
+        """Return the metric, with its stack and its vectors as legends call them."""
         vectors = None
         if self.subset is not None:
             # a rule holds on all vectors or on those without repeats, of tokens or of images

@@ -51,12 +51,12 @@ class Changes:
 
     @cached_property
     def in_means(self) -> np.ndarray:
-        """(n_layers,) whether a layer enters means over layers."""
+        """Return (n_layers,): whether a layer enters means over layers."""
         return layers_in_means(self.metric, self.layers.tolist())
 
     @cached_property
     def before(self) -> np.ndarray:
-        """The place of the last defined value before each step; -1 if there was none."""
+        """Return the place of the last defined value before each step; -1 if there was none."""
         places = np.where(np.isnan(self.values), -1, np.arange(len(self.steps))[:, None])
         return np.vstack([np.full_like(places[:1], -1), np.maximum.accumulate(places, axis=0)[:-1]])
 
@@ -67,12 +67,12 @@ class Changes:
 
     @cached_property
     def previous(self) -> np.ndarray:
-        """The last defined value before each step; NaN if there was none."""
+        """Return the last defined value before each step; NaN if there was none."""
         return self._at_previous(self.values)
 
     @cached_property
     def difference(self) -> np.ndarray:
-        """|value - previous|; NaN if one of them is missing."""
+        """Return |value - previous|; NaN if one of them is missing."""
         with np.errstate(invalid="ignore"):  # inf - inf
             return np.abs(self.values - self.previous)
 
@@ -87,8 +87,8 @@ class Changes:
 
     @cached_property
     def relative(self) -> np.ndarray:
-        """|value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does not
-        exceed its noise.
+        """Return |value - previous| / max(|value|, |previous|), in [0, 2]; 0 for a change that does
+        not exceed its noise.
         """
         larger = np.fmax(np.abs(self.values), np.abs(self.previous))
         counts = np.isfinite(self.difference) & self.exceeds_noise
@@ -96,8 +96,8 @@ class Changes:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """(n_steps,) the mean of the relative changes over the layers in means, or that of a
-        scalar; NaN if none of them has both values.
+        """Return (n_steps,): the mean of the relative changes over the layers in means, or that of
+        a scalar; NaN if none of them has both values.
         """
         n_known = np.isfinite(self.difference[:, self.in_means]).sum(axis=1)
         with np.errstate(invalid="ignore"):  # 0 / 0
@@ -115,8 +115,8 @@ class Changes:
 
     @cached_property
     def usual_jump(self) -> np.ndarray:
-        """(2, n_steps) the median and the largest of the last nonzero changes before each step,
-        over at least half as many steps; NaN where there are fewer than :data:`MIN_HISTORY`.
+        """Return (2, n_steps): the median and the largest of the last nonzero changes before each
+        step, over at least half as many steps; NaN where there are fewer than :data:`MIN_HISTORY`.
 
         From a change over few steps nothing follows for one over many, as where the distance
         between measurements doubles.

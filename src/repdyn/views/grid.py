@@ -40,12 +40,12 @@ class Grid:
 
     @property
     def layers(self) -> np.ndarray:
-        """Shape (n_layers,), ascending."""
+        """Return (n_layers,), ascending."""
         return self._by_layer[0]
 
     @property
     def steps(self) -> np.ndarray:
-        """Shape (n_steps,), ascending."""
+        """Return (n_steps,), ascending."""
         return self._by_step[0]
 
     def numbers(self, column: str = "value") -> np.ndarray:

@@ -40,7 +40,9 @@ class SentenceLens(NamedTuple):
 
     @property
     def settled(self) -> list[int]:
-        """For each token the first layer from which on the most probable token is the final one."""
+        """Return for each token the first layer from which on the most probable token is the final
+        one.
+        """
         agrees = torch.stack([layer.final_rank == 0 for layer in self.layers])
         return (len(self.layers) - agrees.flip(0).long().cumprod(0).sum(0)).tolist()
 

@@ -52,7 +52,7 @@ class Cell(Criterion):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Lowest and highest value that is as published."""
+        """Return the lowest and the highest value that is as published."""
         if self.value is not None and self.within is not None:
             return self.value - self.within, self.value + self.within
         low, high = self.at_least, self.at_most

@@ -77,7 +77,7 @@ class Measured:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The measured rows of layers, those of the published design with its bands."""
+        """Return the measured rows of layers, those of the published design with its bands."""
         return effects.with_bands(measurements(self.frame))
 
     def profile(self, name: str, step: Step, first_layer: int = 1) -> tuple[int, Profile]:
@@ -148,13 +148,13 @@ class Criterion(ABC):
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """Published range on the horizontal axis; None if there is none."""
+        """Return the published range on the horizontal axis; None if there is none."""
         return None
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """Sentence that states the criterion with its numbers."""
+        """Return the sentence that states the criterion with its numbers."""
 
     @abstractmethod
     def judge(self, measured: Any, metric: str) -> Judgement:

@@ -127,7 +127,9 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The measured numbers, and what they were measured on if that differs from the recipe."""
+        """Return the measured numbers, and what they were measured on if that differs from the
+        recipe.
+        """
         return (
             f"{self.ours}; measured otherwise: {'; '.join(self.deviations)}"
             if self.deviations

@@ -34,12 +34,14 @@ class SequenceSums:
 
     @property
     def over_tokens(self) -> np.ndarray:
-        """(m,) mean over all tokens, so that long sequences weigh more; NaN without a token."""
+        """Return (m,): mean over all tokens, so that long sequences weigh more; NaN without a
+        token.
+        """
         return self.sums.sum(0) / (self.n_tokens or np.nan)
 
     @property
     def means(self) -> np.ndarray:
-        """(n_sequences, m) mean over the tokens of each sequence; NaN for a sequence
+        """Return (n_sequences, m): mean over the tokens of each sequence; NaN for a sequence
         without any.
         """
         with np.errstate(invalid="ignore"):
@@ -62,7 +64,7 @@ class Estimate(NamedTuple):
 
     @property
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds of the middle 95% of the resamples, (m,) each; NaN are ignored."""
+        """Return the bounds of the middle 95% of the resamples, (m,) each; NaN are ignored."""
         low, high = np.nanquantile(self.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         return low, high
 

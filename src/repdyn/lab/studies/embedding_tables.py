@@ -75,12 +75,12 @@ class EmbeddingTable:
 
     @cached_property
     def about(self) -> pd.DataFrame:
-        """The relations of the rows to their mean, of :func:`about_mean`."""
+        """Return the relations of the rows to their mean, of :func:`about_mean`."""
         return about_mean(self.rows)
 
     @cached_property
     def explained(self) -> np.ndarray:
-        """The cumulative share of variance by principal components; empty for fewer than 3
+        """Return the cumulative share of variance by principal components; empty for fewer than 3
         different rows.
         """
         try:

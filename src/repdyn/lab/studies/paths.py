@@ -107,8 +107,8 @@ class Rotation:
 
     @property
     def ends(self) -> int:
-        """The last position of the first run of rotating stretches; 0 if the first stretch does not
-        rotate.
+        """Return the last position of the first run of rotating stretches; 0 if the first stretch
+        does not rotate.
         """
         turning = (self.windows["ordered"] >= ORDERED).to_numpy()
         n_turning = len(turning) if turning.all() else int(turning.argmin())

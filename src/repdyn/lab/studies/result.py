@@ -73,7 +73,7 @@ class StudyResult:
 
     @property
     def names(self) -> list[str]:
-        """Names of the tables, each once."""
+        """Return the names of the tables, each once."""
         return list(dict.fromkeys(PurePosixPath(path).name for path in self.tables))
 
     def __getattr__(self, name: str) -> pd.DataFrame:

@@ -67,8 +67,8 @@ class Axis:
 
     @property
     def floor(self) -> float | None:
-        """The position of 0 for a library that cannot make an axis linear near 0; None for a linear
-        axis.
+        """Return the position of 0 for a library that cannot make an axis linear near 0; None for a
+        linear axis.
         """
         return None if self.log_from is None else ZERO_SHARE * self.log_from
 

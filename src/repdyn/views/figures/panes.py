@@ -92,7 +92,7 @@ class Pane:
 
     @property
     def colours(self) -> tuple[str, ...]:
-        """A colour for each line."""
+        """Return a colour for each line."""
         if self.ordered and len(self.traces) > 1:
             return shades(ORDERED, len(self.traces), 0.05, 0.85)
         places = (0, -1) if self.pair else range(len(self.traces))
@@ -200,7 +200,9 @@ class Board:
 
     @property
     def columns(self) -> int:
-        """The number of panels in a row, such that those of one metric share a row if possible."""
+        """Return the number of panels in a row, such that those of one metric share a row if
+        possible.
+        """
         number = len(self.panes)
         counts = set(Counter(pane.metric for pane in self.panes).values())
         if self.panel == WIDE:
@@ -217,7 +219,7 @@ class Board:
 
     @property
     def subsets(self) -> list[str]:
-        """The subsets that have a line, in order."""
+        """Return the subsets that have a line, in order."""
         return in_order({subset for _, subset in self._keys})
 
     @property

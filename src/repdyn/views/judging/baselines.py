@@ -66,7 +66,9 @@ class Course:
 
     @cached_property
     def deviations(self) -> np.ndarray:
-        """Shape of the values: each run's distance from the others' median, in their spread."""
+        """Return (n_runs, n_layers, n_positions): each run's distance from the others' median, in
+        their spread.
+        """
         return np.array([self._deviations_of(run) for run in range(len(self.values))])
 
     def _deviations_of(self, run: int) -> np.ndarray:
@@ -79,24 +81,24 @@ class Course:
 
     @cached_property
     def smoothed(self) -> np.ndarray:
-        """Shape (n_runs, n_layer_windows, n_windows): deviations averaged over windows of
+        """Return (n_runs, n_layer_windows, n_windows): deviations averaged over windows of
         :data:`TOGETHER` layers and positions.
         """
         return np.array([_windows(deviations, self.window) for deviations in self.deviations])
 
     @property
     def window(self) -> tuple[int, int]:
-        """The number of layers and that of positions in a window."""
+        """Return the number of layers and that of positions in a window."""
         return min(TOGETHER, len(self.layers)), min(TOGETHER, len(self.positions))
 
     @cached_property
     def extremes(self) -> np.ndarray:
-        """Shape (n_runs,): the largest of the smoothed deviations of each run, without its sign."""
+        """Return (n_runs,): the largest smoothed deviation of each run, without its sign."""
         return np.nanmax(np.abs(self.smoothed), axis=(1, 2))
 
     @cached_property
     def usual(self) -> float:
-        """The median over runs of these, in which metrics are comparable."""
+        """Return the median over runs of these, in which metrics are comparable."""
         return float(np.median(self.extremes))
 
 
@@ -153,8 +155,8 @@ class Standing:
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """Shape (n_runs,), the judged run first: the largest, over metrics, of a run's extreme as a
-        multiple of the usual one; infinite where its loss is no number.
+        """Return (n_runs,), the judged run first: the largest, over metrics, of a run's extreme as
+        a multiple of the usual one; infinite where its loss is no number.
         """
         of_metrics = [course.extremes / course.usual for course in self.courses.values()]
         scores = np.max(of_metrics, axis=0)
@@ -162,8 +164,8 @@ class Standing:
 
     @property
     def p(self) -> float:
-        """The probability that a run like its baselines has a score as high in its place among
-        them.
+        """Return the probability that a run like its baselines has a score as high in its place
+        among them.
         """
         return float(np.mean(self.scores >= self.scores[0]))
 
@@ -173,7 +175,7 @@ class Standing:
 
     @cached_property
     def key(self) -> SeriesKey:
-        """The metric and subset of the run's score."""
+        """Return the metric and subset of the run's score."""
         return max(
             self.courses,
             key=lambda key: float(self.courses[key].extremes[0] / self.courses[key].usual),

@@ -83,14 +83,14 @@ class Estimate:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom of the standard error: that of a single batch rests on tens of windows
-        or more, that of several on the batches themselves.
+        """Return the degrees of freedom of the standard error: that of a single batch rests on tens
+        of windows or more, that of several on the batches themselves.
         """
         return self.n_batches - 1 if self.n_batches > 1 else math.inf
 
     @property
     def half_width(self) -> float:
-        """Half of the 95% interval: 0 for an exact value, NaN where no error is known."""
+        """Return half of the 95% interval: 0 for an exact value, NaN where no error is known."""
         return student_quantile(self.degrees) * self.std_error if self.std_error else 0.0
 
 
@@ -230,7 +230,7 @@ class Claim:
 
     @property
     def sentence(self) -> str:
-        """The change without its interval.
+        """Return the change without its interval.
 
         >>> print(Claim("anisotropy", ("grew", "fell"), Effect(0.2, 0.05), above=0.1).sentence)
         anisotropy grew by 22%

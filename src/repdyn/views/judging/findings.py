@@ -317,7 +317,7 @@ class Finding:
 
     @property
     def summary(self) -> str:
-        """The sentence, and the verdict with layer 0 where it is another."""
+        """Return the sentence, and the verdict with layer 0 where it is another."""
         other = f"; with layer 0, the embeddings: {self.with_embeddings}"
         return self.sentence + (other if self.with_embeddings != self.verdict else "")
 

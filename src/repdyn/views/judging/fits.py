@@ -55,12 +55,12 @@ class ActivationFit(NamedTuple):
 
     @property
     def is_reported(self) -> bool:
-        """True if the curve explains at least :data:`MIN_R_SQUARED`."""
+        """Return True if the curve explains at least :data:`MIN_R_SQUARED`."""
         return self.r_squared >= MIN_R_SQUARED
 
     @property
     def peak_step(self) -> float:
-        """The step of the maximum, NaN for a curve that falls first.
+        """Return the step of the maximum, NaN for a curve that falls first.
 
         It solves ``x log(x) = 1 / lambda``, and may lie after the last measured step.
         """

@@ -86,8 +86,8 @@ class RunInsights:
 
     @property
     def headline(self) -> str:
-        """The status, its reason, and the most important statement where that is another, in one
-        line.
+        """Return the status, its reason, and the most important statement where that is another, in
+        one line.
         """
         sentences = dict.fromkeys([self.reason, *(each.sentence for each in self.statements[:1])])
         return f"{self.status}: {' '.join(sentences)}"

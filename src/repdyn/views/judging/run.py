@@ -44,8 +44,8 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def insights(self) -> RunInsights:
-        """The status and the statements, with links to a report that shows the run under
-        its label.
+        """Return the status and the statements, with links to a report that shows the run under its
+        label.
         """
         statements = ranked(
             chain(
@@ -76,13 +76,13 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def loss_correlations(self) -> LossCorrelations:
-        """The correlations of the metrics with the loss over the checkpoints."""
+        """Return the correlations of the metrics with the loss over the checkpoints."""
         return metrics.loss_correlations(self.frame, self.series)
 
     @cached_property
     def status(self) -> tuple[Status, str]:
-        """The status and the reason for it; statements on the course of single metrics do not
-        change it.
+        """Return the status and the reason for it; statements on the course of single metrics do
+        not change it.
 
         A run has failed if a statement says so: the loss is not finite or has diverged, or states
         contain NaN or infinity. It is watched if a layer collapsed or its block changes nothing, if
@@ -124,7 +124,7 @@ class DescribedRun(MeasuredRun):
 
     @property
     def _second_half(self) -> float:
-        """The step half way between the first and the last measured step.
+        """Return the step half way between the first and the last measured step.
 
         Half of the steps of a schedule that doubles lie in the warm-up, where each change is larger
         than those before.
@@ -148,8 +148,8 @@ class DescribedRun(MeasuredRun):
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The findings published for this kind of model, judged; empty if none of the metrics that
-        they are about was measured on tokens.
+        """Return the findings published for this kind of model, judged; empty if none of the
+        metrics that they are about was measured on tokens.
         """
         is_judged = self.vectors_of == "tokens" and any(
             metric in JUDGED for metric, _ in self.series

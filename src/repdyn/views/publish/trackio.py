@@ -43,7 +43,7 @@ class TrackioLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The run of Trackio, opened where it is first asked for."""
+        """Return the run of Trackio, opened where it is first asked for."""
         if self._run is None:
             import trackio  # an optional dependency
 
@@ -55,12 +55,12 @@ class TrackioLogger(Logger):
 
     @property
     def name(self) -> str:
-        """The project."""
+        """Return the project."""
         return self._project
 
     @property
     def version(self) -> str | None:
-        """The name of the run, None before it is opened without one."""
+        """Return the name of the run, None before it is opened without one."""
         return self._name
 
     @rank_zero_only

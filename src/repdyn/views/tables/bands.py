@@ -72,17 +72,17 @@ class Band:
 
     @property
     def n_baselines(self) -> int:
-        """The number of baselines."""
+        """Return the number of baselines."""
         return len(self.values)
 
     @property
     def name(self) -> str:
-        """The label of the band in legends."""
+        """Return the label of the band in legends."""
         return f"range and median of {self.n_baselines} baselines"
 
     @cached_property
     def limits(self) -> Limits:
-        """The range by layer and step."""
+        """Return the range by layer and step."""
         return _limits(self.values)
 
     def of_mean(self, layers: Sequence[int]) -> Limits:

@@ -160,7 +160,7 @@ class MeasuredRun:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """The configuration as texts, those of nested settings by names such as
+        """Return the configuration as texts, those of nested settings by names such as
         ``optimizer.lr``.
         """
         flat = (
@@ -175,33 +175,33 @@ class MeasuredRun:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The rows of :func:`repdyn.views.tables.frames.measurements`."""
+        """Return the rows of :func:`repdyn.views.tables.frames.measurements`."""
         return measurements(self.frame)
 
     @cached_property
     def scalars(self) -> pd.DataFrame:
-        """The rows without a layer: scalars and failures."""
+        """Return the rows without a layer: scalars and failures."""
         return self.frame.loc[self.frame["layer"].isna()]
 
     @cached_property
     def n_failed(self) -> int:
-        """The number of checkpoints that could not be measured."""
+        """Return the number of checkpoints that could not be measured."""
         return len(failures(self.frame)["step"].unique())
 
     @property
     def key(self) -> Key:
-        """The key that identifies the run and stack in a comparison."""
+        """Return the key that identifies the run and stack in a comparison."""
         return self.name, self.stack
 
     @cached_property
     def probe(self) -> str:
-        """The hash of the probe."""
+        """Return the hash of the probe."""
         return str(self.rows["probe"].iloc[0])
 
     @cached_property
     def vectors_of(self) -> str:
-        """The parts of the input that vectors represent: "tokens", or "positions" of images, audio
-        and other inputs.
+        """Return the parts of the input that vectors represent: "tokens", or "positions" of images,
+        audio and other inputs.
         """
         return "positions" if set(design_names(self.rows)) <= INPUT_DESIGNS.keys() else "tokens"
 
@@ -235,8 +235,9 @@ class MeasuredRun:
 
     @cached_property
     def tokens(self) -> pd.Series:
-        """Training tokens by step, ascending; empty for a finished model, and unless every row
-        knows them and seeds agree."""
+        """Return the training tokens by step, ascending; empty for a finished model, and unless
+        every row knows them and seeds agree.
+        """
         seen = self.rows.loc[:, ["step", "tokens_seen"]]
         by_step = seen.drop_duplicates().sort_values("step")
         if (
@@ -249,14 +250,14 @@ class MeasuredRun:
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], MetricSeries]:
-        """The series of each metric and subset, in the order of display, with the values of single
-        heads.
+        """Return the series of each metric and subset, in the order of display, with the values of
+        single heads.
         """
         return metric_series(self.rows, self.frame)
 
     @cached_property
     def bands(self) -> Mapping[tuple[str, str], Band]:
-        """The bands of the baselines behind its series, of those that three have."""
+        """Return the bands of the baselines behind its series, of those that three have."""
         if not self.baselines:
             return {}
         at_run, *at_baselines = positions_by_step([self, *self.baselines])
@@ -279,19 +280,21 @@ class MeasuredRun:
 
     @cached_property
     def designs(self) -> str:
-        """The names of its sampling designs."""
+        """Return the names of its sampling designs."""
         return " and ".join(design_names(self.rows))
 
     @cached_property
     def own_window_rules(self) -> list[bool]:
-        """The distinct values of ``own_window_excluded`` among the rows, ascending: True where
-        neighbours in the same window are left out.
+        """Return the distinct values of ``own_window_excluded`` among the rows, ascending: True
+        where neighbours in the same window are left out.
         """
         return sorted(self.rows["own_window_excluded"].dropna().astype(bool).unique().tolist())
 
     @cached_property
     def sizes(self) -> Mapping[tuple[str, str], str]:
-        """The numbers of vectors of each metric and subset whose values depend on it, ascending."""
+        """Return the numbers of vectors of each metric and subset whose values depend on it,
+        ascending.
+        """
         columns = ["metric", "subset", "n_vectors"]
         cells = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
         numbers: dict[tuple[str, str], list[int]] = {}
@@ -309,7 +312,7 @@ class MeasuredRun:
 
     @cached_property
     def metric_settings(self) -> list[tuple[str, str]]:
-        """Each metric with each of its settings, ascending."""
+        """Return each metric with each of its settings, ascending."""
         columns = ["metric", "settings"]
         pairs = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
         return list(pairs.itertuples(index=False, name=None))
@@ -324,7 +327,7 @@ class MeasuredRun:
 
     @cached_property
     def _losses(self) -> dict[str, pd.Series]:
-        """The losses that were asked for, which each chart of the run draws."""
+        """Return the losses that were asked for, which each chart of the run draws."""
         return {}
 
     def metrics(self, family: str | None = None) -> list[str]:

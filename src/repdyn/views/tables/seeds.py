@@ -47,7 +47,7 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def by_seed(self) -> np.ndarray:
-        """Shape (n_seeds, n_layers, n_steps)."""
+        """Return (n_seeds, n_layers, n_steps)."""
         return np.stack(
             [member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members]
         )
@@ -69,15 +69,15 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def means_by_seed(self) -> pd.DataFrame:
-        """Means over layers by seed (index) and step (columns), over the same layers in all seeds
-        at all steps.
+        """Return the means over layers by seed (index) and step (columns), over the same layers in
+        all seeds at all steps.
         """
         index, columns = self._covered.index, self._covered.columns
         return pd.DataFrame([member._values.loc[index, columns].mean() for member in self.members])
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        """The mean over seeds of their means over layers, with its interval over seeds."""
+        """Return the mean over seeds of their means over layers, with its interval over seeds."""
         means = self.means_by_seed
         low, high = self._ends(means.to_numpy(float))
         return LayerMean(
@@ -155,7 +155,7 @@ class SeedGroup(MeasuredRun):
 
     @cached_property
     def series(self) -> Mapping[tuple[str, str], SeedSeries]:
-        """The series of each metric and subset that all seeds have at a common step."""
+        """Return the series of each metric and subset that all seeds have at a common step."""
         return _shared_series(self.members)
 
 

@@ -65,12 +65,12 @@ class LayerMean:
 
     @property
     def margin(self) -> pd.Series:
-        """Half of the width of the interval."""
+        """Return half of the width of the interval."""
         return (self.high - self.low) / 2
 
     @property
     def coverage(self) -> str:
-        """The number of layers that the mean is over, as text."""
+        """Return the number of layers that the mean is over, as text."""
         if self.n_used in (0, self.n_layers):
             return f"{self.n_layers} layers" if self.n_used else "no value"
         return f"{self.n_used} of {self.n_layers} layers"
@@ -100,7 +100,7 @@ class MetricSeries:
 
     @cached_property
     def grid(self) -> Grid:
-        """The rows by layer and step."""
+        """Return the rows by layer and step."""
         return Grid(self.rows)
 
     @cached_property
@@ -117,7 +117,7 @@ class MetricSeries:
 
     @property
     def n_blocks(self) -> int:
-        """The number of blocks of the model, measured or not; 0 where none was measured."""
+        """Return the number of blocks of the model, measured or not; 0 where none was measured."""
         return round(1 / self.layer_depth) if self.layer_depth else 0
 
     def from_layer(self, first: int) -> Self:
@@ -135,39 +135,39 @@ class MetricSeries:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Shape (n_layers, n_steps); NaN where there is no value."""
+        """Return (n_layers, n_steps); NaN where there is no value."""
         return self._values.to_numpy(float)
 
     @cached_property
     def lows(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): lower ends of the 95% intervals over probes; NaN where they
+        """Return (n_layers, n_steps): lower ends of the 95% intervals over probes; NaN where they
         are not known.
         """
         return self._lows.to_numpy(float)
 
     @cached_property
     def highs(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): their upper ends."""
+        """Return (n_layers, n_steps): their upper ends."""
         return self._highs.to_numpy(float)
 
     @cached_property
     def margins(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): half of the widths of the intervals."""
+        """Return (n_layers, n_steps): half of the widths of the intervals."""
         return (self.highs - self.lows) / 2
 
     @cached_property
     def std_errors(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): standard errors over probes; NaN where they are not known."""
+        """Return (n_layers, n_steps): standard errors over probes; NaN where they are not known."""
         return self.grid.numbers("std_error")
 
     @cached_property
     def n_batches(self) -> np.ndarray:
-        """Shape (n_layers, n_steps): over how many batches the values are."""
+        """Return (n_layers, n_steps): over how many batches the values are."""
         return self.grid.numbers("n_batches")
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics
+        """Return (n_layers,): positions on an axis of layers, halfway to the next layer for metrics
         between two.
         """
         shift = 0.5 if metric_info(self.metric).position == "between" else 0.0
@@ -175,7 +175,7 @@ class MetricSeries:
 
     @property
     def depths(self) -> np.ndarray:
-        """Shape (n_layers,): positions on an axis of relative depth."""
+        """Return (n_layers,): positions on an axis of relative depth."""
         return self.places * self.layer_depth
 
     @cached_property
@@ -185,7 +185,7 @@ class MetricSeries:
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        """The mean over the blocks at every step with a value, always over the same ones.
+        """Return the mean over the blocks at every step with a value, always over the same ones.
 
         The embeddings never enter: they are no layer that is learnt in depth, and where tokens
         repeat their dimension is another quantity. A layer without a value at some of these steps
@@ -208,19 +208,19 @@ class MetricSeries:
 
     @cached_property
     def in_means(self) -> np.ndarray:
-        """Shape (n_layers,): whether a layer enters means, which are over the blocks."""
+        """Return (n_layers,): whether a layer enters means, which are over the blocks."""
         return layers_in_means(self.metric, self.layers)
 
     @property
     def _of_blocks(self) -> pd.DataFrame:
-        """The values that a mean over layers is of; that between the embeddings and the first block
-        tells of the block.
+        """Return the values that a mean over layers is of; that between the embeddings and the
+        first block tells of the block.
         """
         return self._values.loc[self.in_means]
 
     @cached_property
     def _covered(self) -> pd.DataFrame:
-        """The values of the blocks that have one at every step at which any has one."""
+        """Return the values of the blocks that have one at every step at which any has one."""
         values = self._of_blocks.dropna(axis="columns", how="all")
         # without any step every layer would count as complete
         return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
@@ -237,8 +237,8 @@ class MetricSeries:
 
     @cached_property
     def reasons(self) -> tuple[tuple[str, ...], ...] | None:
-        """Shape (n_layers, n_steps): why there is no value, "" where there is one; None if there is
-        one everywhere.
+        """Return (n_layers, n_steps): why there is no value, "" where there is one; None if there
+        is one everywhere.
         """
         missing = self.rows.loc[self.rows["value"].isna()]
         if missing.empty:
@@ -264,7 +264,7 @@ class MetricSeries:
 
     @cached_property
     def by_head(self) -> np.ndarray | None:
-        """Shape (n_steps, n_layers, n_heads): values of single attention heads; None if there are
+        """Return (n_steps, n_layers, n_heads): values of single attention heads; None if there are
         none.
         """
         if self.head_rows is None:
