@@ -139,7 +139,16 @@ def test_what_is_read_is_bounded_whatever_is_given(n_rows, length, n_windows, si
         assert set(probe.lengths.tolist()) == {size}
         assert len(probe.tokens) <= 65_536
         assert probe.batch_vectors * probe.n_batches == 4096
-        assert f"reads {n_windows * size:,} tokens of {n_windows:,} windows" in repr(probe)
+        whole = f"{n_windows * size:,} tokens in {n_windows:,} windows; a measurement reads all"
+        assert whole in repr(probe)
+
+
+def test_what_is_read_of_a_probe_is_said_once():
+    """The text named all windows twice, and in the same words where only some of them are read."""
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=96)
+    assert repr(probe).count("24 windows") == 1
+    some = Probe.from_tokens(random_tokens(24, 12), max_vectors=4)
+    assert "a measurement reads 48 tokens of 4 windows" in repr(some)
 
 
 def test_long_rows_are_cut_where_they_are_few_and_that_is_said():
@@ -265,4 +274,4 @@ def test_inputs_are_bounded_and_shrink_to_what_there_is():
     with pytest.warns(UserWarning, match="1 x 80 are measured"):
         few = Probe.from_inputs([torch.randn(10, 4, 2)])
     assert few.batch_vectors == 80
-    assert "reads 10 inputs" in repr(few)
+    assert "reads all 10 inputs" in repr(few)

