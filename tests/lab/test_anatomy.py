@@ -20,6 +20,7 @@ from transformers import (
     RobertaModel,
 )
 
+import repdyn
 from repdyn import layer_states
 from repdyn.cli.main import main
 from repdyn.lab.studies import embedding_tables as tables
@@ -623,7 +624,11 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         "position and segment": 3,
     }
     text = told(capsys)
-    assert "position embeddings.position_embeddings.weight 64 16 True" in text
+    overview = pd.read_csv(output / "small" / "tables.csv").set_index("table")
+    n_parameters = sum(weight.numel() for weight in repdyn.load_model(folder).model.parameters())
+    assert overview["share_of_parameters"]["position"] == pytest.approx(64 * 16 / n_parameters)
+    assert overview["share_of_parameters"].isna()["sinusoids"]
+    assert "position embeddings.position_embeddings.weight 64 16 " in text
     layouts = pd.read_csv(output / "small" / "position_layouts.csv")
     assert layouts["table"].tolist() == ["position", "sinusoids"]
     assert layouts["purity"][0] < CLEAR < layouts["purity"][1], "the model is untrained"

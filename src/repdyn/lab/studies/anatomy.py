@@ -99,6 +99,10 @@ class AnatomyStudy(Study):
         # the sinusoids of Vaswani et al. beside a learned table, for comparison
         sinusoids = [geometry.sinusoids(table) for table in positions[:1]]
         self._add_geometry(loaded.name, tables, sinusoids)
+        sizes = {name: weight.numel() for name, weight in loaded.model.named_parameters()}
+        overview = self.tables["tables"]
+        n_parameters = overview["parameter"].map(sizes)  # the textbook's positions are none
+        overview.insert(4, "share_of_parameters", n_parameters / sum(sizes.values()))
         self.tables["closest"] = embedding_tables.closest_table(tables, self.closest, end_pairs)
         self.tables["across_tables"] = geometry.across_tables(tables)
         self.tables["extreme_pairs"] = geometry.extreme_pairs(words, end_pairs[words.name])
@@ -168,8 +172,8 @@ class AnatomyStudy(Study):
         """Print the most telling columns of two tables."""
         quantiles = ("mean", "q05", "median", "q95", "min", "max")
         self.show(self.tables["distributions"], "table", "quantity", *quantiles)
-        of_table = ("table", "parameter", "rows", "dim", "left_out", "all_pairs", "mean_share")
-        self.show(self.tables["tables"], *of_table)
+        of_table = ("table", "parameter", "rows", "dim", "share_of_parameters", "left_out")
+        self.show(self.tables["tables"], *of_table, "all_pairs", "mean_share")
 
     def _add_loops(self, name: str, layouts: Sequence[EmbeddingTable]) -> None:
         """Add the loops that the rows of positions form, if ripser is installed."""

@@ -195,7 +195,9 @@ def position_image(name: str, rows: Tensor) -> Figure:
         steps.annotate(
             f"{top + 1}", (top + 1, lengths[top]), (3, 2), textcoords="offset points", fontsize=8
         )
-    steps.set(title="length of the step to a position", xlabel="position", ylim=(0, None))
+    # of textbook positions all steps are equally long: their line would lie on the frame
+    top = 1.08 * float(lengths.max(initial=0.0)) or None
+    steps.set(title="length of the step to a position", xlabel="position", ylim=(0, top))
     return figure
 
 
