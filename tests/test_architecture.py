@@ -260,6 +260,7 @@ def test_every_package_is_listed_for_the_wheel():
         "repdyn.cli": ["demo/*/*.parquet", "*.txt"],
         "repdyn.lab.recipes": ["*.yaml", "published.*"],
         "repdyn.lab.explorer": ["page/*"],
+        "repdyn.views.judging": ["usual.csv"],
         "repdyn.views.report": ["page/*"],
         "repdyn.lab.studies": ["*.json"],
         "repdyn.suites": ["*.yaml"],

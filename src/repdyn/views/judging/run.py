@@ -25,6 +25,7 @@ from repdyn.views.judging.insight import (
     Status,
     report_link,
 )
+from repdyn.views.judging.usual import usual_statements
 from repdyn.views.tables.continuity import collapsed_layers
 from repdyn.views.tables.frames import by_stack, scalar
 from repdyn.views.tables.runs import MeasuredRun
@@ -53,6 +54,7 @@ class DescribedRun(MeasuredRun):
                 of_continuity(self),
                 _of_metrics(self),
                 baseline_statements(self),
+                usual_statements(self),
             )
         )
         status, reason = self.status

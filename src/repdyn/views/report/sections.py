@@ -31,6 +31,7 @@ from repdyn.views.judging.findings import (
 from repdyn.views.judging.fits import fits_of
 from repdyn.views.judging.metrics import CAVEAT
 from repdyn.views.judging.run import chosen_series
+from repdyn.views.judging.usual import named_range, resemblances
 from repdyn.views.report.markup import Markup, details, joined, table, tag
 from repdyn.views.tables.frames import failures, metrics_of, missing_values
 from repdyn.views.tables.runs import differences
@@ -207,7 +208,57 @@ def alerts_and_findings(data: DescribedRuns) -> Markup:
         parts.append(_findings([*((run.label, run.findings) for run in judged), *over_seeds]))
     elif len(failed) < len(data.runs):
         parts.append(tag("p", "None is about what was measured."))
-    return joined(parts)
+    return joined([*parts, _measured_models(data.runs)])
+
+
+_USUAL_HEADINGS = ("run", "metric, at mid depth", "value", "as in", "above", "below", "measured")
+_MODEL_HEADINGS = ("model", "what it is", "weights", "text", "probe", "on", "source")
+
+
+def _measured_models(runs: Sequence[DescribedRun]) -> Markup:
+    """Return which measured models the middle of each run resembles, and where their ranges are
+    from; nothing where none compares.
+    """
+    placed = [(run, resemblance) for run in runs for resemblance in resemblances(run)]
+    if not placed:
+        return Markup()
+    rows = [
+        (
+            run.label,
+            resemblance.subject,
+            resemblance.value_text,
+            resemblance.alike_text or NO_VALUE,
+            *(
+                NO_VALUE if model is None else named_range(model)
+                for model in (resemblance.below, resemblance.above)
+            ),
+            resemblance.probes,
+        )
+        for run, resemblance in placed
+    ]
+    named = dict.fromkeys(model for _, resemblance in placed for model in resemblance.named)
+    sources = dict.fromkeys(
+        (
+            model.name,
+            model.about,
+            model.weights,
+            model.text,
+            tag("code", model.probe) if model.probe else NO_VALUE,
+            model.measured,
+            model.source,
+        )
+        for model in named
+    )
+    title = "Beside measured models"
+    caption = "Measured models that each run resembles at mid depth, on other texts"
+    where = "Where the ranges of these models are from"
+    tables = (
+        table(caption, _USUAL_HEADINGS, rows),
+        details(where, table(where, _MODEL_HEADINGS, sources, quiet=True)),
+    )
+    if len(runs) > MAX_WITH_CARDS:
+        return details(title, *tables)
+    return joined([tag("h3", title), *tables])
 
 
 def measured(data: DescribedRuns) -> Markup:
@@ -293,7 +344,9 @@ def failed_checkpoints(data: DescribedRuns) -> Markup:
 def without_value(data: DescribedRuns) -> Markup:
     """Return the metrics that lack values, by reason."""
     rows = []
-    for run, missing in ((one, each) for one in data.runs for each in missing_values(one.rows)):
+    for run, missing in (
+        (model, each) for model in data.runs for each in missing_values(model.rows)
+    ):
         subsets = [
             "" if of == "all" else f" ({subset_title(of, run.vectors_of)})"
             for _, of in missing.metrics
