@@ -631,5 +631,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     assert "position embeddings.position_embeddings.weight 64 16 " in text
     layouts = pd.read_csv(output / "small" / "position_layouts.csv")
     assert layouts["table"].tolist() == ["position", "sinusoids"]
+    # the saved positions are random, in 16 dimensions; those of the textbook are a smooth path
+    assert layouts["fractal_dimension"][1] < 3 < layouts["fractal_dimension"][0]
     assert layouts["purity"][0] < CLEAR < layouts["purity"][1], "the model is untrained"
     assert f"tables and figures: {output / 'small'} ({len(files)} files)" in text

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from repdyn.activations import LoadedModel, file_name
+from repdyn.kernels import ph_dimension
 from repdyn.lab.studies import anatomy_figures as draw
 from repdyn.lab.studies import embedding_tables, paths
 from repdyn.lab.studies import table_geometry as geometry
@@ -279,6 +280,7 @@ class AnatomyStudy(Study):
             "positions": n,
             "neighbours": neighbours,
             "order_end": order_end,
+            "fractal_dimension": float(ph_dimension(table.rows)),
         }
         if rotation is not None:
             self.tables[f"{path}_turns"] = rotation.windows
