@@ -48,7 +48,7 @@ def columns() -> str:
         "",
         "Every value of a store is a row of a Parquet file, and every row has these columns. The",
         "meaning of each also stands in the files themselves, as the metadata `meaning` of its",
-        "field. How to read the files with pandas, DuckDB and Polars: [stores](stores.md).",
+        "field. [Stores](stores.md) shows how pandas, DuckDB and Polars read the files.",
         "",
         "| column | type | may be empty | meaning |",
         "|---|---|---|---|",

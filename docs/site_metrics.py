@@ -20,14 +20,18 @@ _CAPTURES = {
 }
 _HEADING = """# All metrics
 
+This page lists every metric with its range, its settings and what it needs. Two commands print the
+same list:
+
     repdyn metrics          # in the terminal
     repdyn metrics --json   # with unit and source
 
-Formulas, sources, interpretation: [what is measured](metrics.md). By default: {default}; `all` is
-every metric that the probe supports. `NAME[setting=value]@SUBSET` changes settings and tokens:
-`two_nn[discard=0.8]@no_sink`. Subsets are `all` (the default below where none is given), `no_sink`,
-`no_massive`, `gaussian`, [token views](metrics.md#how-the-vectors-are-chosen) such as `last_token`,
-and classes of the probe, such as `rare`.
+[What is measured](metrics.md) has the formulas, their sources, and how to read the values. By
+default {default} are measured; `all` is every metric that the probe supports. A name may change the
+settings and the tokens of a metric, as in `two_nn[discard=0.8]@no_sink`. The subsets are `all`
+(which is meant where none is given), `no_sink`, `no_massive`, `gaussian`, [token
+views](metrics.md#how-the-vectors-are-chosen) such as `last_token`, and classes of the probe, such
+as `rare`.
 
 **Warning.** `two_nn`, `gride_2`, `gride_4`, `levina_bickel` and `local_dimension` need independent
 points: dense windows make them several times too small in early training. [The default design
@@ -38,7 +42,7 @@ _COLUMNS = ("metric", "meaning", "range", "settings, subsets, where, needs")
 
 def markdown() -> str:
     """Return the whole table as Markdown, a section for each family."""
-    parts = [_HEADING.format(default=", ".join(f"`{name}`" for name in DEFAULT_METRICS))]
+    parts = [_HEADING.format(default=" and ".join(f"`{name}`" for name in DEFAULT_METRICS))]
     for title, names in by_family(METRICS).items():
         rows = [_cells(METRICS[name]) for name in names]
         lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS), *map(_line, rows)]
