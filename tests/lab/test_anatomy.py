@@ -572,6 +572,14 @@ def named(figures, folder):
     return paths
 
 
+def check_shares_of_parameters(overview, folder):
+    """Check the share of the table of positions, (64, 16), among the parameters of a model."""
+    shares = overview.set_index("table")["share_of_parameters"]
+    n_parameters = sum(weight.numel() for weight in repdyn.load_model(folder).model.parameters())
+    assert shares["position"] == pytest.approx(64 * 16 / n_parameters)
+    assert shares.isna()["sinusoids"]
+
+
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
@@ -624,10 +632,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
         "position and segment": 3,
     }
     text = told(capsys)
-    overview = pd.read_csv(output / "small" / "tables.csv").set_index("table")
-    n_parameters = sum(weight.numel() for weight in repdyn.load_model(folder).model.parameters())
-    assert overview["share_of_parameters"]["position"] == pytest.approx(64 * 16 / n_parameters)
-    assert overview["share_of_parameters"].isna()["sinusoids"]
+    check_shares_of_parameters(pd.read_csv(output / "small" / "tables.csv"), folder)
     assert "position embeddings.position_embeddings.weight 64 16 " in text
     layouts = pd.read_csv(output / "small" / "position_layouts.csv")
     assert layouts["table"].tolist() == ["position", "sinusoids"]
