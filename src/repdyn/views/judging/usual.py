@@ -60,7 +60,7 @@ class Ends(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The range in words, one number where both ends are written alike."""
+        """Return the range in words, one number where both ends are written alike."""
         low = number_text(self.low)
         high = number_text(self.high)
         return low if low == high else f"{low} to {high}"
@@ -99,7 +99,7 @@ class UsualRange:
 
     @property
     def compared(self) -> Ends:
-        """The range in the middle as it is compared."""
+        """Return the range in the middle as it is compared."""
         return Ends(*(comparable_value(self.metric, end, self.width) for end in self.middle))
 
 
@@ -188,13 +188,13 @@ class Resemblance:
 
     @property
     def named(self) -> list[UsualRange]:
-        """The models that a sentence names."""
+        """Return the models that a sentence names."""
         ends = [model for model in (self.below, self.above) if model is not None]
         return [*self.alike[:MOST_NAMED], *ends]
 
     @property
     def alike_text(self) -> str:
-        """The models that it is like, the first by name; empty without any."""
+        """Return the models that it is like, the first by name; empty without any."""
         named = [*map(named_range, self.alike[:MOST_NAMED])]
         n_more = len(self.alike) - len(named)
         return _enumerated([*named, *([f"{n_more} more"] if n_more else [])])
