@@ -220,4 +220,5 @@ class TextDataModule(WindowsDataModule):
         return encode(data, self.tokenizer, cache_directory() / "tokens")
 
     def _windows(self, tokens: np.ndarray, length: int | None = None) -> Windows:
-        return Windows(tokens, length or self.sequence_length, self._before, self._after)
+        length = length or self.sequence_length
+        return Windows(tokens, length, before=self._before, after=self._after)

@@ -309,8 +309,12 @@ class TrackedRun:
         return [*profile.rows, *profile.scalars, *scalars]
 
     def _key(self, step: int) -> MeasurementKey:
-        run = self.info.id or self.info.name
-        return MeasurementKey(run, step, self.info.probe, self._measurer.identity)
+        return MeasurementKey(
+            run=self.info.id or self.info.name,
+            step=step,
+            probe=self.info.probe,
+            metrics=self._measurer.identity,
+        )
 
     def _on_first(self, function: Callable[[], None]) -> None:
         """Call a function on the first of the ranks; all learn if a sink asks to stop."""

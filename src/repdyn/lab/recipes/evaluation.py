@@ -186,19 +186,33 @@ def evaluate(
             f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got "
             f"{probe!r}"
         )
-    outcomes = []
+    outcomes: list[Outcome] = []
     for published in recipe.published:
-        if published.criterion is None:
-            outcomes.append(_not_run(published, published.not_run))
-            continue
-        judged = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
-        if not judged:
-            outcomes.append(_not_run(published, f"no model among {', '.join(published.models)}"))
-        for run, stand_in in judged.items():
-            content, differing = _judged_by(recipe, published.criterion, tables, by_name, run)
-            notes = tuple(note for note in (stand_in, *differing) if note)
-            outcomes.append(_judged(published, run, content, notes))
+        stand_ins = dict.fromkeys(runs or (), "") | judged_on(recipe, published, about)
+        outcomes += _outcomes_of(recipe, published, stand_ins, tables, by_name)
     return outcomes, measured
+
+
+def _outcomes_of(
+    recipe: Recipe,
+    published: Published,
+    stand_ins: Mapping[str, str],
+    tables: Path | None,
+    by_name: Mapping[str, Measured | str],
+) -> list[Outcome]:
+    """Judge one published value on each run, of which ``stand_ins`` says in place of what model it
+    is judged, if so.
+    """
+    if published.criterion is None:
+        return [_not_run(published, published.not_run)]
+    if not stand_ins:
+        return [_not_run(published, f"no model among {', '.join(published.models)}")]
+    outcomes = []
+    for run, stand_in in stand_ins.items():
+        content, differing = _judged_by(recipe, published.criterion, tables, by_name, run)
+        notes = tuple(note for note in (stand_in, *differing) if note)
+        outcomes.append(_judged(published, run, content, notes))
+    return outcomes
 
 
 def _judged_by(

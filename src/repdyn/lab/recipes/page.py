@@ -96,13 +96,19 @@ def draw_recipe(
         legend=[*legend.values()],
     )
     figure = draw(chart)
-    look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+    # the legend is an axes of its own, behind those of the panels
     for axes, (criterion, _) in zip(figure.axes, drawn, strict=False):
-        if criterion.band is not None:
-            axes.axvspan(*criterion.band, **look)
-        if isinstance(criterion, Between):
-            axes.axhspan(*criterion.bounds, **look)
+        _shade_published(axes, criterion)
     return figure
+
+
+def _shade_published(axes: Any, criterion: Criterion) -> None:
+    """Shade where a value has to lie to be as published."""
+    look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+    if criterion.band is not None:
+        axes.axvspan(*criterion.band, **look)
+    if isinstance(criterion, Between):
+        axes.axhspan(*criterion.bounds, **look)
 
 
 def _lines_of(

@@ -381,14 +381,7 @@ def depth_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     quantities = paths.movements(this.states)
     pairs = paths.match_tokens(this.tokens, other.tokens)
     changed = sorted(set(range(len(this.tokens))) - {a for a, _, equal in pairs if equal})
-    far = sum(
-        np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0)
-        for values in quantities.values()
-    )
-    others = [position for position in np.argsort(-far).tolist() if position not in changed]
-    named = {
-        position: f"C{number}" for number, position in enumerate([*changed, *others][:_MAX_NAMED])
-    }
+    named = _named_tokens(quantities, changed)
 
     def draw_tokens(axes: Axes, x: np.ndarray, values: np.ndarray, places: Sequence[int]) -> None:
         for position, of_token in zip(places, values.T, strict=True):
@@ -426,6 +419,27 @@ def depth_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
     return figure
 
 
+def _note_of_hidden(both: Sequence[TokenTrajectory], shown: Sequence[np.ndarray]) -> str:
+    """Return which tokens of two sentences are not shown, for a caption; "" for none."""
+    left_out: set[str] = set()
+    for path, is_shown in zip(both, shown, strict=True):
+        left_out |= {_display(path.tokens[position]) for position in np.flatnonzero(~is_shown)}
+    return f"; left out for their norm: {', '.join(sorted(left_out))}" if left_out else ""
+
+
+def _named_tokens(quantities: Mapping[str, np.ndarray], changed: Sequence[int]) -> dict[int, str]:
+    """Return the tokens that a figure names, by position, and their colours: those that differ
+    between the sentences, then those furthest from the others in all quantities.
+    """
+    far = sum(
+        np.nan_to_num(np.abs(robust_scale(values, axis=1))).mean(0)
+        for values in quantities.values()
+    )
+    others = [position for position in np.argsort(-far).tolist() if position not in changed]
+    chosen = [*changed, *others][:_MAX_NAMED]
+    return {position: f"C{number}" for number, position in enumerate(chosen)}
+
+
 def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Draw the tokens' paths from layer 0 to the last in the plane of most variance of both
     sentences' states.
@@ -443,10 +457,7 @@ def paths_figure(name: str, this: TokenTrajectory, other: TokenTrajectory) -> Fi
         for path, is_shown in zip(both, shown, strict=True)
     ]
     plane = PCA(2, svd_solver="full").fit(np.concatenate(states))
-    left_out: set[str] = set()
-    for path, is_shown in zip(both, shown, strict=True):
-        left_out |= {_display(path.tokens[position]) for position in np.flatnonzero(~is_shown)}
-    note = f"; left out for their norm: {', '.join(sorted(left_out))}" if left_out else ""
+    note = _note_of_hidden(both, shown)
     caption = (
         f"{_sentences(this, other)}\nsolid: the first, dashed: the second; hollow: layer 0, arrow: "
         "layer "

@@ -3,6 +3,7 @@ correlations.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -172,18 +173,15 @@ class ConvergenceStudy(Study):
             of_pairs = measured.class_gaps(cosines, self.phrases)
             self.show_title(name, f"{sums.n_tokens:,} tokens of {len(sums.counts):,} sequences")
             self.show(profiles[name])
-            ever = select(falls[name], layer=measured.ANY_STEP, **{"class": "all"}).set_index(
-                "more_than"
-            )["share"]
-            sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in ever.items())
-            falling = f"tokens whose cosine to their final vector falls at some step: {sizes}"
             of_gaps = (_describe_gap(pair, gap) for pair, gap in of_pairs.items())
+            falling = _describe_falls(falls[name])
             self.show("\n".join([_describe_rate(profile), falling, *of_gaps, ""]))
             if of_pairs:
                 gaps |= {(name, *pair): gap for pair, gap in of_pairs.items()}
                 self.figures[f"{file_name(name)}/gaps"] = gap_figure(name, of_pairs)
+        # each once, in the order of the models
         pairs = list(dict.fromkeys((first, second) for _, first, second in gaps))
-        marked = list(dict.fromkeys(name for pair in pairs for name in pair if name != "no_sink"))
+        marked = [name for name in dict.fromkeys(chain(*pairs)) if name != "no_sink"]
         self.figures["profiles"] = profile_figure(profiles)
         self.figures["steps"] = steps_figure(profiles)
         self.figures["bound"] = bound_figure(profiles)
@@ -340,6 +338,14 @@ def _describe_rate(profile: Estimate, sign: str = "") -> str:
     )
     low, high = rate.interval
     return f"average rate {rate.values:{sign}.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _describe_falls(falls: pd.DataFrame) -> str:
+    """Return how many tokens ever turn away from their final vector, by how much."""
+    ever = select(falls, layer=measured.ANY_STEP, **{"class": "all"})
+    shares = ever.set_index("more_than")["share"]
+    sizes = ", ".join(f"{share:.1%} by more than {size:g}" for size, share in shares.items())
+    return f"tokens whose cosine to their final vector falls at some step: {sizes}"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:

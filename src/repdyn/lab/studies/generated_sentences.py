@@ -78,11 +78,9 @@ def long_sentences(
     the tokenizer's vocabulary in their place: the simple sentences of the source.
     """
     state = np.random.RandomState(seed)
-    every_word = sorted({word for words in VOCABULARY.values() for word in words})
-    tokens_per_word = len(
-        tokenizer(" ".join(every_word), add_special_tokens=False)["input_ids"]
-    ) / len(every_word)
-    room = int((longest - tokenizer.num_special_tokens_to_add() - 1) / tokens_per_word)
+    # the full stop is a token too
+    n_tokens = longest - tokenizer.num_special_tokens_to_add() - 1
+    room = int(n_tokens / _tokens_per_word(tokenizer))
     if room < _SHORTEST:
         raise ValueError(
             f"expected room for {_SHORTEST} words in {longest} tokens, got {room}; raise the length"
@@ -103,6 +101,13 @@ def long_sentences(
             for words in ordered
         ]
     return {kind: [_as_text(words) for words in sentences] for kind, sentences in kinds.items()}
+
+
+def _tokens_per_word(tokenizer: PreTrainedTokenizerBase) -> float:
+    """Return how many tokens a word of the grammar has on average."""
+    every_word = sorted({word for words in VOCABULARY.values() for word in words})
+    ids = tokenizer(" ".join(every_word), add_special_tokens=False)["input_ids"]
+    return len(ids) / len(every_word)
 
 
 def _words_of_vocabulary(tokenizer: PreTrainedTokenizerBase) -> list[str]:

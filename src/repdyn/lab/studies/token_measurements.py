@@ -330,22 +330,36 @@ def measure_text(
                 at = states.rows_of(moving)
                 moved = layer.states[at], states.following(layer)[at], sequence_of[moving]
                 steps.append((layer.index, *common_direction(*moved)))
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for state, of_layers in measured.items():
-        # what enters the first block comes before its attention, too
-        layers = {0: measured["block"][0], **of_layers}
-        of_state = class_tables(
-            layers, members, sequence_of[torch.from_numpy(tokens)].numpy(), measure
-        )
-        for kind, frame in of_state.items():
-            shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(state=state)
-            parts.setdefault(kind, []).append(shown)
-    tables = {kind: pd.concat(frames, ignore_index=True) for kind, frames in parts.items()}
+    sequences = sequence_of[torch.from_numpy(tokens)].numpy()
+    tables = _tables_by_state(measured, members, sequences, measure)
     tables["steps"] = pd.DataFrame(steps, columns=["layer", "within", "between"])
     tables["attention"] = pd.concat(attention, ignore_index=True) if attention else pd.DataFrame()
     is_function = probe.classes["function"][torch.from_numpy(tokens)]
     tables["density"] = density(Vocabulary(table), ids, is_function)
     return tables
+
+
+def _tables_by_state(
+    measured: Mapping[State, dict[int, tuple[np.ndarray, np.ndarray]]],
+    members: dict[str, np.ndarray],
+    sequences: np.ndarray,
+    measure: Measure,
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of classes, with a column that names the state.
+
+    Args:
+        measured: by state and layer, the values and ranks of the tokens.
+        members, sequences, measure: as for :func:`class_tables`.
+    """
+    frames_by_kind: dict[str, list[pd.DataFrame]] = {}
+    for state, of_layers in measured.items():
+        # what enters the first block comes before its attention, too
+        layers = {0: measured["block"][0], **of_layers}
+        of_state = class_tables(layers, members, sequences, measure)
+        for kind, frame in of_state.items():
+            shown = frame[frame["layer"].isin([*of_layers, ANY])].assign(state=state)
+            frames_by_kind.setdefault(kind, []).append(shown)
+    return {kind: pd.concat(frames, ignore_index=True) for kind, frames in frames_by_kind.items()}
 
 
 def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:

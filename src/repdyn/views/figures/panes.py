@@ -149,18 +149,19 @@ def _panes(
     name: Callable[[str], str],
     embeddings: Container[tuple[str, str]],
 ) -> list[Pane]:
-    """Return the panels of one metric that shares none with another."""
+    """Return the panels of one metric that shares none with another.
 
+    Over runs, each subset has a panel, since the lines of a panel are the runs. Over steps, all
+    subsets of whole texts share one. Classes of tokens share one in any case, and each pair of
+    subsets that are compared has one.
+    """
     names = {subset: title_among(subset, subsets, name(subset)) for subset in subsets}
 
     def pane(subsets: Iterable[str], tokens: str, *, pair: bool = False) -> Pane:
         lines = tuple(Trace(metric, subset, names[subset]) for subset in subsets)
         return Pane(metric_title(metric), tokens, lines, pair=pair)
 
-    pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
-    whole = [subset for subset in subsets if subset in NO_CLASSES]
-    elsewhere = {*whole, *chain(*pairs)}
-    classes = [subset for subset in subsets if subset not in elsewhere]
+    whole, classes, pairs = _by_kind(subsets)
     of_pairs = [pane(pair, " and ".join(pair), pair=True) for pair in pairs]
     if along == "runs":
         return [*(pane([subset], names[subset]) for subset in (*whole, *classes)), *of_pairs]
@@ -173,6 +174,17 @@ def _panes(
         tokens = names[classes[0]] if len(classes) == 1 else "classes of tokens"
         of_classes = [pane(classes, tokens)]
     return [*of_whole, *of_pairs, *of_classes]
+
+
+def _by_kind(
+    subsets: Sequence[str],
+) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """Return the subsets of whole texts, the classes of tokens, and the pairs that are compared."""
+    pairs = [pair for pair in PAIRS if set(pair) <= set(subsets)]
+    whole = [subset for subset in subsets if subset in NO_CLASSES]
+    elsewhere = {*whole, *chain(*pairs)}
+    classes = [subset for subset in subsets if subset not in elsewhere]
+    return whole, classes, pairs
 
 
 def _with_embeddings(pane: Pane, embeddings: Container[tuple[str, str]]) -> Pane:

@@ -68,6 +68,14 @@ def rows_and_stacks(
     return frame, with_baselines(stacks, store, run)
 
 
+def _as_in_report(
+    stacks: Sequence[DescribedRun], in_report: Iterable[DescribedRun], run: str
+) -> list[DescribedRun]:
+    """Return the stacks of a run as a report describes them, where it has them."""
+    by_stack = {described.stack: described for described in in_report if described.name == run}
+    return [by_stack.get(described.stack, described) for described in stacks]
+
+
 def show_run(
     store: Store,
     run: str,
@@ -103,8 +111,7 @@ def show_run(
     # what is said of the run is found once, for the report too, unless it has another name for each
     # probe there
     data = described_runs(store) if report else None
-    in_report = {} if data is None else {of.stack: of for of in data.runs if of.name == run}
-    stacks = [in_report.get(described.stack, described) for described in of_run]
+    stacks = of_run if data is None else _as_in_report(of_run, data.runs, run)
     last = max(stack.steps[-1] for stack in stacks)
     with attempts() as attempt:
         if report is not None:
