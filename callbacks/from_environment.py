@@ -128,6 +128,7 @@ def run_script(arguments: Sequence[str]) -> None:
     names = [*arguments[1:]] if is_module else [*arguments]
     if not names:
         raise ValueError("expected a script, got nothing; write repdyn attach SCRIPT ARGUMENTS")
+    # as python itself has them: the first entry of the path is the script's folder
     sys.argv[:] = names
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(names[0]))
     sys.meta_path.insert(0, _TrainerFinder())

@@ -173,6 +173,7 @@ class _Loader(NamedTuple):
 def trainers_of(callback: Any) -> Iterator[Any]:
     """Yield the trainers of transformers among the callers that have a callback."""
     frame: FrameType | None = sys._getframe()
+    # by the callback itself: another trainer may be further up, which trains in turn
     while frame is not None:
         caller = frame.f_locals.get("self")
         handler = getattr(caller, "callback_handler", None)

@@ -253,6 +253,7 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         if self._schedule.is_due(state.global_step, "checkpoint"):
             self._measure(state, control, others)
+        # the save at the end of a training comes before the best model is loaded, too
         self.on_epoch_end(args, state, control, **others)
 
     def on_epoch_end(

@@ -234,6 +234,7 @@ class RepresentationDynamics(ScheduledCallback):
         )
         self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
+        # unknown where a training goes on from a checkpoint that does not tell
         self._tokens_seen = state.get("tokens_seen") if self.step else 0
         self._loss = None
         self._learning_rate = learning_rate_of(trainer.optimizers)
@@ -288,6 +289,7 @@ class RepresentationDynamics(ScheduledCallback):
         return bool(self.options.read_by(_monitors(trainer)))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # not in the sanity check before the training, nor in trainer.validate()
         if self._tracked is not None and self._is_training:
             logged = trainer.callback_metrics
             self._tracked.validation_loss = next(
@@ -441,6 +443,7 @@ def _averages_of_callbacks(
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))
         if isinstance(average, nn.Module) and n_averaged is not None and int(n_averaged):
             root = average.module if isinstance(average, AveragedModel) else average
+            # by its name: the average is a copy, with other modules
             yield weights_of(root.get_submodule(name_of_model))
 
 

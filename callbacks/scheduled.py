@@ -110,6 +110,7 @@ class ScheduledCallback(Callback, ABC):
             warn_of_checkpointing(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # a callback may serve several trainings in turn: each step is due once in each
         self._schedule = ScheduleState(self._schedule.schedule)
         loop = trainer.fit_loop.epoch_loop
         batches = loop.batch_progress.total

@@ -90,6 +90,7 @@ class Windows(Dataset[tuple[int, Tensor]]):
         after: tuple[int, ...] = (),
     ):
         inner = length - len(before) - len(after)
+        # a view of the array: windows are made when they are asked for
         self._content = tokens[: len(tokens) // inner * inner].reshape(-1, inner)
         self._before = np.asarray(before, np.int64)
         self._after = np.asarray(after, np.int64)

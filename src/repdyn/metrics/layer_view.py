@@ -53,6 +53,7 @@ def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
     Vectors with NaN or inf are not massive: they are not to be hidden.
     """
     norms = [torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64) for vectors in batches]
+    # one bound for all batches of the layer
     every = torch.cat(norms)
     bound = (
         MASSIVE_NORM * every[every.isfinite()].quantile(0.5)
@@ -157,6 +158,7 @@ class LayerView:
         """Return the vectors of a batch of tokens as a view has them: after the final norm, or the
         difference from each token to the next."""
         norm = self.context.final_norm
+        # the difference is taken after the norm, which is not linear
         at = (tokens + 1, tokens) if view.vectors == DIFFERENCES else (tokens,)
         vectors = [states[self.states.rows_of(rows)] if len(rows) else states[:0] for rows in at]
         if view.normed:
@@ -240,6 +242,7 @@ class LayerView:
         after the last.
         """
         following = self.probe.tokens.roll(-1)
+        # the next window's first token follows nothing
         following[self.probe.lengths.cumsum(0) - 1] = -1
         return self._of_rows(following, subset)
 

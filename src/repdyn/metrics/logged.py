@@ -101,6 +101,7 @@ def logged_values(rows: Sequence[Row], log_layers: LogLayers = "default") -> dic
             key = f"{section}_heads/{layer}_head_{row.head:0{width_of_heads}d}"
         if _matches(patterns, row.metric, row.subset or ALL_TOKENS):
             values[key] = row.value
+        # statistics are those of layers: a layer's value is the mean over its heads
         if row.head is None:
             sections[section][row.layer] = row.value
             if metric_info(row.metric).enters_means(row.layer):

@@ -74,6 +74,7 @@ class Registry(Mapping[str, Metric]):
                 f'expected a name of letters, digits, "_", "-" and ".", other than {ALL!r}, got '
                 f"{metric.name!r}"
             )
+        # the same definition again, as of a module that is imported twice, is no error
         registered = self._metrics.get(metric.name)
         if registered is not None and registered != metric:
             meaning = f" ({registered.meaning})" if registered.meaning else ""
@@ -227,6 +228,7 @@ def _all(probe: Probe | None) -> list[Metric]:
     possible = {"", "tokens"} if probe is None or probe.inputs is None else {""}
     if probe is not None and probe.topics is not None:
         possible.add("topics")
+    # those of weights are no metrics of vectors: they are measured where they are named
     return [
         metric
         for metric in METRICS.values()
@@ -262,6 +264,7 @@ def _as_registered(metric: Metric) -> tuple[Metric, dict[str, Any]]:
     no other than one that is asked for by name with these settings.
     """
     registered = METRICS.get(metric.name)
+    # a user's metric may have the name of one that is registered here
     if metric is registered or registered is None or registered.kernel is not metric.kernel:
         return metric, {}
     explicit = {

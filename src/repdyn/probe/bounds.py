@@ -148,6 +148,7 @@ def _within(rows: Windows, most_tokens: int) -> Windows:
     """Return evenly spaced whole rows of at most so many tokens together, but one row at least."""
     count = len(rows.lengths)
     windows = rows
+    # in proportion to what is too much: rows of other lengths may be chosen then, so try again
     while count > 1 and (total := int(windows.lengths.sum())) > most_tokens:
         count = max(1, min(count - 1, count * most_tokens // total))
         windows = _chosen(rows, evenly(len(rows.lengths), count))
@@ -164,6 +165,7 @@ def _cut(rows: Windows, size: int) -> Windows:
     n_pieces = -(-rows.lengths // size)
     if int(n_pieces.max()) < 2:
         return rows
+    # by piece: the row that it is of, and its number within that row
     row = np.repeat(np.arange(len(n_pieces)), n_pieces)
     number = np.arange(len(row)) - (np.cumsum(n_pieces) - n_pieces)[row]
     lengths = (rows.lengths // n_pieces)[row]

@@ -339,6 +339,7 @@ def _download(url: str, path: Path) -> None:
         expected = response.length
         with tqdm.wrapattr(response, "read", total=expected, desc="enwik8", disable=None) as shown:
             shutil.copyfileobj(shown, file)
+        # a server that closes the connection early ends the response without an error
         if expected not in (None, received := file.tell()):
             raise ConnectionError(f"it ended after {received:,} of {expected:,} bytes")
 

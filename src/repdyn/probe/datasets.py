@@ -145,10 +145,12 @@ def read_dataset(
         None if column is None and _holds_inputs(element, accepted) else _text_of(element, column)
         for element in elements
     ]
+    # more texts than windows, since many may be too short for one
     if tokenizes and None not in texts:
         elements = source.read(4 * n_windows)
         read = (_text_of(element, column) for element in elements)
         return Content(source.n_elements, texts=[text for text in read if text])
+    # only now: a collate function that masks or shuffles returns others than the rows have
     batches = list(_collated(source, elements))
     if (rows := _token_rows(batches, column)) is not None:
         return Content(source.n_elements, tokens=rows)
@@ -173,6 +175,7 @@ def _enough(
         n_later = sum(map(len, rows)) - len(rows)
         if n_later >= n_tokens and max(pieces, long_enough) >= n_windows:
             break
+        # evenly spaced anew: twice as many are others than the first ones
         more = _token_rows(source.read(2 * count), column)
         if more is None or len(more) <= len(rows):
             break
@@ -379,6 +382,7 @@ def _inputs_by_name(batch: Mapping[str, Any], accepted: Collection[str] | None) 
     labels = batch.get("labels")
     if DECODER_TOKENS in (accepted or ()) and _is_ids(labels) and _is_nested(labels):
         tensors.setdefault(DECODER_TOKENS, _decoder_tokens(torch.as_tensor(labels)))
+    # a forward that takes everything names nothing
     by_forward = {name: value for name, value in tensors.items() if name in (accepted or ())}
     return by_forward or tensors
 

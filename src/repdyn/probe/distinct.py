@@ -51,6 +51,7 @@ def draw(
 def _drawn(
     windows: np.ndarray, labels: np.ndarray, n_vectors: int, per_window: int
 ) -> Iterator[int]:
+    # one by one, since each choice decides about the next: it is a loop over numbers alone
     seen: set[int] = set()
     n_of_window: dict[int, int] = {}
     pairs = zip(windows.tolist(), labels.tolist(), strict=True)

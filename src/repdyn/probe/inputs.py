@@ -90,7 +90,7 @@ def inputs_fields(
             "list, Probe.from_inputs([batch])"
         )
     copied = tuple(as_batch(batch) for batch in batches)
-    rules_as_json(positions, names=True)
+    rules_as_json(positions, names=True)  # raises for a rule that does not identify a probe
     plan = INPUTS.batch_plan(max_vectors, batch_vectors, n_tokens=0)
     size = plan["batch_vectors"]
     n_batches = plan["n_batches"]
@@ -257,6 +257,7 @@ def _items(batch: Any) -> list[tuple[str, Any]]:
 
 
 def _copied(value: Any) -> Any:
+    # copies: a probe must not change with the caller's arrays
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value

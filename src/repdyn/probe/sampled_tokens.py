@@ -93,6 +93,7 @@ class SampledTokens:
             )
         # a canonical order, on which the hash does not depend but the subsets do
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
+        # a design of fixed windows is measured on all of their tokens: no_sink may have fewer
         available = {subset: len(self.members(subset)) for subset in self.subsets}
         full = ("all",) if self.design.n_windows is not None else SUBSETS
         validate_subset_sizes(available, self.batch_vectors, self.n_batches, full)
@@ -242,6 +243,7 @@ class SampledTokens:
         windows = self.window_of(sampled)
         ends = torch.cumsum(self.lengths, 0).numpy()
         starts = ends - self.lengths.numpy()
+        # a mean over a window needs it up to its end
         last = np.where(sampled < len(self.tokens), sampled, ends[windows] - 1)
         needed = np.zeros(len(self.lengths), dtype=np.int64)
         np.maximum.at(needed, windows, last - starts[windows] + 1)
@@ -263,6 +265,7 @@ class SampledTokens:
         if subset == "all":
             return self.permutation
         if subset == WINDOW_MEAN:
+            # one token stands for its window: in the order in which the first ones are drawn
             is_first = np.append(True, ~self.has_next[:-1])
             return self.index_of_mean(self.permutation[is_first[self.permutation]])
         if subset in DISTINCT:
@@ -278,6 +281,7 @@ class SampledTokens:
         """Return (n_tokens,) bool: the last token of each window that is not special."""
         texts = np.flatnonzero(~self.is_special)
         windows = self.window_of_token[texts]
+        # the next text token is of another window, or there is none
         last = texts[np.append(windows[1:] != windows[:-1], True)[: len(texts)]]
         return np.isin(np.arange(len(self.tokens)), last)
 
@@ -328,5 +332,6 @@ def _sample_distinct(probe: SampledTokens, subset: str) -> np.ndarray:
             per_window=math.ceil(len(sampled) / n_windows),
         )
         batches.append(evenly(drawn, n_vectors, probe.seed))
+    # batches of one size: an estimate depends on the number of vectors
     size = min(map(len, batches))
     return np.stack([batch[:size] for batch in batches])

@@ -46,6 +46,7 @@ class TokenizedWindows(NamedTuple):
         places = np.flatnonzero(~np.isin(self.tokens.numpy(), special_ids))
         random = np.random.default_rng(seed).random(len(places))
         order = np.arange(len(window))
+        # sorted by window, and within each by a random number
         order[places] = places[np.lexsort((random, window[places]))]
         words = (
             None
@@ -194,6 +195,7 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids that a tokenizer adds before and after a text, found by tokenizing one."""
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
     full: list[int] = tokenizer("a")["input_ids"]
+    # no attribute of a tokenizer says what it adds: templates are of any kind
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
             return full[:start], full[start + len(bare) :]
@@ -217,6 +219,7 @@ def _select_evenly(
     count = max(n_windows, -(-len(windows) * n_tokens // max(total, 1)))
     if total <= n_tokens or count >= len(windows):
         return list(range(len(windows)))
+    # windows of one length need no padding
     candidates = [i for i, full in enumerate(is_full) if full]
     candidates = candidates if len(candidates) >= count else list(range(len(windows)))
     return [

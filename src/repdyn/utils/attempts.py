@@ -93,6 +93,7 @@ class TimeoutRunner:
             except BaseException as error:
                 outcome.set_exception(error)
 
+        # not a pool, whose threads Python joins at exit: one that hangs would hold the process
         Thread(target=call, name=what, daemon=True).start()
         deadline = time.monotonic() + self.seconds
         while not outcome.done():

@@ -36,6 +36,7 @@ def require(extra: str, what: str, *packages: str) -> None:
     needs them.
     """
     for package in packages:
+        # without importing it, which may take seconds
         try:
             spec = find_spec(package)
         except ModuleNotFoundError:

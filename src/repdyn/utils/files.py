@@ -83,6 +83,7 @@ def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
     temporary = target.with_name(f".repdyn-{uuid4().hex}{target.suffix}")
     try:
         write(temporary)
+        # on the disk before the name points to it: a crash of the machine leaves the old or the new
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)

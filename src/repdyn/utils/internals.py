@@ -59,7 +59,7 @@ def without_function_modes() -> Iterator[None]:
     if count is None or pop is None or push is None:
         yield
         return
-    modes = [pop() for _ in range(count())]
+    modes = [pop() for _ in range(count())]  # the innermost first
     try:
         yield
     finally:
