@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,7 @@ from repdyn import Probe
 from repdyn.capture.capture import capture
 from repdyn.capture.states import Recorder
 from repdyn.measurement.measure import prepare_for
-from repdyn.measurement.options import MeasurementOptions
-from repdyn.metrics import resolve
-from repdyn.probe.design import view_of
+from repdyn.measurement.options import Measurement, MeasurementOptions
 
 TOKENS_PER_FORWARD = 2048
 """Of a forward pass on a CPU."""
@@ -51,17 +49,16 @@ def main() -> None:
     for name, fact in facts(f"forward_cost.py, {options.family}, {options.size}").items():
         print(f"{name}: {fact}")
     model = module.model.eval()
-    chosen = MeasurementOptions()
-    prepared = prepare_for(model, probe, chosen)
-    requests = resolve(chosen.metrics, probe)
-    subsets = sorted({view_of(request.subset).sampled for request in requests})
+    measurement = Measurement(probe=probe, options=MeasurementOptions())
+    prepared = prepare_for(model, measurement)
+    subsets = measurement.subsets
     whole = list(probe.batches(TOKENS_PER_FORWARD // int(probe.lengths.max())))
     needed = needed_batches(probe, subsets, prepared.is_causal is True and prepared.any_length)
     recorded: list[float] = []
     work: dict[str, Callable[[], Any]] = {
         "plain pass": partial(run, model, whole),
         "plain pass over the tokens needed": partial(run, model, needed),
-        "prepare": partial(prepare_for, model, probe, chosen),
+        "prepare": partial(prepare_for, model, measurement),
         "run and record": partial(captured, recorded, prepared, probe, subsets),
     }
     times = interleaved(work, options.repeats)
@@ -76,7 +73,7 @@ def main() -> None:
         )
 
 
-def needed_batches(probe: Probe, subsets: list[str], is_cut: bool) -> list[Any]:
+def needed_batches(probe: Probe, subsets: Sequence[str], is_cut: bool) -> list[Any]:
     """Return the batches that a measurement of the subsets runs."""
     sampled = torch.cat([torch.as_tensor(probe.tokens_of(subset)) for subset in subsets]).unique()
     needed = probe.tokens_needed(sampled.numpy(), is_cut)
@@ -92,7 +89,7 @@ def run(model: Any, batches: list[Any]) -> None:
         )
 
 
-def captured(recorded: list[float], prepared: Any, probe: Probe, subsets: list[str]) -> None:
+def captured(recorded: list[float], prepared: Any, probe: Probe, subsets: Sequence[str]) -> None:
     """Run a model on a probe, and add the seconds that recording took to ``recorded``."""
     keep = Recorder._keep
     seconds = 0.0

@@ -28,8 +28,7 @@ from repdyn import Probe, measure
 from repdyn.capture.shadow import Shadow, ShadowError
 from repdyn.capture.trial import prepare
 from repdyn.measurement.measure import measure_with, prepare_for
-from repdyn.measurement.options import MeasurementOptions
-from repdyn.metrics import resolve
+from repdyn.measurement.options import Measurement, MeasurementOptions
 
 SEEN: list[int] = []
 SHIFTS: list[bool] = []
@@ -596,9 +595,9 @@ def test_other_weights_stand_in_for_the_models_own(probe):
     before = copy.deepcopy(model.state_dict())
     parameters = {f"module.{name}": p for name, p in averaged.named_parameters()}
     options = MeasurementOptions(metrics=["anisotropy"])
-    prepared = prepare_for(torch.compile(model), probe, options, parameters=parameters)
-    requests = resolve(options.metrics, probe)
-    rows = measure_with(prepared, probe, options, requests=requests).rows
+    measurement = Measurement(probe=probe, options=options)
+    prepared = prepare_for(torch.compile(model), measurement, parameters=parameters)
+    rows = measure_with(prepared, measurement).rows
     assert [row.value for row in rows] == values(averaged, probe)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="shape"):

@@ -44,7 +44,7 @@ from repdyn.checkpoints.sweep import prepare
 from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.tasks import Task, partition_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
-from repdyn.measurement.options import MeasurementOptions
+from repdyn.metrics import resolve
 from repdyn.models import build_model
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Checkpoint
@@ -568,15 +568,15 @@ def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_mean
     store.write(tasks[3].key(replace(everything, loss=False)), [row()])
     store.write(tasks[4].key(everything).failed, [row(reason="no such file")])
     looked_up = Mock(wraps=Store.__contains__)
-    identified = Mock(wraps=MeasurementOptions.identity)
+    resolved = Mock(wraps=resolve)
     monkeypatch.setattr(Store, "__contains__", lambda self, key: looked_up(self, key))
-    monkeypatch.setattr(MeasurementOptions, "identity", lambda *given: identified(*given))
-    listed = partition_tasks(tasks, store, everything)
+    monkeypatch.setattr("repdyn.measurement.options.resolve", resolved)
+    listed = partition_tasks(tasks, store, replace(everything))
     assert (listed.done, listed.failed_before, listed.waiting) == (tasks[:4], tasks[4:5], tasks[5:])
     # of the last three, the measurement without the loss is looked for too
     keys = [call.args[1] for call in looked_up.call_args_list]
     assert len(keys) == len(set(keys)) == 6 + 3
-    assert identified.call_count == 2
+    assert sum(len(call.args) == 2 for call in resolved.call_args_list) == 2
 
 
 def test_a_sweep_of_measured_checkpoints_begins_with_two_readings_of_each_file(

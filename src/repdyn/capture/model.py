@@ -27,7 +27,7 @@ from repdyn.capture.forward import evaluating, inside_fsdp_root, restoring
 from repdyn.capture.forward_errors import ForwardError, explain, is_own
 from repdyn.capture.shadow import own_names
 from repdyn.capture.token_states import InputStates, Slot, TokenStates
-from repdyn.capture.wrappers import check_no_tensor_parallelism, is_a, unwrapped
+from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, is_a, unwrapped
 from repdyn.capture.write_guard import WriteGuard
 from repdyn.probe import ProbeBatch
 from repdyn.probe.inputs import moved
@@ -241,7 +241,7 @@ class RunnableModel(LocatedModel):
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
+        """What :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
         # FSDP1 keeps parameters in flat pieces
         is_known = not any(
@@ -255,6 +255,8 @@ class RunnableModel(LocatedModel):
             "parameters": n_parameters if is_known else None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "way": self.way,
+            "model": class_name(self.module),
+            "attention": attention_implementation(self.module),
         }
 
     def token_states(self) -> TokenStates:
@@ -312,9 +314,25 @@ class RunnableModel(LocatedModel):
             yield RunningModel(model, guard)
 
 
+def attention_implementation(module: nn.Module) -> str | None:
+    """Return the attention implementation of a transformers model, or of those inside a module of
+    one's own, joined with commas where they differ; None where there is none.
+    """
+    names: dict[str, None] = {}
+    waiting = [module]
+    while waiting:
+        inner = waiting.pop()
+        name = getattr(getattr(inner, "config", None), "_attn_implementation", None)
+        if isinstance(name, str):
+            names[name] = None
+        else:
+            waiting += inner.children()
+    return ", ".join(sorted(names)) or None
+
+
 def structure_of(model: nn.Module) -> list[tuple]:
-    """Return the modules of a model by name, with the class, the hooks and any forward of its own
-    of each.
+    """Return the modules of a model by name, with the class, the hooks, any forward of its own and
+    the attention implementation of each.
     """
     named = [(name, module, vars(module)) for name, module in model.named_modules()]
     return [
@@ -324,6 +342,7 @@ def structure_of(model: nn.Module) -> list[tuple]:
             type(module),
             *(tuple(state.get(kind, ())) for kind in _HOOKS),
             id(state.get("forward")),
+            getattr(state.get("config"), "_attn_implementation", None),
         )
         for name, module, state in named
     ]

@@ -35,7 +35,6 @@ from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.tasks import Task
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.measure import measure_with, prepare_for
-from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.files import STATES_FOLDER, own_folder
@@ -173,31 +172,27 @@ def measure_checkpoint(
     """
     target = task.target
     probe = task.probe
-    measurement = task.measurement(options)
+    measurement = options.measurement_on(probe)
 
     def progress(stage: str, fraction: float) -> None:
         show(f"{target}: {stage} {fraction:.0%}")
 
-    requests = resolve(options.metrics, probe)
-    captures = {kind for request in requests for kind in request.metric.captures}
-    # for the loss, and for metrics that read states through the model's output head
-    with_head = measurement.probe_loss or "output_head" in captures
     state_cache = None
-    if "previous_checkpoint" in captures:
+    if measurement.comparing:
         state_cache = _state_cache(task, store, options)
     start = time.perf_counter()
     progress("load", 0.0)
     # the folder is deleted after the measurement: weights on disk are read until then
     with TemporaryDirectory(dir=temporary) as offload_folder:
-        model = _load(target, files, options, Path(offload_folder), with_head=with_head)
+        model = _load(
+            target, files, options, Path(offload_folder), with_head=measurement.needs_output_head
+        )
         seconds = {"download": files.seconds, "load": time.perf_counter() - start}
         with model_errors("the model cannot be measured"):
-            prepared = prepare_for(model, probe, measurement)
+            prepared = prepare_for(model, measurement)
             profile = measure_with(
                 prepared,
-                probe,
                 measurement,
-                requests=requests,
                 checkpoint=target.checkpoint,
                 progress=progress,
                 state_cache=state_cache,
@@ -230,7 +225,7 @@ def _state_cache(task: Task, store: Store, options: CompleteOptions) -> StateCac
         store.folder_of(target.run) / STATES_FOLDER,
         run=target.run,
         probe=task.probe.hash,
-        layers=task.measurement(options).choice,
+        layers=options.measurement_on(task.probe).options.choice,
     )
 
 
@@ -276,7 +271,7 @@ def store_failure(
     task: Task, store: Store, options: CompleteOptions, reason: str, **marks: str
 ) -> None:
     """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
-    names = [request.name for request in resolve(options.metrics, task.probe)]
+    names = [request.name for request in options.measurement_on(task.probe).requests]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, **marks)
     store.write(task.key(options).failed, rows)
 
@@ -293,7 +288,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptio
         rows = store.distinct(run, ("layers", "dtype", "checkpoint")) if is_known else []
         task = next(tasks_of_run)
         new = {
-            "layers": task.measurement(options).choice,
+            "layers": options.measurement_on(task.probe).options.choice,
             "dtype": options.dtype,
             "location": _location(task.target.origin),
         }

@@ -8,7 +8,8 @@ They are the arguments of :func:`repdyn.sweep`; ``repdyn sweep`` has them as fla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from repdyn.capture.blocks import LayerPatterns
     from repdyn.checkpoints.suites import ModelLike
+    from repdyn.measurement.options import Measurement
     from repdyn.metrics import MetricLike
     from repdyn.probe import Probe
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     """Pairs of a step and a function that returns the model of that step."""
 else:
     # the command line has types of its own, and resolves these too
-    LayerPatterns = Loads = MetricLike = ModelLike = Probe = Any
+    LayerPatterns = Loads = Measurement = MetricLike = ModelLike = Probe = Any
 
 DeviceMap: TypeAlias = Literal["auto", "balanced", "sequential"]
 Engine: TypeAlias = Literal["serial", "ray"]
@@ -215,6 +217,39 @@ class CompleteOptions(SweepOptions):
 
     metrics: tuple[MetricLike, ...] = field()
     dtype: Dtype = field()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process takes over: it resolves what is measured by itself."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _measurements(self) -> dict[str, Measurement]:
+        """What is measured on each probe, by its hash."""
+        return {}
+
+    def measurement_on(self, probe: Probe) -> Measurement:
+        """Return what is measured on a probe, and how, resolved once for all its checkpoints; a
+        probe of inputs other than tokens has no loss.
+        """
+        # with torch, which plans do without
+        from repdyn.measurement.options import Measurement, MeasurementOptions
+
+        if probe.hash not in self._measurements:
+            options = MeasurementOptions(
+                metrics=self.metrics,
+                layers=self.layers,
+                probe_loss=self.loss is not False and probe.inputs is None,
+                tokens_per_forward=self.tokens_per_forward,
+            )
+            self._measurements[probe.hash] = Measurement(
+                probe=probe, options=options, dtype=self.dtype
+            )
+        return self._measurements[probe.hash]
+
+    @cached_property
+    def without_loss(self) -> CompleteOptions:
+        """The same options, but for the loss."""
+        return replace(self, loss=False)
 
     @property
     def loading(self) -> Loading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repdyn.checkpoints.options import CompleteOptions
@@ -12,7 +12,6 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Row
 
 if TYPE_CHECKING:
-    from repdyn.measurement.options import MeasurementOptions
     from repdyn.probe import Probe
 
 FOREIGN = {
@@ -33,46 +32,22 @@ class Task:
 
     def key(self, options: CompleteOptions) -> MeasurementKey:
         """Return the key of the measurement in a store."""
-        return self.key_of(self.identity(options))
-
-    def key_of(self, identity: str) -> MeasurementKey:
-        """Return the key of the measurement of this identity in a store."""
         return MeasurementKey(
             run=self.target.run,
             step=self.target.step,
             probe=self.probe.hash,
-            metrics=identity,
+            metrics=options.measurement_on(self.probe).identity,
             checkpoint=self.target.commit,
         )
 
-    def identity(self, options: CompleteOptions) -> str:
-        """Return the identity of the metrics and of how they are measured, the same for all
-        checkpoints with this probe.
-        """
-        return self.measurement(options).identity(self.probe, options.dtype)
-
-    def identities(self, options: CompleteOptions) -> list[str]:
-        """Return the identities under which the measurement may be stored.
+    def keys(self, options: CompleteOptions) -> list[MeasurementKey]:
+        """Return the keys under which the measurement may be stored.
 
         Where the options do not say whether the loss is measured, a measurement without it is
         enough.
         """
-        sufficient = [options]
-        if options.loss is None:
-            sufficient.append(replace(options, loss=False))
-        return list(dict.fromkeys(map(self.identity, sufficient)))
-
-    def measurement(self, options: CompleteOptions) -> MeasurementOptions:
-        """Return what is measured, and how; a probe of inputs other than tokens has no loss."""
-        # with torch, which plans do without
-        from repdyn.measurement.options import MeasurementOptions
-
-        return MeasurementOptions(
-            metrics=options.metrics,
-            layers=options.layers,
-            probe_loss=options.loss is not False and self.probe.inputs is None,
-            tokens_per_forward=options.tokens_per_forward,
-        )
+        sufficient = [options] if options.loss is not None else [options, options.without_loss]
+        return list(dict.fromkeys(map(self.key, sufficient)))
 
     def stored_marks(self, store: Store, options: CompleteOptions) -> dict[str, str]:
         """Return the stored marks that tell whose weights the checkpoint has; none for its own."""
@@ -98,12 +73,8 @@ class TaskList:
 def partition_tasks(tasks: Iterable[Task], store: Store, options: CompleteOptions) -> TaskList:
     """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
     by_state = TaskList([], [], [])
-    identities: dict[str, list[str]] = {}
     for task in tasks:
-        # the same for all checkpoints of a run, and slow to compute where all metrics are meant
-        if task.probe.hash not in identities:
-            identities[task.probe.hash] = task.identities(options)
-        keys = [task.key_of(identity) for identity in identities[task.probe.hash]]
+        keys = task.keys(options)
         if any(key in store for key in keys):
             by_state.done.append(task)
             continue

@@ -12,22 +12,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repdyn.capture.attention import AttentionWeights, attention_weights
+from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, causality, check_padding, no_progress
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.shadow import own_names
-from repdyn.capture.states import CaptureKind, States
+from repdyn.capture.states import States
 from repdyn.capture.trial import prepare
 from repdyn.capture.wrappers import class_name, is_sharded, unwrapped
-from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
+from repdyn.measurement.options import Measurement, MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.metrics import (
@@ -36,12 +36,9 @@ from repdyn.metrics import (
     CheckpointContext,
     LayerView,
     MetricLike,
-    MetricRequest,
-    resolve,
 )
 from repdyn.metrics.metric import WEIGHT_CAPTURES
 from repdyn.probe import Probe
-from repdyn.probe.design import View, view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.caller_state import plain_state
@@ -142,11 +139,10 @@ def measure(
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     chosen = options_of(MeasurementOptions, measure, metrics=metrics, layers=layers, **options)
+    measurement = Measurement(probe=probe, options=chosen)
     return measure_with(
-        prepare_for(model, probe, chosen, ranks=ranks),
-        probe,
-        chosen,
-        requests=resolve(chosen.metrics, probe),
+        prepare_for(model, measurement, ranks=ranks),
+        measurement,
         checkpoint=checkpoint,
         on_error=on_error,
         progress=progress,
@@ -158,8 +154,7 @@ def measure(
 @plain_state()
 def prepare_for(
     model: nn.Module,
-    probe: Probe,
-    options: MeasurementOptions,
+    measurement: Measurement,
     *,
     root_module: nn.Module | None = None,
     parameters: Mapping[str, Tensor] | None = None,
@@ -169,8 +164,8 @@ def prepare_for(
     """Check that a model can be measured, and find out what its measurements need to know of it.
 
     Args:
-        model, probe, ranks: as for :func:`measure`.
-        options: what will be measured, and how.
+        model, ranks: as for :func:`measure`.
+        measurement: what will be measured, and how.
         root_module: the module that the model is a part of, if that is sharded as a whole (FSDP);
             None for the model.
         parameters: by name, what to measure in place of the model's own parameters and buffers,
@@ -181,6 +176,8 @@ def prepare_for(
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`measure` does.
     """
+    probe = measurement.probe
+    options = measurement.options
     root = model if root_module is None else root_module
     # a model that is measured in place and then restored cannot run with other parameters
     fits = (
@@ -189,11 +186,12 @@ def prepare_for(
     # all ranks take part, also one that has nothing from before: the others would wait for it
     if not all(ranks.all_gather(fits)):
         former = None
-        _check(model, root, probe, options, ranks)
+        _check(model, root, measurement, ranks)
     with ranks.sync_errors():
-        if former is not None:
-            stand_ins = own_names(former.module, parameters) if parameters else {}
-            prepared = replace(former, parameters=stand_ins)
+        if former is not None and parameters:
+            prepared = replace(former, parameters=own_names(former.module, parameters))
+        elif former is not None:
+            prepared = former
         else:
             prepared = prepare(
                 model,
@@ -215,10 +213,8 @@ def prepare_for(
 @plain_state()
 def measure_with(
     prepared: RunnableModel,
-    probe: Probe,
-    options: MeasurementOptions,
+    measurement: Measurement,
     *,
-    requests: Sequence[MetricRequest],
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = no_progress,
@@ -226,7 +222,7 @@ def measure_with(
     state_cache: StateCache | None = None,
     last_step: BlockWeights | None = None,
 ) -> Profile:
-    """Measure a model that :func:`prepare_for` has prepared for this probe and these options.
+    """Measure a model that :func:`prepare_for` has prepared for this measurement.
 
     In this order:
 
@@ -240,36 +236,28 @@ def measure_with(
 
     Args:
         prepared: the model, as :func:`prepare_for` returns it.
-        options: how the model is run. What is measured, the requests say.
-        requests: what the metrics of the options stand for on this probe, by
-            :func:`repdyn.metrics.resolve`: one for each metric and subset.
+        measurement: what is measured, how, and on which tokens.
         last_step: gradients of the training step before, and the weights that it changed; None
             outside of a training.
-        probe, checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
+        checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
     """
     start = time.perf_counter()
-    measurement = _Measurement(
-        prepared=prepared,
-        probe=probe,
-        options=options,
-        requests=requests,
-        ranks=ranks,
-        progress=progress,
-    )
-    checkpoint = _described(checkpoint or Checkpoint(), prepared)
+    steps = _Steps(prepared=prepared, measurement=measurement, ranks=ranks, progress=progress)
+    given = checkpoint or Checkpoint()
+    described = replace(given, **prepared.description)
+    checkpoint = replace(described, model=given.model) if given.model else described
     if "previous_checkpoint" not in measurement.captures:
         # no metric reads them, and the states of all layers are large files
         state_cache = None
     if state_cache is not None:
         # states that a killed process left at this step do not count as long as it is not complete
         state_cache.begin(checkpoint.step)
-    context = measurement.context(checkpoint, state_cache, last_step)
+    context = steps.context(checkpoint, state_cache, last_step)
     # before the states, so that those of the masked probe are freed before these are made
-    loss = measurement.prepare_loss(checkpoint, context) if options.probe_loss else None
-    states = measurement.states()
-    context.attention = measurement.attention()
+    loss = steps.prepare_loss(checkpoint, context) if measurement.options.probe_loss else None
+    states = steps.states(context)
     forward_done = time.perf_counter()
-    rows_by_layer = measurement.rows_by_layer(states, context, checkpoint, loss, on_error)
+    rows_by_layer = steps.rows_by_layer(states, context, checkpoint, loss, on_error)
     if state_cache is not None:
         state_cache.complete(checkpoint.step)
     rows = _of_all_ranks(rows_by_layer, ranks)
@@ -283,24 +271,13 @@ def measure_with(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measurement:
-    """Holds what is measured of which model, for the steps of :func:`measure_with`."""
+class _Steps:
+    """The steps of :func:`measure_with`, and what they share."""
 
     prepared: RunnableModel
-    probe: Probe
-    options: MeasurementOptions
-    requests: Sequence[MetricRequest]
+    measurement: Measurement
     ranks: Ranks
     progress: Progress
-
-    @cached_property
-    def captures(self) -> frozenset[CaptureKind]:
-        """Return the kinds of data that are captured in addition to the states of layers."""
-        return frozenset().union(*(request.metric.captures for request in self.requests))
-
-    @cached_property
-    def _token_views(self) -> set[View]:
-        return {view_of(request.subset) for request in self.requests}
 
     def context(
         self,
@@ -312,15 +289,14 @@ class _Measurement:
         context = CheckpointContext(
             state_cache=state_cache,
             step=checkpoint.step,
-            # one search serves all metrics of a layer: for the one that uses most
-            n_neighbours=max(2, *(request.n_neighbours for request in self.requests)),
+            n_neighbours=self.measurement.n_neighbours,
         )
         with self.ranks.sync_errors():
-            if self.options.probe_loss or "output_head" in self.captures:
+            if self.measurement.needs_output_head:
                 context.output_head = find_output_head(self.prepared, self._a_batch())
-            if any(view.normed for view in self._token_views):
+            if self.measurement.needs_final_norm:
                 context.final_norm = find_final_norm(self.prepared, self._a_batch())
-        if self.captures & WEIGHT_CAPTURES:
+        if self.measurement.captures & WEIGHT_CAPTURES:
             context.weights = _weights(self.prepared, last_step)
         return context
 
@@ -336,31 +312,27 @@ class _Measurement:
             return self._capture(masked_probe, ["all"], progress=progress)
 
         return ProbeLoss(
-            probe=self.probe,
+            probe=self.measurement.probe,
             causal=checkpoint.causal,
             head=context.output_head or "",
             capture=states_of,
         )
 
-    def states(self) -> States:
-        """Run the model over the probe, and return the states of its layers."""
-        subsets = {view.sampled for view in self._token_views}
-        # what is kept for the next checkpoint, and predicted, is sampled from all tokens
-        if self.options.probe_loss or "previous_checkpoint" in self.captures:
-            subsets.add("all")
-        return self._capture(
-            self.probe,
-            sorted(subsets),
-            captures=self.captures,
+    def states(self, context: CheckpointContext) -> States:
+        """Run the model over the probe, and return the states of its layers; its attention weights
+        go to the context, if a metric needs them.
+        """
+        measurement = self.measurement
+        states = self._capture(
+            measurement.probe,
+            measurement.subsets,
+            captures=measurement.captures,
             progress=partial(self.progress, "forward"),
         )
-
-    def attention(self) -> AttentionWeights | None:
-        """Return the attention weights if a metric needs them."""
-        if "attention_weights" not in self.captures:
-            return None
-        with self.ranks.sync_errors():
-            return attention_weights(self.prepared, self.probe)
+        if "attention_weights" in measurement.captures:
+            with self.ranks.sync_errors():
+                context.attention = attention_weights(self.prepared, measurement.probe)
+        return states
 
     def rows_by_layer(
         self,
@@ -373,19 +345,20 @@ class _Measurement:
         """Return the rows of each layer of this rank; those of the loss are with the last layer."""
         rows_by_layer = []
         n_layers = len(states.layers)
+        measurement = self.measurement
         # the metrics of a layer do not communicate: an error waits for the end of all ranks' layers
         with self.ranks.sync_errors():
             for number in range(n_layers):
                 view = LayerView(
-                    layer=states.take(), states=states, probe=self.probe, context=context
+                    layer=states.take(), states=states, probe=measurement.probe, context=context
                 )
                 layer = view.layer
                 rows = rows_of_layer(
                     view,
-                    self.requests,
+                    measurement.requests,
                     # of an encoder-decoder, the decoder alone is causal
                     replace(checkpoint, causal=self.prepared.causal[layer.stack]),
-                    self.options.choice,
+                    measurement.options.choice,
                     on_error,
                     part_of(partial(self.progress, "kernels"), number, n_layers),
                 )
@@ -403,24 +376,14 @@ class _Measurement:
             self.prepared,
             probe,
             subsets,
-            tokens_per_forward=self.options.tokens_per_forward,
-            states_bytes=self.options.states_bytes,
+            tokens_per_forward=self.measurement.options.tokens_per_forward,
+            states_bytes=self.measurement.options.states_bytes,
             ranks=self.ranks,
             **options,
         )
 
     def _a_batch(self) -> Tensor:
-        return next(self.probe.batches(1)).input_ids
-
-
-def _described(checkpoint: Checkpoint, prepared: RunnableModel) -> Checkpoint:
-    """Return a checkpoint with what is known of its model."""
-    return replace(
-        checkpoint,
-        **prepared.description,
-        model=checkpoint.model or class_name(prepared.module),
-        attention=attention_implementation(prepared.module),
-    )
+        return next(self.measurement.probe.batches(1)).input_ids
 
 
 def _of_all_ranks(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
@@ -450,14 +413,12 @@ def _weights(prepared: RunnableModel, last_step: BlockWeights | None) -> BlockWe
     return BlockWeights(now) if last_step is None else replace(last_step, now=now)
 
 
-def _check(
-    model: nn.Module, root: nn.Module, probe: Probe, options: MeasurementOptions, ranks: Ranks
-) -> None:
+def _check(model: nn.Module, root: nn.Module, measurement: Measurement, ranks: Ranks) -> None:
     """Check what is given to :func:`prepare_for`, and that all ranks are given the same."""
+    probe = measurement.probe
     check_model(model)
     check_probe(probe)
-    resolve(options.metrics, probe)
-    if options.probe_loss and probe.inputs is not None:
+    if measurement.requests and measurement.options.probe_loss and probe.inputs is not None:
         raise ValueError(
             "expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out"
         )
@@ -469,29 +430,12 @@ def _check(
             "ranks=Ranks.of_job()) on each of them"
         )
     if ranks.size > 1:
-        tokens = options.tokens_per_forward
         what = {
             "probe": probe.hash,
-            "metrics": options.identity(probe),
-            "tokens_per_forward": tokens,
+            "metrics": measurement.identity,
+            "tokens_per_forward": measurement.options.tokens_per_forward,
         }
         ranks.require_same("what is measured", what)
-
-
-def attention_implementation(module: nn.Module) -> str | None:
-    """Return the attention implementation of a transformers model, or of those inside a module of
-    one's own, joined with commas where they differ; None where there is none.
-    """
-    names: dict[str, None] = {}
-    waiting = [module]
-    while waiting:
-        inner = waiting.pop()
-        name = getattr(getattr(inner, "config", None), "_attn_implementation", None)
-        if isinstance(name, str):
-            names[name] = None
-        else:
-            waiting += inner.children()
-    return ", ".join(sorted(names)) or None
 
 
 def check_model(model: object) -> None:

@@ -12,9 +12,10 @@ from typing import TypedDict
 from repdyn.capture.blocks import LayerPatterns, pattern_list
 from repdyn.capture.calls import Forward
 from repdyn.capture.hooks import KeepHooks
-from repdyn.capture.states import STATES_BYTES
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.capture.states import STATES_BYTES, CaptureKind
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, MetricRequest, as_tuple, resolve
 from repdyn.probe import Probe
+from repdyn.probe.design import view_of
 
 
 class MeasurementArguments(TypedDict, total=False):
@@ -79,9 +80,11 @@ class MeasurementOptions:
     def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
         """Return 8 hexadecimal digits that identify the metrics, their settings and subsets, the
         layers, and the precision that weights are converted to ("auto": their own)."""
+        return self._identity(resolve(self.metrics, probe), dtype)
+
+    def _identity(self, requests: Sequence[MetricRequest], dtype: str) -> str:
         pairs = sorted(
-            (request.name, request.settings_json, request.subset)
-            for request in resolve(self.metrics, probe)
+            (request.name, request.settings_json, request.subset) for request in requests
         )
         converted = [] if dtype == "auto" else [dtype]
         loss = ["probe loss"] if self.probe_loss else []
@@ -104,3 +107,71 @@ class MeasurementOptions:
                 {stack: pattern_list(each) for stack, each in self.layers.items()}, sort_keys=True
             )
         return json.dumps(pattern_list(self.layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What is measured, how, and on which tokens: resolved once, and the same for all steps of a
+    training, or checkpoints of a sweep.
+    """
+
+    probe: Probe
+    options: MeasurementOptions
+    dtype: str = "auto"
+    """The precision that weights are converted to; "auto" for their own."""
+
+    @cached_property
+    def requests(self) -> Sequence[MetricRequest]:
+        """What the metrics of the options stand for on the probe: one for each metric and subset.
+
+        Raises:
+            ValueError: a metric needs something the probe lacks.
+        """
+        return resolve(self.options.metrics, self.probe)
+
+    @cached_property
+    def identity(self) -> str:
+        """What identifies it in a store, beside the probe, as by
+        :meth:`MeasurementOptions.identity`.
+        """
+        return self.options._identity(self.requests, self.dtype)
+
+    @cached_property
+    def captures(self) -> frozenset[CaptureKind]:
+        """The kinds of data that are captured in addition to the states of layers."""
+        return frozenset().union(*(request.metric.captures for request in self.requests))
+
+    @cached_property
+    def comparing(self) -> frozenset[str]:
+        """The names of the metrics that compare a checkpoint with the one before it."""
+        return frozenset(
+            request.name
+            for request in self.requests
+            if "previous_checkpoint" in request.metric.captures
+        )
+
+    @cached_property
+    def subsets(self) -> Sequence[str]:
+        """The subsets whose samples are captured."""
+        subsets = {view_of(request.subset).sampled for request in self.requests}
+        # what is kept for the next checkpoint, and predicted, is sampled from all tokens
+        if self.options.probe_loss or "previous_checkpoint" in self.captures:
+            subsets.add("all")
+        return sorted(subsets)
+
+    @cached_property
+    def needs_output_head(self) -> bool:
+        """Whether logits are computed from the states of layers."""
+        return self.options.probe_loss or "output_head" in self.captures
+
+    @cached_property
+    def needs_final_norm(self) -> bool:
+        """Whether vectors are taken after the model's final norm."""
+        return any(view_of(request.subset).normed for request in self.requests)
+
+    @cached_property
+    def n_neighbours(self) -> int:
+        """The number of nearest neighbours of each vector: one search serves all metrics of a
+        layer, for the one that uses most.
+        """
+        return max(2, *(request.n_neighbours for request in self.requests))

@@ -6,9 +6,9 @@ empty run behind, and a sink is told the id that the run has in the store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch import nn
 from repdyn.capture.capture import try_model
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.trial import prepare
-from repdyn.metrics import MetricRequest, resolve
+from repdyn.capture.wrappers import class_name
+from repdyn.measurement.options import Measurement
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.store.remote import RefusedError, RemoteError
@@ -52,16 +53,20 @@ class Plan:
     loggers: Loggers
     notices: Notices
 
+    @cached_property
+    def measurement(self) -> Measurement:
+        """What is measured at each step."""
+        return Measurement(probe=self.probe, options=self.options)
+
     def info(self, run_id: str | None) -> RunInfo:
         """Return what the sinks are told."""
-        requests = resolve(self.options.metrics, self.probe)
         return RunInfo(
             name=self.name,
             id=run_id,
             store=self.store,
             probe=self.probe.hash,
             weights_kind=self.weights_kind,
-            metrics=tuple((request.name, request.subset) for request in requests),
+            metrics=tuple((request.name, request.subset) for request in self.measurement.requests),
             schedule=repr(self.cost.schedule),
             configuration=self.options.configuration or {},
             label=self.label,
@@ -84,10 +89,7 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     ranks.require_same(
         "what a run is tracked by", {"schedule": repr(plan.cost.schedule), "probe": probe.hash}
     )
-    requests = resolve(options.metrics, probe)
-    comparing = {
-        request.name for request in requests if "previous_checkpoint" in request.metric.captures
-    }
+    measurement = plan.measurement
     # the trial runs the model, which may draw random numbers
     with isolated_rng(), ranks.sync_errors():
         tried = _tried(plan, model, ranks)
@@ -103,22 +105,20 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
             run_id=run_id,
             probe=probe.hash,
             layers=options.choice,
-            compares=bool(comparing),
+            compares=bool(measurement.comparing),
         )
         state_cache = earlier.cache(goes_on=plan.origin is not None)
     measurer = Measurer(
-        options=options,
-        probe=probe,
+        measurement=measurement,
+        on_error="raise" if options.on_error == "raise" else "record",
         ranks=ranks,
         cost=plan.cost,
-        last_step=_last_step(plan, requests, tried),
+        last_step=_last_step(plan, tried),
         root_module=plan.root_module,
         rank=dist.get_rank() if ranks.size == 1 and n_processes() > 1 else None,
         last_prepared=tried,
         state_cache=state_cache,
-        requests=requests,
-        identity=options.identity(probe),
-        comparing=comparing,
+        model_name=class_name(model),
     )
     info = plan.info(run_id)
     sinks = Sinks(options.sinks_of_a_run(), plan.notices)
@@ -136,11 +136,9 @@ def begin_run(plan: Plan, ranks: Ranks, model: nn.Module, step: int) -> TrackedR
     )
 
 
-def _last_step(
-    plan: Plan, requests: Sequence[MetricRequest], tried: RunnableModel | None
-) -> LastStep:
+def _last_step(plan: Plan, tried: RunnableModel | None) -> LastStep:
     """Return what keeps gradients and weights for the metrics that need them."""
-    captures = frozenset().union(*(request.metric.captures for request in requests))
+    captures = plan.measurement.captures
     # an average has no gradients, and no step of an optimizer has made it
     if plan.weights_kind == AVERAGED:
         captures = frozenset()
@@ -163,10 +161,7 @@ def begin_in_store(plan: Plan, store: Store, writer: Writer, step: int) -> str:
         origin = plan.origin
         parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
     about = {
-        "metrics": [
-            f"{request.name}@{request.subset}"
-            for request in resolve(plan.options.metrics, plan.probe)
-        ],
+        "metrics": [f"{request.name}@{request.subset}" for request in plan.measurement.requests],
         "layers": plan.options.choice,
         "schedule": repr(plan.cost.schedule),
         "n_steps": plan.cost.n_steps,

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import nn
 
 from repdyn.capture.model import RunnableModel
-from repdyn.capture.wrappers import class_name, is_sharded
+from repdyn.capture.wrappers import is_sharded
 from repdyn.measurement.measure import Profile, measure_with, prepare_for
-from repdyn.metrics import MetricRequest
+from repdyn.measurement.options import Measurement
+from repdyn.measurement.rows import OnError
 from repdyn.metrics.logged import logged_values
-from repdyn.probe import Probe
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import (
     LEARNING_RATE,
@@ -36,7 +36,6 @@ from repdyn.store.schema import (
 from repdyn.store.state_cache import StateCache
 from repdyn.tracking.budget import Cost, Spent
 from repdyn.tracking.notices import Notices, why_unchanged
-from repdyn.tracking.options import TrackingOptions
 from repdyn.tracking.origin import EarlierStep, EarlierSteps
 from repdyn.tracking.scalars import Scalar, scalar_rows
 from repdyn.tracking.signals import LongMeasurement, MeasurementInterruptedError, watching_signals
@@ -77,8 +76,9 @@ class Measurer:
     weights that some metrics compare the next step with.
     """
 
-    options: TrackingOptions
-    probe: Probe
+    measurement: Measurement
+    """What is measured, and on which tokens."""
+    on_error: OnError
     ranks: Ranks
     """The processes that measure together."""
     cost: Cost
@@ -92,12 +92,8 @@ class Measurer:
     """The model as it was prepared last, which spares the next measurement the trial."""
     state_cache: StateCache | None
     """The states of the last measured step, where a metric compares steps."""
-    requests: Sequence[MetricRequest]
-    """What the metrics of the options stand for on this probe."""
-    identity: str
-    """Identifies in the store what is measured, and how."""
-    comparing: set[str] = field(default_factory=set)
-    """The names of the metrics that compare a step with the one before it."""
+    model_name: str
+    """The class of the model."""
 
     def measure(self, moment: Moment, checkpoint: Checkpoint, arrived: list[int]) -> Profile:
         """Run the model on the probe, and compute the requested metrics.
@@ -109,22 +105,19 @@ class Measurer:
         """
         prepared = prepare_for(
             moment.model,
-            self.probe,
-            self.options,
+            self.measurement,
             root_module=self.root_module,
             parameters=moment.weights,
             ranks=self.ranks,
             former=self.last_prepared,
         )
         # without the weights in place of the model's own, which are those of this step alone
-        self.last_prepared = replace(prepared, parameters={})
+        self.last_prepared = replace(prepared, parameters={}) if prepared.parameters else prepared
         return measure_with(
             prepared,
-            self.probe,
-            self.options,
-            requests=self.requests,
+            self.measurement,
             checkpoint=checkpoint,
-            on_error="raise" if self.options.on_error == "raise" else "record",
+            on_error=self.on_error,
             progress=LongMeasurement(checkpoint.step, arrived, self.ranks),
             ranks=self.ranks,
             state_cache=self.state_cache,
@@ -236,7 +229,7 @@ class TrackedRun:
             run=self.info.name,
             run_id=self.info.id,
             rank=measurer.rank,
-            model=class_name(moment.model),
+            model=measurer.model_name,
             weights_kind=self.info.weights_kind,
         )
         try:
@@ -292,7 +285,7 @@ class TrackedRun:
         reason = f"{type(error).__name__}: {error}"
         self.notices.failures[key.step] = reason
         if measurer.ranks.is_rank_zero:
-            names = [request.name for request in measurer.requests]
+            names = [request.name for request in measurer.measurement.requests]
             rows = failure_rows(checkpoint, names, reason, probe=key.probe)
             self.writer.store_failure(key, rows)
 
@@ -302,7 +295,7 @@ class TrackedRun:
         # an average may change once an epoch
         trained = checkpoint.weights if self.info.weights_kind != AVERAGED else None
         self.notices.of_measurement(
-            profile.rows, trained, self._measurer.comparing, moment.why_unchanged
+            profile.rows, trained, self._measurer.measurement.comparing, moment.why_unchanged
         )
         on_error = partial(self.notices.error, step=checkpoint.step)
         scalars = scalar_rows(checkpoint, self.info.probe, moment.scalars, on_error)
@@ -313,7 +306,7 @@ class TrackedRun:
             run=self.info.id or self.info.name,
             step=step,
             probe=self.info.probe,
-            metrics=self._measurer.identity,
+            metrics=self._measurer.measurement.identity,
         )
 
     def _on_first(self, function: Callable[[], None]) -> None:
