@@ -241,7 +241,7 @@ class RunnableModel(LocatedModel):
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What :class:`repdyn.store.schema.Checkpoint` records of the model."""
+        """Return what :class:`repdyn.store.schema.Checkpoint` records of the model."""
         device = self.device
         # FSDP1 keeps parameters in flat pieces
         is_known = not any(

@@ -243,9 +243,9 @@ def measure_with(
     """
     start = time.perf_counter()
     steps = _Steps(prepared=prepared, measurement=measurement, ranks=ranks, progress=progress)
-    given = checkpoint or Checkpoint()
-    described = replace(given, **prepared.description)
-    checkpoint = replace(described, model=given.model) if given.model else described
+    name = checkpoint.model if checkpoint is not None else ""
+    checkpoint = replace(checkpoint or Checkpoint(), **prepared.description)
+    checkpoint = replace(checkpoint, model=name or checkpoint.model)
     if "previous_checkpoint" not in measurement.captures:
         # no metric reads them, and the states of all layers are large files
         state_cache = None
