@@ -224,7 +224,7 @@ class CompleteOptions(SweepOptions):
 
     @cached_property
     def _measurements(self) -> dict[str, Measurement]:
-        """What is measured on each probe, by its hash."""
+        """Return what is measured on each probe, by its hash."""
         return {}
 
     def measurement_on(self, probe: Probe) -> Measurement:
@@ -248,7 +248,7 @@ class CompleteOptions(SweepOptions):
 
     @cached_property
     def without_loss(self) -> CompleteOptions:
-        """The same options, but for the loss."""
+        """Return the same options, but for the loss."""
         return replace(self, loss=False)
 
     @property

@@ -122,7 +122,7 @@ class Measurement:
 
     @cached_property
     def requests(self) -> Sequence[MetricRequest]:
-        """What the metrics of the options stand for on the probe: one for each metric and subset.
+        """Return what the metrics of the options stand for on the probe: one for each metric and subset.
 
         Raises:
             ValueError: a metric needs something the probe lacks.
@@ -131,19 +131,19 @@ class Measurement:
 
     @cached_property
     def identity(self) -> str:
-        """What identifies it in a store, beside the probe, as by
+        """Return what identifies it in a store, beside the probe, as by
         :meth:`MeasurementOptions.identity`.
         """
         return self.options._identity(self.requests, self.dtype)
 
     @cached_property
     def captures(self) -> frozenset[CaptureKind]:
-        """The kinds of data that are captured in addition to the states of layers."""
+        """Return the kinds of data that are captured in addition to the states of layers."""
         return frozenset().union(*(request.metric.captures for request in self.requests))
 
     @cached_property
     def comparing(self) -> frozenset[str]:
-        """The names of the metrics that compare a checkpoint with the one before it."""
+        """Return the names of the metrics that compare a checkpoint with the one before it."""
         return frozenset(
             request.name
             for request in self.requests
@@ -152,7 +152,7 @@ class Measurement:
 
     @cached_property
     def subsets(self) -> Sequence[str]:
-        """The subsets whose samples are captured."""
+        """Return the subsets whose samples are captured."""
         subsets = {view_of(request.subset).sampled for request in self.requests}
         # what is kept for the next checkpoint, and predicted, is sampled from all tokens
         if self.options.probe_loss or "previous_checkpoint" in self.captures:
@@ -161,17 +161,17 @@ class Measurement:
 
     @cached_property
     def needs_output_head(self) -> bool:
-        """Whether logits are computed from the states of layers."""
+        """Return whether logits are computed from the states of layers."""
         return self.options.probe_loss or "output_head" in self.captures
 
     @cached_property
     def needs_final_norm(self) -> bool:
-        """Whether vectors are taken after the model's final norm."""
+        """Return whether vectors are taken after the model's final norm."""
         return any(view_of(request.subset).normed for request in self.requests)
 
     @cached_property
     def n_neighbours(self) -> int:
-        """The number of nearest neighbours of each vector: one search serves all metrics of a
+        """Return the number of nearest neighbours of each vector: one search serves all metrics of a
         layer, for the one that uses most.
         """
         return max(2, *(request.n_neighbours for request in self.requests))

@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def measurement(self) -> Measurement:
-        """What is measured at each step."""
+        """Return what is measured at each step."""
         return Measurement(probe=self.probe, options=self.options)
 
     def info(self, run_id: str | None) -> RunInfo:
