@@ -122,7 +122,7 @@ class Measurement:
 
     @cached_property
     def requests(self) -> Sequence[MetricRequest]:
-        """Return what the metrics of the options stand for on the probe: one for each metric and subset.
+        """Return what the metrics of the options stand for on the probe, one for each subset.
 
         Raises:
             ValueError: a metric needs something the probe lacks.
@@ -171,7 +171,7 @@ class Measurement:
 
     @cached_property
     def n_neighbours(self) -> int:
-        """Return the number of nearest neighbours of each vector: one search serves all metrics of a
-        layer, for the one that uses most.
+        """Return how many nearest neighbours of each vector are searched for: one search serves all
+        metrics of a layer, for the one that uses most.
         """
         return max(2, *(request.n_neighbours for request in self.requests))
