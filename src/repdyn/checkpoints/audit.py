@@ -31,6 +31,7 @@ Severity: TypeAlias = Literal["fault", "remark"]
 anything.
 """
 
+# model-00001-of-00003.safetensors
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.\w+)")
 _UNUSUAL = 0.01
 """Relative difference in bytes from which a checkpoint's size is remarked."""
@@ -119,6 +120,7 @@ def audit(history: History) -> list[Finding]:
         *_unusual(history, copied),
     ]
     model = history.selection.model
+    # remarks, since a publisher may have repaired what was reported
     for fault in model.known_faults if model is not None else ():
         concerned = [
             checkpoint for checkpoint in history.checkpoints if checkpoint.step in fault.steps
@@ -183,6 +185,7 @@ def _copies(history: History) -> Iterator[Finding]:
     weights. A single one is none: a publisher may have chosen it for the main branch. Nor are steps
     0 and 1 copies, where the learning rate starts at zero.
     """
+    # equal names and checksums are equal weights: nothing has to be downloaded
     groups: dict[frozenset[str], list[CheckpointFiles]] = {}
     for checkpoint in history.readable:
         groups.setdefault(checkpoint.content, []).append(checkpoint)
@@ -259,10 +262,12 @@ def _files_by_owners(
     checkpoints: Iterable[CheckpointFiles],
 ) -> Iterator[tuple[list[CheckpointFiles], tuple[str, ...]]]:
     """Yield groups of checkpoints, and the names of the files that all of a group share."""
+    # by checksum, the checkpoints that have a file, each by its own name for it
     owners: dict[str, dict[str, tuple[str, CheckpointFiles]]] = {}
     for checkpoint in checkpoints:
         for name, file in {**checkpoint.weights, **checkpoint.other_weights}.items():
             owners.setdefault(file.digest, {})[checkpoint.revision] = name, checkpoint
+    # by group of checkpoints, the files that exactly these share: one finding for each group
     shared: dict[tuple[str, ...], dict[str, list[CheckpointFiles]]] = {}
     for by_revision in owners.values():
         if len(by_revision) > 1:
@@ -297,6 +302,7 @@ def _missing_shards(weights: Files) -> str | None:
     """Return which parts of the weights are missing, according to the names of the others."""
     for match in filter(None, map(_SHARD.fullmatch, weights)):
         start, number, of, count, end = match.groups()
+        # the name of one shard says how many there are
         if int(count) > len(weights):
             names = (
                 f"{start}{index:0{len(number)}d}{of}{count}{end}"
@@ -460,6 +466,7 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
     if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
     repository = name
+    # an address as a browser shows it, of the repository or of a page below it
     for hub in (endpoint, "https://huggingface.co"):
         if name.startswith(f"{hub}/"):
             repository = "/".join(name.removeprefix(f"{hub}/").split("?")[0].split("/")[:2])

@@ -176,6 +176,7 @@ class Downloads:
 
 
 def _is_running(process: int) -> bool:
+    # a process that has ended, and whose parent has not asked for its status, is there still
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

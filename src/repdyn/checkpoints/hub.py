@@ -164,6 +164,7 @@ class Hub:
         files = {}
         for entry in tree:
             if isinstance(entry, RepoFile):
+                # large files are in git LFS, whose pointer has the checksum; small ones in git
                 digest = (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id
                 files[entry.path] = RemoteFile(max(0, int(entry.size)), digest)
         return files
@@ -258,6 +259,7 @@ class Hub:
         with hub_errors(what, self.endpoint):
             if not self.offline:
                 _reach(self.endpoint)
+            # the client limits how long the hub is silent, and not the request
             return TimeoutRunner(self.timeout_seconds)(ASKING, lambda: with_retries(request))
 
 
@@ -289,6 +291,7 @@ def _fetch_undamaged(fetch: Callable[..., object], verify: Callable[[], Any]) ->
     for again in (False, True):
         try:
             with_retries(partial(fetch, force_download=again))
+            # the client compares lengths alone: wrong bytes of the right number would be loaded
             mismatches = with_retries(verify).mismatches
             damage = ", ".join(
                 f"{file['path']} ({file['algorithm']} {file['actual'][:12]})" for file in mismatches
@@ -303,7 +306,7 @@ def _fetch_undamaged(fetch: Callable[..., object], verify: Callable[[], Any]) ->
     raise CheckpointError(f"arrived damaged, twice: {damage}")
 
 
-@cache
+@cache  # asked once in a process
 def _reach(endpoint: str) -> None:
     """Raise an error unless a hub is connected to soon: the client itself waits as long as the
     system does.
@@ -474,6 +477,7 @@ def _formats(names: Collection[str]) -> Sequence[re.Pattern[str]]:
 
 def _bytes_in(folder: Path) -> int:
     total = 0
+    # with the client's partial files, which it renames when they are complete
     for path in folder.rglob("*"):
         with suppress(OSError):  # moved meanwhile
             total += path.stat().st_size if path.is_file() else 0

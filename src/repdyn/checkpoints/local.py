@@ -67,6 +67,7 @@ def find_checkpoints(
     pattern = pattern or DEFAULT_PATTERN
     folder = checkpoints_folder(Path(folder))
     run = run or _default_name(folder)
+    # its configuration is beside it
     if folder.is_file() and is_model(folder.parent) and folder.suffix not in _FILES:
         folder = folder.parent  # of a single file of weights
     candidates = _candidates(folder)
@@ -243,6 +244,7 @@ def _with_steps(paths: Iterable[Path], pattern: str) -> list[Target]:
 
 def _without_repetition(targets: Sequence[Target]) -> list[Target]:
     """Leave out a ``last.ckpt`` that duplicates the newest of the other Lightning files."""
+    # with save_last, Lightning saves the newest checkpoint once more under this name
     last = [target for target in targets if _LAST.fullmatch(target.revision)]
     steps = {target.step for target in targets if target not in last}
     return [target for target in targets if target not in last or target.step not in steps]
@@ -312,6 +314,7 @@ def _fingerprint(path: Path) -> str:
     """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same
     name.
     """
+    # sizes and times: to read the weights would take as long as to load them
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)

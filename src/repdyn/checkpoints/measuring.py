@@ -139,6 +139,7 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], show: Show) -> li
 
 def _require_some_success(ended: Sequence[Outcome]) -> None:
     """Raise SweepStoppedError where only failures of one reason are behind us."""
+    # checked at exactly so many: a sweep that goes on past them has had different reasons
     reasons = [outcome.text for outcome in ended if outcome.state == "failed"]
     is_any_measured = any(outcome.state == "measured" for outcome in ended)
     if len(reasons) != MAX_IDENTICAL_FAILURES or len(set(reasons)) > 1 or is_any_measured:
@@ -233,6 +234,7 @@ def _cost_rows(
     checkpoint: Checkpoint, probe: Probe, seconds: Mapping[str, float], n_bytes: int
 ) -> list[Row]:
     """Return rows of what a measurement has cost: the seconds of each stage, the bytes fetched."""
+    # in the store, where a plan finds the pace of a sweep
     costs = {f"seconds/{stage}": value for stage, value in seconds.items()}
     costs["bytes/download"] = float(n_bytes)
     return [scalar_row(checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
@@ -308,5 +310,6 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptio
 
 def _location(origin: str) -> str:
     """Return the parent folder of a local origin, or the owner on the hub."""
+    # checkpoints of one run lie in one folder, or have one owner though several repositories
     path = Path(origin)
     return str(path.parent) if path.is_absolute() else origin.partition("@")[0].partition("/")[0]

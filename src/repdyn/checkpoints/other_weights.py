@@ -30,6 +30,7 @@ def warn_of_other_weights(folder: Path) -> None:
     transformers reads one safetensors file, else its shards, else one PyTorch file, else its
     shards. A few tensors of each are compared, in the coarser of their precisions.
     """
+    # the first set is the one that transformers reads
     read, *others = sets_of_weights(path.name for path in folder.iterdir())
     for names in others:
         try:
@@ -84,6 +85,7 @@ def _tensors(
     for name in names:
         if name.endswith(".safetensors"):
             file = files.enter_context(safe_open(folder / name, framework="pt"))
+            # read when it is compared: a few of all
             for key in file.keys():  # noqa: SIM118, a method of the file
                 tensors[key] = lambda file=file, key=key: file.get_tensor(key)
         else:

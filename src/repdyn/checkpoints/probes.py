@@ -146,6 +146,7 @@ def _local_config(path: Path, options: SweepOptions) -> PreTrainedConfig:
     """Return the configuration that determines the context; one without a limit where a function of
     the user's loads the model.
     """
+    # nothing is known of a class of the user's own
     if options.load is not None:
         return PreTrainedConfig()
     if path.suffix == LIGHTNING:
@@ -260,6 +261,7 @@ def text_probe(
     with model_errors(f"the tokenizer of {name} does not load"):
         context = context_length(config, loaded)
     design = options.design or INDEPENDENT.name
+    # a model with a shorter context than the design's windows is measured on shorter ones
     length = options.sequence_length or min(
         resolve_design(design).window_tokens or context, context
     )

@@ -46,6 +46,7 @@ def _named_branches(model: PublishedModel, hub: Hub, revisions: str) -> tuple[li
     """Return the branches and tags without a step that are named, such as main, each as a finished
     model of its own beside the run, and what is left to select from the steps.
     """
+    # listed checkpoints and commits have no branches to name
     if model.checkpoints or model.commits or re.fullmatch(r"all|log|every:\d+", revisions):
         return [], revisions
     pattern = model.revisions or DEFAULT_PATTERN
@@ -155,6 +156,7 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
     ]
 
     def with_commit(target: Target) -> Target:
+        # one that is missing is reported, and the others are measured
         try:
             commit = hub.commit(target.repository, revision_of[target.step])
         except CheckpointError as error:

@@ -43,6 +43,7 @@ def sweep_with_ray(
             'expected device="cuda" or "cpu" with engine="ray", which assigns the GPUs, got '
             f"{options.device!r}; select GPUs with CUDA_VISIBLE_DEVICES"
         )
+    # before Ray is imported, which reads both; what the user has set counts
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))
     try:
@@ -60,6 +61,7 @@ def sweep_with_ray(
     )
     with _cluster(ray, options):
         remote = ray.remote(max_retries=MAX_RETRIES, **_resources(ray, options))(_measure_in_worker)
+        # shared between the tasks: each would carry its own copy otherwise
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting: dict[Any, Task] = {}
         try:
@@ -98,6 +100,7 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, options: CompleteOpt
     """Return the outcome of a call that ended, with this process's task in place of the worker's
     copy.
     """
+    # an error of the worker's code is raised as it was there: a full disk ends the sweep
     try:
         return replace(ray.get(call), task=task)
     except ray.exceptions.RayTaskError as error:

@@ -72,6 +72,7 @@ def require_source(source: str | Path) -> None:
     owner, _, name = str(source).partition("/")
     # runs/mistyped is meant as a folder where there is a folder runs
     is_in_folder = bool(name) and Path(owner).is_dir() and not Path(source).is_dir()
+    # an object of Path is never a repository
     if isinstance(source, Path) or not REPOSITORY.fullmatch(source) or is_in_folder:
         raise ValueError(
             f"expected an existing folder or a hub repository, got {str(source)!r}: there is no "
@@ -158,6 +159,7 @@ def function_of(name: str) -> Callable[..., Any]:
         raise ValueError(
             f'expected load="module:function", got {name!r}; of mine.py, load="mine:load"'
         )
+    # of a command, the path begins with the folder of its script and not with the working folder
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -198,6 +200,7 @@ def _of_loads(source: Loads, options: CompleteOptions) -> Selection:
             "lambda: model"
         )
     require_distinct_steps([(step, f"step{step}") for step, _ in loads], "leave one out")
+    # a path makes a target local: nothing of it is looked up on the hub
     targets = [Target(run, step, f"step{step}", path=Path.cwd(), load=load) for step, load in loads]
     return Selection(run, tuple(select_revisions(targets, options.revisions)))
 

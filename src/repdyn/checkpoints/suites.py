@@ -184,6 +184,7 @@ def read_suite(path: str | Path) -> Suite:
     for number, item in enumerate(file.models, start=1):
         where = f"{path}, model {number}"
         models += [_published_model(fields, path.stem, where) for fields in _expanded(item, where)]
+    # both identify a model: on a command line, and in a store
     for attribute in ("name", "run"):
         values = [getattr(model, attribute) for model in models]
         repeated = next((value for value in values if values.count(value) > 1), None)
@@ -242,6 +243,7 @@ def _models_named(name: str) -> list[PublishedModel]:
 
 
 def _published_model(fields: dict[str, Any], suite: str, where: str) -> PublishedModel:
+    # the run is called as the repository where there is one alone
     listed = [item.get("repository") for item in fields.get("checkpoints", ())]
     # a value of another type is refused by the record
     repositories = {name for name in listed if isinstance(name, str)}

@@ -215,6 +215,7 @@ def _is_inside(name: str, model: PreTrainedModel, base: str | None) -> bool:
     """Return whether a name is that of a part of the model, without its head unless it is loaded;
     without a common beginning ``base`` of these names, whatever is not known as a head is one.
     """
+    # a model without its head leaves the head's weights out, as it should
     if _OUTPUT_HEAD.fullmatch(name):
         return model.base_model is not model
     if base is not None:
@@ -231,6 +232,7 @@ def _is_sinusoidal(name: str, model: nn.Module) -> bool:
     """Return whether a name is that of positions which the model computes by sine and cosine."""
     if not _POSITIONS.fullmatch(name):
         return False
+    # the name in the checkpoint and that in the model may each have a prefix that the other lacks
     path = f".{name.rpartition('.')[0]}"
     return any(
         path.endswith(f".{at}") or f".{at}".endswith(path)
@@ -276,6 +278,7 @@ def _require_every_block(model: PreTrainedModel, unused: Iterable[str]) -> None:
     others are ignored.
     """
     base = f"{model.base_model_prefix}."
+    # a number in a name that is no index of a list of modules, as in "conv1.2", means nothing here
     lists = {
         name.removeprefix(base): len(module)
         for name, module in model.named_modules()

@@ -114,6 +114,7 @@ def load_model(
         auto_class = (_class_with_head(config) or headless) if with_head else headless
         model, absent, report = _from_pretrained(auto_class, folder, settings, loading.attention)
         prefix, renamings = _renamings(report["unexpected_keys"], absent)
+        # saved from a wrapped model: loaded a second time, by names without the wrapper's
         if renamings:
             # the names were not known before transformers had looked for them
             settings["key_mapping"] = renamings
@@ -153,6 +154,7 @@ def _settings(
 
 def _growth(config: PreTrainedConfig, loading: Loading) -> float:
     """Return how many times as large as on disk the weights are in the requested precision."""
+    # half precision on disk takes twice its size in memory in float32
     requested = DTYPES.get(loading.dtype)
     stored = getattr(config, "dtype", None)
     if requested is None or not isinstance(stored, torch.dtype):
@@ -191,6 +193,7 @@ def base_of(folder: Path, *, with_code: bool = False) -> Path | None:
         raise CheckpointError(
             f"it is an adapter ({ADAPTER}) that names no base model; merge the two and sweep that"
         )
+    # an adapter that was trained on a local model names its folder
     if Path(name).is_dir():
         return Path(name)
     hub = Hub()
@@ -241,6 +244,7 @@ def _load_adapter(
                 "repdyn.measure(model, Probe.from_inputs(batches, positions=...))"
             )
         expected = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+        # all that the adapter has in this model was saved, and no matrix is left over
         if expected <= saved and not any("lora_" in name for name in saved - expected):
             merged = cast(Any, adapted).merge_and_unload()
             _require_finite(merged)
@@ -288,6 +292,7 @@ def load_lightning(path: Path, *, raw: bool = False, attention: str | None = Non
     ):
         content = lightning_content(path)
         weights = content["current_model_state" if raw else "state_dict"]
+        # mapped from the file so far: the model is what takes memory
         _require_free(sum(tensor.nbytes for tensor in weights.values()))
         # not load_from_checkpoint, with which the file chooses what is called with its
         # hyperparameters
@@ -408,6 +413,7 @@ def _renamings(unused: Iterable[str], missing: Sequence[str]) -> tuple[str, dict
     """Return the prefix of all names, without wrappers, and the renamings by which transformers
     finds the missing weights.
     """
+    # what is missing under its own name is there under a longer one
     plain = {name: _WRAPPERS.sub("", name) for name in unused}
     n_wrapped = max((len(_WRAPPERS.findall(name)) for name in plain), default=0)
     prefix = _prefix_of(plain.values(), missing)

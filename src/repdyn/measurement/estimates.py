@@ -31,6 +31,7 @@ def estimates(
         of_layer = mean_and_spread(by_head.mean(axis=1), True, metric.range)
         of_heads = [mean_and_spread(head, True, metric.range) for head in by_head.T]
         return {None: of_layer, **dict(enumerate(of_heads))}
+    # sequences share no window; batches of vectors may, where the windows are too few
     independent = metric.whole_sequences or (
         len(batches) > 1 and view.probe.has_disjoint_batches(view_of(request.subset).sampled)
     )
@@ -56,6 +57,7 @@ def mean_and_spread(
     summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
     if n < 2 or not independent or math.isnan(spread):
         return {**summary, "std_error": None, "low": None, "high": None}
+    # 2 / n: the variance of the difference of two means over n batches each
     half = student_quantile(n - 1) * math.sqrt(2 / n) * spread
     low, high = map(float, interval_within(mean, half, bounds))
     return {**summary, "std_error": spread / math.sqrt(n), "low": low, "high": high}
@@ -71,8 +73,10 @@ def _interval_of_one_cloud(
     windows = view.windows(request.subset)[0]
     n_windows = len(windows.unique())
     std_error = getattr(metric.function, "std_error", None)
+    # kernels of other packages, and those without a formula, have no error of one cloud
     if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences or std_error is None:
         return {}
+    # a kernel may be given fewer vectors than were sampled: the first ones
     first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
     try:
         error = float(std_error(*inputs, windows=windows[: len(first)], **request.settings))

@@ -65,6 +65,7 @@ class MeasurementOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
+        # rows are told apart by name and subset
         pairs = self.pairs()
         if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
             metric, subset = repeated[0]
@@ -86,6 +87,7 @@ class MeasurementOptions:
         pairs = sorted(
             (request.name, request.settings_json, request.subset) for request in requests
         )
+        # nothing is added for a default: keys in stores that were written before stay what they are
         converted = [] if dtype == "auto" else [dtype]
         loss = ["probe loss"] if self.probe_loss else []
         return hashlib.sha256(

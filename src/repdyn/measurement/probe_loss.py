@@ -59,6 +59,7 @@ tokens, (n,) each.
 
 def next_tokens(probe: Probe) -> Targets:
     """Return the tokens that follow the sampled ones in the same window."""
+    # not where the next token is a special one, which no text has
     predicts = probe.has_next & ~np.append(probe.is_special[1:], True)
     positions = [sampled[predicts[sampled]] for sampled in probe.sample("all")]
     return [(at, probe.tokens[torch.from_numpy(at + 1)]) for at in positions]
@@ -71,6 +72,7 @@ def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
     windows.
     """
     batches = probe.sample("all")
+    # a share of all tokens of the probe: those that are not sampled stay, and are the context
     n_masked = min(batches.shape[1], int(MASKED_SHARE * len(probe.tokens)) // len(batches))
     positions = [batch[~probe.is_special[batch]][:n_masked] for batch in batches]
     indices = [torch.from_numpy(at) for at in positions]
@@ -99,6 +101,7 @@ class ProbeLoss:
         self._head = head
         self._causal = causal
         self._masked: States | None = None
+        # now, while no other states are in memory; the last layer's alone are kept
         if causal is False and probe.mask_id is not None and callable(head):
             masked_probe, self._targets = masked_tokens(probe, probe.mask_id)
             states = capture(masked_probe)

@@ -112,6 +112,7 @@ def own_folder(folder: Path) -> Path:
     Where upper and lower case are one, as on macOS and Windows, the folder of "a" is that of "A".
     """
     names = os.listdir(folder.parent) if folder.exists() else [folder.name]
+    # it exists, and none is called so: the file system means another one
     if folder.name not in names:
         other = next(unquote(name) for name in names if name.casefold() == folder.name.casefold())
         raise ValueError(
@@ -128,6 +129,7 @@ def step_of(name: str) -> int | None:
     >>> step_of("step000000008-3f2a-9c41.parquet"), step_of("rows.parquet")
     (8, None)
     """
+    # from the name, so that a store is listed without a file being opened
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -259,6 +261,7 @@ def is_constant(column: pa.ChunkedArray) -> bool:
         return column.null_count == len(column)
     if pa.types.is_dictionary(column.type):
         return len(column.chunk(0).dictionary) == 1
+    # the ends do not tell whether floats are the same: -0.0 equals 0.0
     if pa.types.is_floating(column.type):
         return False
     ends = pc.call_function("min_max", [column]).as_py()
@@ -312,6 +315,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
             to_read = present if len(present) < len(names) else None
             table = file.read(to_read, use_threads=False).select(present)
             _note_descriptions(in_file)
+        # a damaged page may decode to texts that are none, and to codes without a text
         table.validate(full=True)
         table = _with_all_columns(table, schema)
         if len(table) == 0:

@@ -194,6 +194,7 @@ class RemoteStore(Store):
             # before it looks what waits: whatever is written from now on needs another thread
             self._queued = None
             names = self.waiting()
+            # a failure of one file keeps no other from being sent
             errors: list[RemoteError] = []
             at_once = _FILES_PER_COMMIT if self.remote.has_commits else 1
             for first in range(0, len(names), at_once):
@@ -228,6 +229,7 @@ class RemoteStore(Store):
     def _index(self) -> Iterator[dict[str, list]]:
         """Yield the index for changes, which are written on exit; one process at a time has it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        # read anew under the lock: another process may have sent files since
         with FileLock(self.path.parent / "lock"):
             index = self._read_index()
             try:
@@ -253,6 +255,7 @@ class RemoteFolder:
     def files(self) -> dict[str, str]:
         """Return the size and version of each file by its name; none without a folder."""
         filesystem, root = self._opened
+        # fsspec remembers listings, and other machines write into the store
         filesystem.invalidate_cache()
         try:
             listed = self._request("listing", lambda: filesystem.find(root, detail=True))

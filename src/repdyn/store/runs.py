@@ -188,6 +188,7 @@ class History:
                 "steps are not shown: had it moved, store= at the resume would have named its new "
                 "place"
             )
+        # of the store that has the parent, whose own parent may be in a third one
         earlier, missing = history._ancestors(parent, seen | {parent.id})
         segments = [*earlier, Segment(history.folder(parent), None)]
         # a run may have left its parent before the step at which that left its own

@@ -135,6 +135,7 @@ class Store:
         )
         # not by asdict(), which would copy a model that is among the hyperparameters
         content = json.dumps(vars(run), indent=2, skipkeys=True, default=_as_json)
+        # a store may be shared, and hyperparameters hold tokens
         content = redacted(content) + "\n"
         folder = self.folder_of(run_id)
         folder.mkdir(parents=True)
@@ -221,6 +222,7 @@ class Store:
         tokens.
         """
         target = self.probe_path(probe.hash)
+        # the name is the hash of the content: what is there is the same
         if not target.exists():
             write_atomically(target, probe.save)
             self._written()
