@@ -1,6 +1,7 @@
 """A run beside its baselines: how often a sound one is called unlike, what is named, and which runs
 are refused."""
 
+import copy
 import json
 import math
 import re
@@ -437,19 +438,25 @@ def earlier(tmp_path, small_probe):
     """Three earlier trainings in stores of their own, from other weights, and a tracker of one
     more."""
 
-    def train(name, seed, **options):
+    def train(name, seed, *, collapses_at=None, recovers_at=None, begins_far=False, **options):
         loop = Loop()
         torch.manual_seed(seed)
         for weights in loop.model.parameters():
             weights.data += 0.01 * torch.randn_like(weights)
+        near = copy.deepcopy(loop.model.state_dict())
+        if begins_far:
+            for weights in loop.model.parameters():
+                weights.data *= 5.0
         settings = {"schedule": 1, "on_error": "raise", "report": False, "alerts": None}
         with Tracker(
             loop.model, small_probe, store=tmp_path / name, **settings | options
         ) as tracker:
             for step in range(1, 7):
-                if options and step == 3:
+                if step == collapses_at:
                     for weights in loop.model.parameters():
                         weights.data.fill_(0.01)
+                if step == recovers_at:
+                    loop.model.load_state_dict(near)
                 tracker.step(loss=loop.step())
         return tracker
 
@@ -461,7 +468,7 @@ def earlier(tmp_path, small_probe):
 @pytest.mark.usefixtures("without_figures")
 def test_a_live_run_is_compared_after_each_measurement(earlier, tmp_path, capsys):
     """A comparison with what comes later, one that is told at each step, or at the first ones."""
-    tracker = earlier("mine", 7, against=tmp_path / "good*")
+    tracker = earlier("mine", 7, collapses_at=3, against=tmp_path / "good*")
     lines = [
         line for line in capsys.readouterr().err.splitlines() if "leaves the baselines" in line
     ]
@@ -471,6 +478,21 @@ def test_a_live_run_is_compared_after_each_measurement(earlier, tmp_path, capsys
     (shown,) = described_runs(tracker.store, ["mine"]).runs
     assert [run.name for run in shown.baselines] == ["good0", "good1", "good2"]
     assert shown.bands
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_initial_weights_alone_are_not_told_of_a_live_run(earlier, tmp_path, capsys):
+    """Two runs of one seed, one of them sound, were told to be furthest since step 0."""
+    earlier("mine", 7, begins_far=True, recovers_at=1, against=tmp_path / "good*")
+    assert "since step 0" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_live_run_that_is_like_its_baselines_again_says_so(earlier, tmp_path, capsys):
+    """A line that a run is furthest stood there for good, though it was no longer so."""
+    earlier("mine", 9, collapses_at=2, recovers_at=3, against=tmp_path / "good*")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "baselines" in line]
+    assert [re.search("leaves|Like", line)[0] for line in lines] == ["leaves", "Like"]
 
 
 @pytest.mark.usefixtures("without_figures")

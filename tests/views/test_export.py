@@ -16,7 +16,7 @@ from repdyn.metrics.logged import logged_values
 from repdyn.store import MeasurementKey, open_store
 from repdyn.tracking.sinks import RunInfo
 from repdyn.views.judging import insights
-from repdyn.views.publish.export import export_run, open_logger
+from repdyn.views.publish.export import export_run, export_store, open_logger
 from repdyn.views.publish.loggers import (
     WandbTarget,
     each_target,
@@ -108,6 +108,40 @@ def test_the_training_loss_has_its_own_name(filled, tmp_path):
     losses = [float(line["repdyn/loss"]) for line in table(tmp_path / "log")]
     assert losses == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
     assert "repdyn/tokens" not in table(tmp_path / "log")[0]
+
+
+def test_seeds_of_one_model_are_one_more_run_with_a_band(published, filled, tmp_path):
+    """Whoever looks at loggers alone saw several curves and no band, or the range of the layers
+    for that of the seeds."""
+
+    def dimension(seed):
+        return lambda step, depth: 10 + seed + step + depth
+
+    of_all = {"steps": (0, 1), "n_blocks": 2, "probe": "abc123"}
+    seeds = [
+        published(f"lab/a-seed{seed}", dimension=dimension(seed), **of_all) for seed in (1, 2, 3)
+    ]
+    store = filled(tmp_path / "sweeps", *seeds)
+    *_, of_seeds = export_store(store, to=["csv"], folder=tmp_path / "exports")
+    assert (of_seeds.run, of_seeds.n_steps) == ("lab/a (3 seeds)", 2)
+    lines = table(Path(str(of_seeds.place)))
+    assert [float(line["two_nn/mean"]) for line in lines] == [12.75, 13.75]
+    half = 4.302652729911275 / math.sqrt(3)  # the quantile of t for two degrees of freedom
+    assert float(lines[0]["two_nn/mean_low"]) == pytest.approx(12.75 - half)
+    assert float(lines[0]["two_nn/mean_high"]) == pytest.approx(12.75 + half)
+    assert float(lines[0]["two_nn/layer_02_high"]) == pytest.approx(13 + half)
+    assert "anisotropy_no_sink/layer_01_low" not in lines[0]
+    assert len([*export_store(store, ["lab/a-seed1"], to=["csv"], folder=tmp_path / "one")]) == 1
+
+
+def test_runs_that_are_only_named_like_seeds_are_no_band(published, filled, tmp_path, caplog):
+    """A mean over runs of two probes would look like one over seeds, or be left out in silence."""
+    runs = [published(f"lab/a-seed{seed}", probe=f"{seed}" * 16) for seed in (1, 2)]
+    store = filled(tmp_path / "sweeps", *runs)
+    exported = [*export_store(store, to=["csv"], folder=tmp_path / "exports")]
+    assert [each.run for each in exported] == ["lab/a-seed1", "lab/a-seed2"]
+    assert "not exported as seeds of one model" in caplog.text
+    assert "different probes" in caplog.text
 
 
 def test_provenance(store):

@@ -349,7 +349,8 @@ def export(
 ) -> int:
     """Write the values of a store to experiment loggers.
 
-    Each call creates new, complete runs and leaves those of earlier calls alone.
+    Each call creates new, complete runs and leaves those of earlier calls alone. Seeds of one
+    model are one more run, with the mean over seeds and the ends of its 95% interval.
 
     Args:
         to: Loggers.

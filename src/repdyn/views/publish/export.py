@@ -1,6 +1,8 @@
 """Export of stored runs to loggers, with the names and steps of a live run."""
 
+import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,13 +22,22 @@ from lightning.pytorch.loggers import (
     WandbLogger,
 )
 
-from repdyn.metrics.logged import LOGGED_SCALARS, LogLayers, logged_values, validate_log_layers
+from repdyn.metrics.logged import (
+    ALL_TOKENS,
+    LOGGED_SCALARS,
+    LogLayers,
+    logged_values,
+    logs_every_layer,
+    validate_log_layers,
+)
 from repdyn.store import Store
 from repdyn.store.files import folder_name
 from repdyn.utils.attempts import attempts
 from repdyn.utils.choices import Destination
+from repdyn.utils.printing import warn
 from repdyn.utils.redaction import redacted
 from repdyn.views.figures.run import all_figures
+from repdyn.views.judging.stores import described_rows, selected_rows
 from repdyn.views.publish.loggers import (
     TOKENS_KEY,
     each_target,
@@ -37,6 +48,9 @@ from repdyn.views.publish.loggers import (
 from repdyn.views.publish.results import log_pictures, provenance, rows_and_stacks
 from repdyn.views.report import write_report
 from repdyn.views.tables.runs import is_measured, select
+from repdyn.views.tables.seeds import SeedGroup, SeedSeries
+
+log = logging.getLogger(__name__)
 
 
 def export_run(
@@ -99,6 +113,74 @@ def export_run(
     return len(steps)
 
 
+def export_seeds(
+    group: SeedGroup, loggers: Sequence[Logger], *, log_layers: LogLayers = "default"
+) -> int:
+    """Log the seeds of one model as one curve with a band to loggers, which stay open; the number
+    of their common steps is returned.
+
+    ``two_nn/mean`` is the mean over seeds of their means over layers, ``two_nn/mean_low`` and
+    ``two_nn/mean_high`` are the ends of its 95% interval over seeds; so it is with each layer of
+    the metrics of which every layer is logged. Loggers that show charts get one of these lines.
+
+    Args:
+        group: the seeds.
+        loggers: where they are logged.
+        log_layers: as of :func:`export_run`.
+    """
+    sections = {
+        "_".join(filter(None, [series.metric, group.stack, _shown(series.subset)])): series
+        for series in group.series.values()
+        if len(series.layer_mean.mean)
+    }
+    by_step: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for section, series in sections.items():
+        for name, values in _with_ends(section, series, log_layers).items():
+            for step, value in values.items():
+                by_step[int(step)][name] = float(value)
+    seeds = ", ".join(member.name for member in group.members)
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                logger.log_hyperparams(named_config({"seeds": seeds}))
+        for step in sorted(by_step):
+            with attempt():
+                each_target(loggers, methodcaller("log_values", by_step[step], step))
+        for section, series in sections.items():
+            lines = {
+                name.rpartition("/")[2]: values
+                for name, values in _with_ends(section, series, "none").items()
+            }
+            at = [int(step) for step in lines["mean"].index]
+            columns = {name: values.tolist() for name, values in lines.items()}
+            chart = f"{section}_over_seeds"
+            with attempt():
+                each_target(loggers, methodcaller("log_lines", chart, "step", at, columns, at[-1]))
+    return len(by_step)
+
+
+def _shown(subset: str) -> str | None:
+    return None if subset == ALL_TOKENS else subset
+
+
+def _with_ends(section: str, series: SeedSeries, log_layers: LogLayers) -> dict[str, pd.Series]:
+    """Return the mean over layers and single layers by step, each with the ends of its interval
+    over seeds, by the names under which they are logged.
+    """
+    mean = series.layer_mean
+    lines = {"mean": (mean.mean, mean.low, mean.high)}
+    if logs_every_layer(series.metric, series.subset, log_layers):
+        grids = (series.values, series.lows, series.highs)
+        for place, layer in enumerate(series.layers):
+            low_to_high = (pd.Series(grid[place], series.steps) for grid in grids)
+            lines[f"layer_{layer:02d}"] = tuple(low_to_high)
+    return {
+        f"{section}/{line}{end}": values
+        for line, with_ends in lines.items()
+        for end, values in zip(("", "_low", "_high"), with_ends, strict=True)
+    }
+
+
 @dataclass(frozen=True)
 class Exported:
     """Describes what was exported of a run; ``str`` gives the line that the command prints."""
@@ -132,9 +214,9 @@ def export_store(
     """Export runs of a store, all unless some are named, each to loggers of its own.
 
     A run measured on several probes is exported once for each, unless one is named by the beginning
-    of its hash. The loggers' files go into ``folder``, by default ``exports`` inside the store. An
-    error in one figure or logger does not affect the others: the first is raised once everything
-    else is exported.
+    of its hash. Seeds of one model follow as one more run, by :func:`export_seeds`. The loggers'
+    files go into ``folder``, by default ``exports`` inside the store. An error in one figure or
+    logger does not affect the others: the first is raised once everything else is exported.
 
     Yields:
         Each export, with the place where it can be viewed, and each run without measurements.
@@ -169,6 +251,29 @@ def export_store(
                         store, run, [logger], probe=hash_of_probe, log_layers=log_layers
                     )
                 yield Exported(run, target, n_steps)
+        for group in _seeds(store, runs, probe) if len(selected) > 1 else ():
+            for destination in dict.fromkeys(to):
+                n_steps = None
+                with (
+                    open_logger(destination, group.name, into, project=project, online=online) as (
+                        logger,
+                        target,
+                    ),
+                    attempt(),
+                ):
+                    n_steps = export_seeds(group, [logger], log_layers=log_layers)
+                yield Exported(group.name, target, n_steps)
+
+
+def _seeds(store: Store, runs: Sequence[str] | None, probe: str | None) -> Sequence[SeedGroup]:
+    """Return the runs that are seeds of one model; none where nothing is measured."""
+    rows = selected_rows([store], runs, probe)
+    if not any(map(is_measured, rows.values())):
+        return ()
+    data = described_rows(rows)
+    if data.not_seeds:
+        warn(log, f"not exported as seeds of one model: {data.not_seeds}")
+    return data.seeds
 
 
 @contextmanager

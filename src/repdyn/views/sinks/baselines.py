@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EARLY = 0.1
+"""Share of the course of the baselines up to which nothing is told: weights are near the initial
+ones, which differ by their seed."""
+RECENT = 0.5
+"""Share of the last measured step from which on values are compared, so that what the initial
+weights did is left behind."""
+
 
 @dataclass(frozen=True)
 class _Compared:
@@ -39,10 +46,10 @@ class _Compared:
 
 class BaselineSink:
     """Says of a run of the trained weights, once it becomes so, that it is further from its
-    baselines than they are from each other.
+    baselines than they are from each other, and once it is no longer.
 
-    It is told from as many measurements on as the comparison takes together: the first alone shows
-    how the weights were drawn.
+    Compared are the values from half of the last measured step on, and from as many measurements on
+    as the comparison takes together: the first ones show how the weights were drawn.
     """
 
     what = "comparing with earlier runs"
@@ -94,14 +101,17 @@ class BaselineSink:
 
     def _tell(self, compared: _Compared, stack: DescribedRun, step: int) -> None:
         statement = _statement(stack)
-        if statement is None or "since" not in statement.evidence:
-            self._told.discard(stack.stack)
+        was_told = stack.stack in self._told
+        is_told = "since" in statement.evidence
+        if is_told == was_told:
             return
-        if stack.stack in self._told:
-            return
-        self._told.add(stack.stack)
         label = f"{compared.info.label}: " if compared.info.label else ""
         line = f"step {step}: {label}{statement.sentence}"
+        if was_told:
+            self._told.discard(stack.stack)
+            print_above_bars(f"repdyn: {line}")
+            return
+        self._told.add(stack.stack)
         if statement.severity == "note":
             print_above_bars(f"repdyn: {line}")
             return
@@ -110,27 +120,41 @@ class BaselineSink:
 
 
 def _parts(compared: _Compared) -> list[DescribedRun]:
-    """Return each stack of the model with its baselines, as far as it is measured.
+    """Return each stack of the model with its baselines, as far as it was measured of late; none
+    before it can be compared.
 
     Raises:
         ValueError: baselines that do not compare.
     """
     from repdyn.views.judging import stacks_of_run
+    from repdyn.views.judging.baselines import TOGETHER
     from repdyn.views.judging.stores import SHOWN_COLUMNS
 
     run_id = compared.info.id
     frame = compared.store.to_pandas(run_id, columns=SHOWN_COLUMNS, categorical=True)
     is_of_probe = frame["probe"] == compared.info.probe
+    of_probe = frame.loc[is_of_probe]
+    is_recent = of_probe["step"] >= RECENT * of_probe["step"].max()
     origin = compared.store.path.resolve(), compared.name
-    stacks = stacks_of_run(frame.loc[is_of_probe], rules=())
-    return [compared.yardstick.compared(stack, origin) for stack in stacks]
+    stacks = [
+        compared.yardstick.compared(stack, origin)
+        for stack in stacks_of_run(of_probe.loc[is_recent], rules=())
+    ]
+    n_measured = of_probe.loc[of_probe["layer"].notna(), "step"].nunique()
+    return [stack for stack in stacks if n_measured >= TOGETHER and not _is_early(stack)]
 
 
-def _statement(stack: DescribedRun) -> Insight | None:
-    """Return what is said of a run beside its baselines; None before it can be."""
+def _is_early(stack: DescribedRun) -> bool:
+    """Return whether a run has come no further than :data:`EARLY` of its shortest baseline."""
+    from repdyn.views.tables.runs import positions_by_step
+
+    at_run, *at_baselines = positions_by_step([stack, *stack.baselines])
+    end = min(max(at.values()) for at in at_baselines)
+    return max(at_run.values()) <= EARLY * end
+
+
+def _statement(stack: DescribedRun) -> Insight:
+    """Return what is said of a run beside its baselines."""
     from repdyn.views.judging.against import baseline_statements
-    from repdyn.views.judging.baselines import TOGETHER
 
-    if len(stack.steps) < TOGETHER:
-        return None
     return next(baseline_statements(stack))
