@@ -504,7 +504,7 @@ def test_a_class_that_the_text_lacks_is_left_out_with_a_sentence(save_model, tmp
         sentences=0,
         resamples=20,
     )
-    assert "left out, class 'absent': " in result.summary
+    assert "left out, class 'absent': the class 'absent' has none of the " in result.summary
     assert result.classes["class"].unique().tolist() == [
         *("all", "no_sink", "function", "content", "boats")
     ]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from repdyn.probe.design import LAYER_SUBSETS, MIN_BATCH_VECTORS, SUBSETS, VIEWS
+from repdyn.utils.printing import plural
 
 _RESERVED = (*SUBSETS, *LAYER_SUBSETS, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -216,14 +217,20 @@ def validate_subset_sizes(
         n_needed = least * n_batches
         if n_tokens >= n_needed:
             continue
+        if is_class and n_tokens == 0:
+            raise ValueError(
+                f"the class {subset!r} has none of the {available['all']:,} tokens of the text; "
+                "give a text in which it occurs, or leave the class out"
+            )
         if n_tokens >= least:
             fewer = f"max_vectors={n_tokens // least * batch_vectors}"
         else:
             smaller = max(MIN_BATCH_VECTORS, n_tokens // n_batches)
             fewer = f"max_vectors={n_tokens}, batch_vectors={smaller}"
         raise ValueError(
-            f"the {'class' if is_class else 'probe'} is too small: {n_batches} batches of {least} "
-            f"vectors or more need {n_needed} tokens, but {subset!r} has {n_tokens} of "
-            f"{available['all']}; give {n_needed - n_tokens} more tokens of {subset!r}, or request "
+            f"the {'class' if is_class else 'probe'} is too small: {n_batches} "
+            f"{plural(n_batches, 'batch', 'batches')} of {least} vectors or more need {n_needed} "
+            f"tokens, but {subset!r} has {n_tokens} of {available['all']}; give "
+            f"{n_needed - n_tokens} more tokens of {subset!r}, or request "
             f"fewer vectors with {fewer}{', or leave the class out' if is_class else ''}"
         )
