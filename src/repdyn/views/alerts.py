@@ -476,6 +476,7 @@ def _is_of_repeats(alert: Alert, rule: Rule, beside: Iterable[Changes]) -> bool:
     subsets without repeats on which it can be judged has it not. What a rule says of a subset by
     name is taken as it is."""
     for changes in [] if rule.subsets else beside:
+        # the step or the layer may not have been measured on that subset: the next one is asked
         row = int(np.searchsorted(changes.steps, alert.step))
         if row == len(changes.steps) or changes.steps[row] != alert.step:
             continue
@@ -497,6 +498,7 @@ def _held(rule: Rule, changes: Changes) -> np.ndarray:
     if rule.when == "undefined":
         is_broken = changes.codes == ReasonCode.NOT_FINITE
         return holds & (is_broken | (changes.is_established & ~changes.is_doubling))
+    # sound trainings change more where steps double: a quarter is told there in place of a half
     if rule.when in {"falls", "rises"}:
         of_doubling = changes.holds(rule.when, (rule.bound or 0.0) ** 2)
         return np.where(changes.is_doubling, of_doubling, holds)

@@ -190,6 +190,7 @@ def value_axis(
     its kind of scale unless given.
     """
     label = metric_unit(metric) if label is None else label
+    # an infinite value, as of a loss that blew up, would leave no room for the others
     values = np.where(np.isfinite(values), values, np.nan)
     finite = values[~np.isnan(values)]
     if not len(finite):
@@ -209,6 +210,7 @@ def value_axis(
             has_zero,
         )
         return Axis(label=label, limits=limits, log_from=log_from, ticks=ticks)
+    # "log" of values within one power of ten, which log_start has refused: from 0, but linear
     if scale in ("from_zero", "log"):
         return Axis(label=label, limits=(0.0, high if high > 0 else 1.0), padding=(0.0, 0.05))
     if scale == "signed":
@@ -264,6 +266,7 @@ def log_start(metric: str, values: np.ndarray, scale: str | None = None) -> floa
         return None
     low = float(positive.min())
     high = float(positive.max())
+    # not below where the display of the metric begins: a mean of ranks may be any small number
     lowest = max(10.0 ** math.floor(math.log10(low)), display.log_from)
     is_wide = high >= 10 * lowest if scale == "log" else high > WIDE_RATIO * low
     return lowest if is_wide else None
@@ -358,6 +361,7 @@ def _powers(
     """
     top = max(highest, lowest)
     first = round(math.log10(lowest))
+    # the logarithm of a power of ten may be rounded to just below its whole number
     last = math.floor(math.log10(top) + 1e-9)
     every = math.ceil((last - first + 1) / limit)
     powers = [10.0**power for power in range(first, last + 1, every)]

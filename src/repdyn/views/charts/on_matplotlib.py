@@ -61,6 +61,7 @@ def draw(chart: Chart) -> Figure:
             _draw_lines(axes, panel)
         else:
             _draw_cells(figure, axes, panel.cells, panel.marks)
+    # the places that the last row has too many
     for axes in grid[len(chart.panels) :]:
         axes.remove()
     if chart.legend:
@@ -180,6 +181,7 @@ def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
     if axis.is_integer:
         drawn.set_major_locator(MaxNLocator("auto", integer=True))
     if axis.limits is not None:
+        # shares of the axis as it is drawn: on a logarithmic one they are no shares of its values
         places = drawn.get_transform()
         first, last = places.transform(np.array(axis.limits))
         before, after = (_padding(share, first, last) for share in axis.padding)
@@ -228,6 +230,7 @@ def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark])
         axis.set_ticks(shown, [names[number] for number in shown])
     is_crowded = len(cells.columns) > _MAX_TICKS or len(cells.columns[-1]) > 5
     axes.tick_params(axis="x", rotation=45 if is_crowded else 0)
+    # a white ring below, so that the mark is seen on cells of its own colour
     rings = [(mark.x, mark.y) for mark in marks if mark.y is not None]
     for colour, width in (("white", 3.4), (ALERT_COLOUR, 1.8)) if rings else ():
         axes.plot(*zip(*rings, strict=True), "o", color="none", mec=colour, markersize=9, mew=width)
@@ -284,6 +287,7 @@ def save(
         for name, figure in figures.items():
             paths = [folder / f"{name}{suffix}" for suffix in formats]
             with attempt_each():
+                # names are made of those of metrics and subsets, which a user may choose
                 if ".." in Path(name).parts or not paths[0].is_relative_to(folder):
                     raise ValueError(
                         f"expected the name of a figure inside its folder, got {name!r}"

@@ -143,6 +143,7 @@ def means_over_layers(
     looks = _looks(runs)
     drawn = [run for run in runs if len(run.steps) > 1]
     measured = [metric for metric in metrics if any(metric in run.metrics() for run in drawn)]
+    # one axis for all: steps of models with other batches do not compare
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     extents = [run.tokens if by_tokens else run.steps for run in drawn]
     axis = training_axis(list(chain.from_iterable(extents)), in_tokens=by_tokens)

@@ -44,6 +44,7 @@ class LoggerSink:
 
     def step_over(self, step: int) -> None:
         """Log what is kept."""
+        # also of steps whose rows the store took later, after their end
         unsent = self._unsent
         self._unsent = {}
         for kept_step, values in unsent.items():

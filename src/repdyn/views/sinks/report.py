@@ -116,6 +116,7 @@ class ReportSink:
             if self._is_described and has_course and self._charts.allows_more:
                 with attempt(), self._charts.timed():
                     self._log_charts(run, step)
+            # all heatmaps of a run together are drawn as often as its measurements double
             if self._is_described and self._n_measured >= self._heatmaps_at:
                 self._heatmaps_at = 2 * self._n_measured
                 with attempt():

@@ -246,6 +246,7 @@ def _jump(losses: pd.Series, left: np.ndarray, position: int) -> Jump:
 
 def _typical(losses: pd.Series, may_turn: bool) -> np.ndarray:
     """Return the usual deviation of a loss from the line between its neighbours, for each step."""
+    # over log(1 + step), since checkpoints of a training are mostly spaced so
     places = np.log1p(losses.index.to_numpy(float))
     values = losses.to_numpy(float)
     weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])

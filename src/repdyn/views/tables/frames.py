@@ -321,6 +321,7 @@ def _bounded_intervals(
     """
     low = low.copy()
     high = high.copy()
+    # metric by metric: each has its own range
     for name in np.unique(names):
         bounds = metric_info(str(name)).range
         leaves = (names == name) & ((low < bounds[0]) | (high > bounds[1]))

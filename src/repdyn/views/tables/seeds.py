@@ -43,6 +43,7 @@ class SeedSeries(MetricSeries):
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
+        # a mean over some of the seeds would move where one of them begins or ends
         return tuple(sorted(set.intersection(*(set(member.steps) for member in self.members))))
 
     @cached_property
@@ -130,6 +131,7 @@ def model_of(run: str) -> str | None:
     with_seed = [(index, match) for index, match in matches if match]
     if not with_seed:
         return None
+    # the innermost folder: those around it may be named by a seed of something else
     last, seed = with_seed[-1]
     named = [*parts[:last], *filter(None, [seed["model"]]), *parts[last + 1 :]]
     return ("/".join(named) or _UNNAMED) + (seed["ending"] or "")
@@ -249,6 +251,7 @@ def _groups_by_settings(
         if run.key not in grouped and _seed_of(run):
             alike.setdefault(_settings_without_seed(run), []).append(run)
     for members in alike.values():
+        # one training that was run twice is not two seeds
         are_distinct = len({_seed_of(run) for run in members}) == len(members)
         if len(members) < 2 or not are_distinct or _differences(members):
             continue

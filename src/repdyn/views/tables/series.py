@@ -291,6 +291,7 @@ def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
     some step: means over different layers would not compare. Without such a layer they stay."""
     layers = [set(series.rows.dropna(subset=["value"])["layer"]) for series in members]
     shared = set.intersection(*layers)
+    # each then says of itself why it has no value
     if not shared:
         return list(members)
     return [
@@ -368,5 +369,6 @@ def thin(steps: Sequence[int], values: Sequence[float], limit: int) -> list[int]
     if len(valued):
         # the first of the lowest and the first of the highest
         extremes = [int(valued[at(curve[valued])]) for at in (np.argmin, np.argmax)]
+    # fewer log-spaced ones, until the extremes fit in as well
     chosen = (sorted({*log_spaced(steps, number), *extremes}) for number in range(limit, 1, -1))
     return next(kept for kept in chosen if len(kept) <= limit)

@@ -61,6 +61,7 @@ def query(stores: StoreLike | Iterable[StoreLike], sql: str) -> pd.DataFrame:
     except ImportError as error:
         raise ValueError(f"expected DuckDB, which runs queries; {install_line('query')}") from error
     rows = pa.concat_tables(map(_rows, stores_of(stores)))
+    # a database in memory of its own, which ends with the query
     with duckdb.connect() as connection:
         connection.register("rows", rows)
         connection.execute(_RUNS)
