@@ -43,6 +43,7 @@ def available_device(device: str) -> str:
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    # the only way to ask that knows every kind of device
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
@@ -61,6 +62,7 @@ def is_here(source: str | Path) -> bool:
     """
     from repdyn.store.files import has_row_files
 
+    # with store=".", the rows of a repository lie in a folder of its name
     path = Path(source)
     return path.exists() and not (isinstance(source, str) and has_row_files(path))
 
@@ -201,6 +203,7 @@ class SweepOptions(SharedOptions):
         """
         if self.store is not None:
             return self.store
+        # beside the checkpoints of a file as well
         if isinstance(self.source, str | Path) and self.is_local:
             source = Path(self.source)
             return (source if source.is_dir() else source.parent) / "sweep"

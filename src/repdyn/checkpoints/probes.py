@@ -381,6 +381,7 @@ def context_length(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase)
     """Return how many tokens the model takes; 2**30 where neither configuration nor tokenizer sets
     a limit.
     """
+    # of a model of images and text, the part that reads text
     of_text = config.get_text_config()
     of_model = getattr(of_text, "max_position_embeddings", None)
     is_learned = getattr(of_text, "position_embedding_type", "absolute") == "absolute"

@@ -232,6 +232,7 @@ def _models_named(name: str) -> list[PublishedModel]:
         return list(read_suite(name).models)
     suites = shipped_suites()
     models = [model for suite in suites.values() for model in suite.models]
+    # upper and lower case count, as on the hub
     chosen = [model for model in models if name == model.suite or fnmatchcase(model.name, name)]
     if not chosen:
         hint = did_you_mean(name, [*suites, *(model.name for model in models)])

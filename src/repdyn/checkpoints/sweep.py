@@ -204,6 +204,7 @@ def sweep(
             other.
         SweepStoppedError: no connection, or no space on the disk; the same call goes on from there.
     """
+    # Python has no shell around it that expands the home directory
     if isinstance(source, str | Path) and str(source).startswith("~"):
         source = Path(source).expanduser()
     options = SweepOptions(
@@ -343,6 +344,7 @@ def tasks_of(
     for selection in selections:
         try:
             probe = make_probe(options, hub, selection)
+        # a model without a tokenizer, say, keeps no other from being measured
         except CheckpointError as error:
             problems.append(f"{selection.run}: {error}")
         else:
@@ -392,6 +394,7 @@ def measure_prepared(
             for task in by_state.failed_before
         ),
     ]
+    # each once, in order: a selection may have a run of averaged weights beside that of raw ones
     runs = [target.run for selection in prepared.selections for target in selection.targets]
     return Sweep(
         store=store,

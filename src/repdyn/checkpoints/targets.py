@@ -53,6 +53,7 @@ class Target:
         # a model that a function makes of nothing has no place; of a file it has that of the file
         if self.path is not None:
             return "" if self.load and not self.commit else str(self.path)
+        # the commit and not the branch, which may move
         return "@".join(filter(None, [self.repository, self.commit]))
 
     def __str__(self) -> str:

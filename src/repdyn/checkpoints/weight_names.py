@@ -157,6 +157,7 @@ def require_known_names(
             f"{len(inside)} that it does not have: {shorten_list(inside)}; {cause}: mend it, "
             f"{_BY_CODE}"
         )
+    # heads are left out in silence; anything else beside the model is named, and no error
     around = prefix.removesuffix(base)
     if strange := [name for name in beside if not _is_head(name.removeprefix(around))]:
         _say_once(

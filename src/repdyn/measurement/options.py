@@ -84,6 +84,7 @@ class MeasurementOptions:
         return self._identity(resolve(self.metrics, probe), dtype)
 
     def _identity(self, requests: Sequence[MetricRequest], dtype: str) -> str:
+        # in any order of the metrics, the same rows
         pairs = sorted(
             (request.name, request.settings_json, request.subset) for request in requests
         )

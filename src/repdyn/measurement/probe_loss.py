@@ -131,6 +131,7 @@ class ProbeLoss:
                     reason_code=reason.code,
                 )
             ]
+        # the batches of the sample of all tokens, which predictions are made from
         independent = self._probe.has_disjoint_batches("all")
         cloud = PointCloud(
             probe=self._probe.hash,
@@ -161,6 +162,7 @@ class ProbeLoss:
             raise UndefinedError(UNKNOWN_DIRECTION)
         if self._causal is False and self._masked is None:
             raise UndefinedError(NO_MASK)
+        # an encoder's states of the probe itself have seen the tokens
         if self._masked is not None:
             last, states = self._masked.take(), self._masked
         with full_precision(last.device):

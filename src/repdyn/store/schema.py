@@ -438,6 +438,7 @@ def failure_rows(
     ``marks`` are the columns ``same_as`` or ``mixed_with``, of a checkpoint that is a copy or a
     mixture.
     """
+    # one for each metric, so that a later measurement of some of them makes good these alone
     reason = storable(reason)
     rows = [
         scalar_row(
@@ -453,7 +454,7 @@ def failure_rows(
     return [row.with_columns(**marks) for row in rows]
 
 
-@cache
+@cache  # a process does not change its packages, and every row has them
 def _versions() -> dict[str, str | None]:
     """Return the columns with the versions of the packages that determine a value."""
     versions: dict[str, str | None] = {}

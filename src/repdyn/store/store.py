@@ -170,6 +170,7 @@ class Store:
     def write(self, key: MeasurementKey, rows: Sequence[Row], probe: Probe | None = None) -> Path:
         """Write the rows of one checkpoint atomically, in place of those under the same key, and
         their probe, if given; ValueError if there are none."""
+        # a file without rows would count as a measurement
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = self.path / key.filename
@@ -332,6 +333,7 @@ class Store:
             ValueError: the store has no measurement (of this run), or no such column.
         """
         names = list(READ_FIRST if columns is None else columns)
+        # rows are compared by the codes of their texts: those of one dictionary
         whole = self._whole(run, columns_to_read(names)).unify_dictionaries()
         return whole.select(names).take(counted(whole))
 

@@ -116,6 +116,7 @@ class Cost:
             return last is None or self.seconds + last <= budget * (self.total_seconds + last)
 
         has_time = self.ranks.on_rank_zero(stays_within_budget)
+        # told at once for the first one, and counted for the end
         if not has_time and self.ranks.is_rank_zero:
             if self.n_left_out == 0:
                 warn(
@@ -139,6 +140,7 @@ class Cost:
             last, ended, tracking = self._last_step
             if step == last:
                 return
+            # a training that goes back to an earlier checkpoint has no interval there
             if step > last:
                 in_training = now - ended - (self.seconds - tracking)
                 self._steps.append(in_training / (step - last))
@@ -165,6 +167,7 @@ class Cost:
             n_measurements = 1
         else:
             return text
+        # both in training steps
         measuring = in_steps * n_measurements
         share = measuring / (measuring + n_training)
         text += f"; as scheduled, about {share:.0%} of the training"

@@ -101,6 +101,7 @@ class Notices:
                 f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: "
                 f"{redacted(reason)}"
             )
+        # a second report has nothing to add
         self.failures = {}
 
     def of_measurement(

@@ -61,6 +61,7 @@ class Schedule:
             yield range(0, last + 1, self.every)
         if self.early_every is not None:
             yield range(0, min(last, self.early_until or 0) + 1, self.early_every)
+        # exact for any number: the logarithm of a power of two may be rounded
         if self.doubling_until is not None:
             yield [2**exponent for exponent in range(self.doubling_until.bit_length())]
 
@@ -129,6 +130,7 @@ class ScheduleState:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the schedule alone, for another training."""
+        # has_time is a method of the training that is tracked
         return ScheduleState, (self.schedule,)
 
     def is_due(self, step: int, at: Literal["start", "step", "checkpoint", "end"] = "step") -> bool:

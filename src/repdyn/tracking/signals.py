@@ -93,6 +93,7 @@ class LongMeasurement:
         """Print how far a stage is, if it is time for it; raise MeasurementInterruptedError where a
         signal has arrived.
         """
+        # in a forward pass on several ranks all of them are needed; the kernels wait for nobody
         if self.arrived and (self.ranks.size == 1 or stage == "kernels"):
             raise MeasurementInterruptedError(
                 f"{signal.Signals(next(iter(self.arrived))).name} arrived"

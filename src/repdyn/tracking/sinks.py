@@ -126,6 +126,7 @@ class _HasMethods(Protocol):
 def check_sinks(sinks: Iterable[Any]) -> tuple[Sink, ...]:
     """Return sinks; TypeError for what is none."""
     checked = tuple(sinks)
+    # a class has the methods too, and is a common mistake
     for sink in checked:
         if not isinstance(sink, _HasMethods) or isinstance(sink, type):
             raise TypeError(
@@ -301,6 +302,7 @@ class GuardedSink:
 
     def begin(self, run: RunInfo) -> None:
         """Let the sink begin; raise what it raises."""
+        # not through the guard, which would report what fails and go on
         TimeoutRunner(BEGIN_SECONDS)(self.what, partial(self._sink.begin, run))
 
     def rows(self, step: int, rows: Sequence[Row]) -> None:
@@ -345,6 +347,7 @@ class Sinks:
                 sink.begin(run)
                 ready.append(sink)
             except MissingPackageError as error:
+                # without the packages of views a training stores and logs all the same
                 self._notices.error(error, step, sink.what, never_raise=True)
             except Exception as error:
                 self._notices.error(error, step, sink.what)

@@ -121,7 +121,8 @@ class Tracker:
         self._averaged = None if average is None else unwrapped(average)
         if self._averaged is not None:
             _check_same_parameters(self._model, self._averaged)
-        find_blocks(self._model, layers)  # raises where they cannot be told, before any training
+        # raises where they cannot be told: here, before a training has taken hours
+        find_blocks(self._model, layers)
         self._schedule = ScheduleState(schedule)
         self._start = start
         self.now = start
@@ -165,6 +166,7 @@ class Tracker:
         """Return what a copy takes over, as one of the object that holds the tracker: the
         configuration, but no run.
         """
+        # a copy begins a run of its own
         return {**self.__dict__, "_tracked": None, "_is_started": False, "_released": None}
 
     def state_dict(self) -> dict[str, Any]:
@@ -251,8 +253,9 @@ class Tracker:
         """
         tracked = self._require_started("step")
         self.now += 1
+        # for good: a sum that lacks one step is wrong
         if tokens is None or self._tokens_seen is None:
-            self._tokens_seen = None  # for good: a sum that lacks one step is wrong
+            self._tokens_seen = None
         else:
             self._tokens_seen += tokens
         # without the graph of a loss, which would keep the activations of the step in memory
@@ -284,6 +287,7 @@ class Tracker:
         tracked = self._tracked
         if not self._is_started or tracked is None:  # finished inside the block
             return
+        # the end is measured, unless an error has ended the block
         try:
             if kind is None:
                 self.measure()
@@ -344,6 +348,7 @@ class Tracker:
         # a remote store that does not answer is mentioned where the run begins
         with suppress(OSError):
             self.store.refresh()
+        # by name, since nothing else is known of it; of those that had come so far, the newest
         paths = [path for path in self.store.paths() if path.run.name == self._name]
         so_far = [path for path in paths if any(step <= self.now for step in path.steps())]
         newest = max(so_far, key=lambda path: path.run.started, default=None)
@@ -367,7 +372,9 @@ class Tracker:
             self._scalars,
             averaged=None if self._averaged is None else weights_of(self._averaged),
         )
-        tracked.close_step()  # step() has got all losses of this step: none comes later
+        # step() has got all losses of this step: none comes later
+        tracked.close_step()
+        # unlike the training loss, it is not that of every step
         self._scalars.pop(VALIDATION_LOSS, None)
 
 

@@ -292,7 +292,7 @@ class TrackedTraining:
         """Drop all references to the model, once nothing more is measured."""
         for run in self._runs:
             run.release()
-        # a trainer's settings may hold the model itself
+        # a trainer's settings may hold the model itself, and so does the root module
         self._plan = replace(self._plan, root_module=None, settings={})
 
     def shared(self, prefix: str = "") -> tuple[dict[str, float], bool]:
@@ -303,7 +303,8 @@ class TrackedTraining:
         and get what the first rank has; else no rank waits for another.
         """
         values: dict[str, float] = {}
-        for run in reversed(self._runs):  # the values of the trained weights come first
+        # the values of the trained weights come first
+        for run in reversed(self._runs):
             values |= run.values()
         # EarlyStopping ends a training at the first NaN: no value is not a bad one
         values = {
