@@ -1,5 +1,15 @@
 """Load models from the files of a checkpoint: a folder of ``save_pretrained``, a Lightning
 checkpoint, a GGUF file.
+
+A model that loads is not yet the right one: a weight that is missing is drawn at random, and one
+that has another name is left out, with a warning at most. So every weight has to come from the
+checkpoint, and every weight of the checkpoint has to be used, by
+:mod:`repdyn.checkpoints.weight_names`. No pickle is run, and no code that comes with a model unless
+it is allowed.
+
+- :func:`load_model`: by transformers, with the names that wrappers have changed.
+- :func:`_load_adapter`: an adapter, merged onto the model that it changes.
+- :func:`load_lightning`: Lightning's file of :class:`repdyn.models.LanguageModel`.
 """
 
 import inspect

@@ -1,5 +1,10 @@
 """Token ids as windows, windows as batches for next-token and masked-token training, and their
 loader.
+
+- :class:`Windows`: the windows of an array of ids.
+- :func:`collate_causal`, :class:`CollateMasked`: batches of them, with labels.
+- :class:`ResumableLoader`: goes on at the batch at which a checkpoint was saved.
+- :class:`WindowsDataModule`: all three for Lightning.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,8 @@
-"""Directions and lengths: of one cloud, and of the same tokens at two layers."""
+"""Directions and lengths: of one cloud, and of the same tokens at two layers.
+
+Vectors are not centred here: what they have in common is part of what is measured. Those of
+float64 are divided by their largest coordinate first, so that no square leaves the range.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,5 +1,11 @@
-"""Intrinsic dimension by other estimators: neighbours of any rank, likelihood, local spectra,
-spanning trees.
+"""Intrinsic dimension by other estimators than :func:`repdyn.kernels.two_nn.two_nn`.
+
+- :func:`gride`: ratios of distances to neighbours of any rank, at one scale after another.
+- :func:`levina_bickel`: the likelihood of the distances to the k nearest neighbours.
+- :func:`local_dimension`: TwoNN inside of the neighbourhoods of single points.
+- :func:`ph_dimension`: how the length of a minimum spanning tree grows with the points.
+
+All of them see a cloud without near duplicates, :func:`repdyn.kernels.neighbours.resolved`.
 """
 
 import math

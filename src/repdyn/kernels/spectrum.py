@@ -1,4 +1,9 @@
-"""The spectrum of a cloud's covariance, and what is read off it."""
+"""The spectrum of a cloud's covariance, and what is read off it.
+
+:func:`spectrum_of` computes the eigenvalues once for a cloud. The kernels describe how they are
+spread: over how many directions (:func:`participation_ratio`, :func:`effective_rank`,
+:func:`components`), how evenly (:func:`isoscore`), and how they decay (:func:`alpha_req`).
+"""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,10 @@
-"""Intrinsic dimension from the distances to the two nearest neighbours."""
+"""Intrinsic dimension from the distances to the two nearest neighbours.
+
+- :func:`two_nn` fits a dimension to the ratios of the two distances.
+- :func:`_std_error` repeats the fit without some of the windows of text, a jackknife.
+- :func:`_ratios_with_duplicates` and :func:`_regression_with_duplicates` are the convention of the
+  package llm_microscope, in which every copy of a point is a point.
+"""
 
 import math
 from fractions import Fraction

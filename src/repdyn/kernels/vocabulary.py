@@ -1,5 +1,12 @@
 """Tokens against the vocabulary: how much of its own input embedding a token's vector
 still shows.
+
+- :class:`Vocabulary`: the rows of the input embedding, as directions whose products order them by
+  cosine or by distance.
+- :func:`token_ranks`: how many rows are closer than a token's own. Products in float32 decide where
+  they are farther from the limit than their error, float64 decides the rest.
+- :func:`token_cosine`, :func:`token_rank`, :func:`token_top1_match`, :func:`token_distance`: the
+  kernels.
 """
 
 from __future__ import annotations

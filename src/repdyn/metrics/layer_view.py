@@ -1,5 +1,13 @@
 """What a metric can access at one layer, and the functions that select a kernel's inputs from it,
 batch by batch.
+
+- :class:`CheckpointContext`: what all layers of a checkpoint share, such as the output head.
+- :class:`LayerView`: one layer: its clouds on each subset, those of the next and of the last layer,
+  tokens, the vocabulary, predictions. Each is made when a metric first asks for it, and kept for
+  the others.
+- The functions below, from :func:`clouds` to :func:`attention_of_sequences`: each has the form
+  ``select(layer, subset) -> [inputs of a kernel, ...]``, one tuple for each batch; the definition
+  of a metric names its own. Where there is nothing to select they raise UndefinedError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The metrics by name, and from the names that a user gives to requests."""
+"""The metrics by name, and from the names that a user gives to requests.
+
+- :class:`Registry`, of which :data:`METRICS` is the only one: definitions by name, those of
+  installed packages included.
+- :func:`resolve`: "two_nn[discard=0.8]@no_sink" is parsed, looked up, checked against the probe,
+  and becomes a request for each subset.
+"""
 
 from __future__ import annotations
 

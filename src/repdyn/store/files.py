@@ -1,5 +1,10 @@
 """The files of a store: their names, which are the keys of measurements, and their rows, written
 atomically.
+
+- :class:`MeasurementKey`: run, step, probe and metrics, and the name of the file that has their
+  rows: whether something is measured is seen from a name.
+- :func:`write_table`, :func:`is_whole`: a Parquet file with a checksum over every byte.
+- :func:`read_tables`: many files as one table, with equal texts and columns of one value kept once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The row: one value together with everything needed to interpret it."""
+"""The row: one value together with everything needed to interpret it.
+
+A :class:`Row` is composed of a :class:`Checkpoint`, a :class:`PointCloud`, a :class:`Quantity` and
+an :class:`Estimate`, whose fields are the columns of a file. :data:`SCHEMA` is made of these, and
+their docstrings are what a file says of its columns (:mod:`repdyn.store.meanings`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
 """A chart as data, which matplotlib and the page both draw: panels, lines, cells and axes, and what
 a metric's show.
+
+- :class:`Chart` of :class:`Panel`, each of :class:`Line` or :class:`Cells`, between two
+  :class:`Axis`: records without a drawing library.
+- :func:`value_axis`, :func:`training_axis`, :func:`depth_axis`: scale, ends and ticks of an axis,
+  decided once for both renderers.
+- :func:`profile_lines`, :func:`mean_lines`, :func:`heatmap_panel` and their kin: what is drawn of a
+  series.
+- :func:`run_title`, :func:`run_caption`, :func:`run_colours`: what the figures of a run share.
 """
 
 import math

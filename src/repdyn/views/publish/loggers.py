@@ -1,4 +1,10 @@
-"""Loggers: what each kind of logger shows of a run."""
+"""Loggers: what each kind of logger shows of a run.
+
+A :class:`Target` is a logger as everything that is logged from here sees it. The base class is any
+logger of Lightning, which takes values alone; the others add what their service shows: images,
+charts, pages, alerts. :func:`target_of` finds the one for a logger, by the names of its classes, so
+that no service has to be installed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
-"""The rows of one run as tables: validated, selected by stack, layer and step, and averaged over
-layers.
+"""The rows of one run as tables: validated, selected by stack, layer and step.
+
+:func:`measurements` is the way in: it checks that the rows are of one run on one probe, each value
+once, and gives them the columns that views use. The others select from its rows
+(:func:`of_metric`, :func:`grid`), order metrics and subsets for display (:func:`in_order`), choose
+steps (:func:`select_steps`), and tell why values are missing (:func:`missing_values`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

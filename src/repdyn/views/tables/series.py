@@ -1,4 +1,9 @@
-"""The values of one metric by layer and step: what every chart is drawn from."""
+"""The values of one metric by layer and step: what every chart is drawn from.
+
+:class:`MetricSeries` is one metric on one subset of one run. Arrays are (n_layers, n_steps), layers
+upwards and steps ascending, NaN where nothing was measured. :class:`LayerMean` is its mean over
+layers, which are the blocks that have a value at every step.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
