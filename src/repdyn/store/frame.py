@@ -30,36 +30,32 @@ def as_frame(
     """
     table = table.unify_dictionaries()
     places = counted(table, order)
+    left = dict(zip(table.column_names, table.columns, strict=True))
+    del table
     frame = {}
-    for name in columns:  # one by one, so that the table shrinks as the frame grows
-        is_one = is_constant(table[name])
-        column = _column(table, name)
-        frame[name] = column[: len(places)] if is_one else column.take(places)
-        table = table.drop_columns([name])
+    for name in columns:
+        column = left.pop(name)  # so that the table shrinks as the frame grows
+        is_one = is_constant(column)
+        frame[name] = _repeated(column, len(places)) if is_one else _array(column).take(places)
     pa.default_memory_pool().release_unused()
     return pd.DataFrame(frame, copy=False)
 
 
-def _column(table: pa.Table, name: str) -> Any:
-    """Return a column of a table as an array; one of a single value takes the memory of one row,
-    and cannot be written to.
+def _repeated(column: pa.ChunkedArray, n_rows: int) -> Any:
+    """Return an array of a column of a single value, which takes the memory of one row and cannot
+    be written to.
     """
     # most columns of a large store have one value: a view of it repeats without memory
-    column = table[name]
-    if not is_constant(column):
-        return _array(column)
     if pa.types.is_dictionary(column.type):
         texts = () if column.null_count else (column[0].as_py(),)
-        codes = np.broadcast_to(np.int8(len(texts) - 1), len(table))
+        codes = np.broadcast_to(np.int8(len(texts) - 1), n_rows)
         of_texts, _ = _sorted_categories(texts)
         return pd.Categorical.from_codes(codes, dtype=of_texts, validate=False)
     first = _array(column.slice(0, 1))
     if isinstance(first.dtype, pd.Int64Dtype | pd.BooleanDtype):
         value = first.to_numpy(first.dtype.numpy_dtype, na_value=0)
-        return type(first)(
-            np.broadcast_to(value, len(table)), np.broadcast_to(first.isna(), len(table))
-        )
-    return np.broadcast_to(first, len(table))
+        return type(first)(np.broadcast_to(value, n_rows), np.broadcast_to(first.isna(), n_rows))
+    return np.broadcast_to(first, n_rows)
 
 
 def _array(column: pa.ChunkedArray) -> Any:

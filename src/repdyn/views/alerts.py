@@ -146,8 +146,13 @@ def as_table(rows: pa.Table | pd.DataFrame | Iterable[Row]) -> pa.Table:
         return table.select(list(_EVALUATED)).cast(_EVALUATED_TYPES)
     # a data frame, for which pandas need not be imported here
     if hasattr(rows, "loc"):
-        frame = cast("pd.DataFrame", rows)[list(_EVALUATED)]
-        return pa.Table.from_pandas(frame, preserve_index=False).cast(_EVALUATED_TYPES)
+        frame = cast("pd.DataFrame", rows)
+        # column by column: a whole frame is converted with a description of each column
+        columns = [
+            pa.array(frame[field.name], from_pandas=True).cast(field.type)
+            for field in _EVALUATED_TYPES
+        ]
+        return pa.Table.from_arrays(columns, schema=_EVALUATED_TYPES)
     records = [{name: getattr(row, name) for name in _EVALUATED} for row in rows]
     return pa.Table.from_pylist(records, schema=_EVALUATED_TYPES)
 

@@ -465,11 +465,12 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     attention.
     """
     steps = rows["step"].to_numpy()
-    is_missing = rows["value"].isna()
+    is_missing = rows["value"].isna().to_numpy()
     last = int(steps.max())
-    at_end = rows.loc[
-        (steps == last) & (rows["layer"] > 0), ["step", *_CELL, "value", *REASON_COLUMNS]
-    ]
+    is_at_end = (steps == last) & (rows["layer"].to_numpy(int) > 0)
+    if not is_missing[is_at_end].any():
+        return
+    at_end = rows.loc[is_at_end, ["step", *_CELL, "value", *REASON_COLUMNS]]
     at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:

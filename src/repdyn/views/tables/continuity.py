@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.metrics import metric_info
 from repdyn.store.schema import ReasonCode
-from repdyn.views.tables.frames import SUBSETS
+from repdyn.views.tables.frames import SUBSETS, distinct_texts, has_text
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
 MIN_JUMP = 5.0
@@ -56,22 +56,25 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
 
 
 def since_by_layer(
-    rows: pd.DataFrame, chosen: Callable[[pd.DataFrame], Iterable[int]]
+    rows: pd.DataFrame, chosen: Callable[[np.ndarray], Iterable[int]]
 ) -> dict[int, int]:
     """Return the layers chosen at the last step, each with the first of the steps up to there, one
-    after the other, at which it is chosen: from the rows of metrics that are computed from the
-    vectors of a layer alone."""
+    after the other, at which it is chosen.
+
+    Layers are ``chosen`` from the places of the rows of a step, of metrics that are computed from
+    the vectors of a layer alone.
+    """
     since: dict[int, int] = {}
     left: set[int] | None = None
-    infos = {name: metric_info(name) for name in rows["metric"].unique()}
-    of_layers = rows["metric"].isin(
-        [name for name, info in infos.items() if not info.captures and info.position == "layers"]
-    )
-    columns = ["layer", "metric", "subset", "value", "n_vectors", "n_unique", "reason_code"]
-    steps: list[int] = np.unique(rows["step"].to_numpy(int))[::-1].tolist()
-    for step in steps:
+    is_of_layer = np.zeros(len(rows), bool)
+    for name in distinct_texts(rows["metric"]):
+        info = metric_info(name)
+        if not info.captures and info.position == "layers":
+            is_of_layer |= has_text(rows["metric"], name)
+    step_of_row = rows["step"].to_numpy(int)
+    for step in np.unique(step_of_row)[::-1].tolist():
         # all others of a long run are copied in vain where none is chosen at the end
-        at_step = {*chosen(rows.loc[of_layers & (rows["step"] == step), columns])}
+        at_step = {*chosen(np.flatnonzero(is_of_layer & (step_of_row == step)))}
         left = at_step if left is None else left & at_step
         if not left:
             break
@@ -93,12 +96,17 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
     does.
     """
 
-    def repeating(at_step: pd.DataFrame) -> Iterable[int]:
-        table = at_step.pivot(index=["metric", "subset"], columns="layer", values="value")
-        layers = [int(layer) for layer in table.columns]
-        by_layer = table.to_numpy(float).T
-        is_anisotropy = table.index.get_level_values("metric") == "anisotropy"
-        for layer, before, values in zip(layers[1:], by_layer, by_layer[1:], strict=False):
+    layer_of_row = rows["layer"].to_numpy(int)
+    value_of_row = rows["value"].to_numpy(float)
+
+    def repeating(places: np.ndarray) -> Iterable[int]:
+        pairs = list(zip(rows["metric"].iloc[places], rows["subset"].iloc[places], strict=True))
+        column_of_pair = {pair: column for column, pair in enumerate(dict.fromkeys(pairs))}
+        layers, row_of_cell = np.unique(layer_of_row[places], return_inverse=True)
+        by_layer = np.full((len(layers), len(column_of_pair)), np.nan)
+        by_layer[row_of_cell, [column_of_pair[pair] for pair in pairs]] = value_of_row[places]
+        is_anisotropy = np.array([metric == "anisotropy" for metric, _ in column_of_pair], bool)
+        for layer, before, values in zip(layers[1:].tolist(), by_layer, by_layer[1:], strict=False):
             same = layer - 1 in layers and np.allclose(
                 before, values, rtol=SAME, atol=0.0, equal_nan=True
             )
@@ -115,10 +123,13 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     :func:`since_by_layer` does.
     """
 
-    def collapsed(at_step: pd.DataFrame) -> Iterable[int]:
-        clouds = at_step.loc[at_step["subset"].isin(SUBSETS) & (at_step["n_vectors"] > 1)]
-        rounded = clouds["reason_code"].eq(ReasonCode.ROUNDING).fillna(False).astype(bool)
-        return clouds.loc[rounded | (clouds["n_unique"] == 1), "layer"].unique().tolist()
+    is_cloud = rows["subset"].isin(SUBSETS) & (rows["n_vectors"] > 1)
+    is_rounded = has_text(rows["reason_code"], ReasonCode.ROUNDING)
+    is_collapsed = (is_cloud & (is_rounded | (rows["n_unique"] == 1))).fillna(False).to_numpy(bool)
+    layer_of_row = rows["layer"].to_numpy(int)
+
+    def collapsed(places: np.ndarray) -> Iterable[int]:
+        return np.unique(layer_of_row[places[is_collapsed[places]]]).tolist()
 
     return since_by_layer(rows, collapsed)
 

@@ -28,6 +28,36 @@ from repdyn.utils.intervals import interval_within
 from repdyn.utils.printing import plural
 from repdyn.views.grid import Grid
 
+# pandas takes as long for one operation on the rows of a short run as for thousands of rows, and a
+# folder may have hundreds of such runs: what every view asks for works on the arrays below
+
+
+def has_text(column: pd.Series, text: str) -> np.ndarray:
+    """Return which rows of a column of texts have the given one, shape (n_rows,), bool.
+
+    >>> has_text(pd.Series(["b", None, "a"], dtype="category"), "a").tolist()
+    [False, False, True]
+    """
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return (column == text).fillna(False).to_numpy(bool)
+    codes = column.array.codes
+    if text not in column.dtype.categories:
+        return np.zeros(len(codes), bool)
+    return codes == column.dtype.categories.get_loc(text)
+
+
+def distinct_texts(column: pd.Series) -> list[str]:
+    """Return the distinct values of a column of texts, in alphabetical order; a missing one is
+    called "nan".
+
+    >>> distinct_texts(pd.Series(["b", None, "a"], dtype="category"))
+    ['a', 'b', 'nan']
+    """
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return sorted({"nan" if pd.isna(value) else str(value) for value in column.unique()})
+    codes = np.unique(column.array.codes)
+    return sorted("nan" if code < 0 else str(column.dtype.categories[code]) for code in codes)
+
 
 def filled(column: pd.Series, text: str) -> pd.Series:
     """Return a column with a text in place of missing values; the categories of a categorical stay
@@ -165,26 +195,25 @@ def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
     """Return the scalar called ``name`` by step, without NaN; empty if it was never stored."""
-    # few of the columns: a frame has sixty, of which each would be copied
-    chosen = (frame["layer"].isna() & (frame["metric"] == name)).to_numpy(bool)
+    chosen = has_text(frame["metric"], name)
+    if chosen.any():
+        chosen = chosen & frame["layer"].isna().to_numpy()
     steps = frame["step"].to_numpy()[chosen]
     values = frame["value"].to_numpy(float)[chosen]
     order = np.argsort(steps)
-    return pd.Series(values[order], index=steps[order]).dropna()
+    order = order[~np.isnan(values[order])]
+    return pd.Series(values[order], index=steps[order])
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of checkpoints that could not be measured: without a layer, with a reason."""
+    is_failure = (frame["layer"].isna() & frame["reason"].notna()).to_numpy()
+    if not is_failure.any():
+        return frame.iloc[:0]  # an empty slice takes no time
     # a measured checkpoint without an output head lacks the loss on the probe too
-    of_checkpoint = frame["layer"].isna() & ~frame["metric"].isin(PROBE_SCALARS)
-    is_failure = (
-        of_checkpoint
-        & frame["reason"].notna()
-        & frame["same_as"].isna()
-        & frame["mixed_with"].isna()
-    ).to_numpy(bool)
-    # an empty slice takes no time
-    return frame.loc[is_failure] if is_failure.any() else frame.iloc[:0]
+    of_checkpoint = ~frame["metric"].isin(PROBE_SCALARS)
+    has_own_weights = frame["same_as"].isna() & frame["mixed_with"].isna()
+    return frame.loc[is_failure & (of_checkpoint & has_own_weights).to_numpy(bool)]
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
@@ -194,13 +223,31 @@ def is_finished(rows: pd.DataFrame) -> bool:
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
     """Return the rows of ``metric``, on all subsets or on the given one."""
-    chosen = (rows["metric"] == metric) & (True if subset is None else rows["subset"] == subset)
-    return rows.loc[chosen]
+    chosen = has_text(rows["metric"], metric)
+    if subset is not None:
+        chosen = chosen & has_text(rows["subset"], subset)
+    return rows.loc[chosen] if chosen.any() else rows.iloc[:0]
+
+
+def by_metric_and_subset(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the rows of each metric on each subset, in their order."""
+    if rows.empty:
+        return {}
+    metric_of_row, metrics = pd.factorize(rows["metric"])
+    subset_of_row, subsets = pd.factorize(rows["subset"])
+    keys = metric_of_row * len(subsets) + subset_of_row
+    by_key = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[by_key], return_index=True)
+    cells = {}
+    for key, places in zip(distinct.tolist(), np.split(by_key, starts[1:]), strict=True):
+        metric, subset = divmod(key, len(subsets))
+        cells[str(metrics[metric]), str(subsets[subset])] = rows.take(places)
+    return cells
 
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
     """Return the metrics in ``rows`` in the order in which they are shown."""
-    return in_registry_order(rows["metric"].unique())
+    return in_registry_order(distinct_texts(rows["metric"]))
 
 
 def in_registry_order(metrics: Iterable[str]) -> list[str]:
@@ -288,7 +335,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
         drop=True
     )
     for column in ("run", "model", "probe", "layers", "stack"):
-        names = sorted(map(str, rows[column].unique()))
+        names = distinct_texts(rows[column])
         if len(names) > 1:
             raise ValueError(
                 f"expected the rows of one {column}, got {len(names)}: "
@@ -299,7 +346,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     columns = ("depth", "value", "std", "low", "high")
     numbers = {name: rows[name].astype(float).to_numpy() for name in columns}
     low, high = _bounded_intervals(
-        rows["metric"].to_numpy(str), numbers["value"], numbers["low"], numbers["high"]
+        rows["metric"], numbers["value"], numbers["low"], numbers["high"]
     )
     rows = rows.assign(
         **(numbers | {"low": low, "high": high}),
@@ -318,7 +365,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
 
 
 def _bounded_intervals(
-    names: np.ndarray, value: np.ndarray, low: np.ndarray, high: np.ndarray
+    names: pd.Series, value: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of the intervals of values of named metrics; those that leave the range of
     their metric, which stores written before have, on the scale of today's.
@@ -326,9 +373,11 @@ def _bounded_intervals(
     low = low.copy()
     high = high.copy()
     # metric by metric: each has its own range
-    for name in np.unique(names):
-        bounds = metric_info(str(name)).range
-        leaves = (names == name) & ((low < bounds[0]) | (high > bounds[1]))
+    for name in distinct_texts(names):
+        bounds = metric_info(name).range
+        leaves = has_text(names, name) & ((low < bounds[0]) | (high > bounds[1]))
+        if not leaves.any():
+            continue
         half = (high[leaves] - low[leaves]) / 2
         low[leaves], high[leaves] = interval_within(value[leaves], half, bounds)
     is_known = ~np.isnan(value)
@@ -339,7 +388,15 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     """Raise a ValueError if two rows agree in all columns of ``cell``, which ends with metric and
     subset or head.
     """
-    is_repeated = rows.duplicated(cell, keep=False).to_numpy(bool)
+    # one number for each cell, in a tenth of the time of looking for duplicates of all
+    keys = np.zeros(len(rows), np.int64)
+    for name in cell:
+        column = rows[name]
+        is_text = isinstance(column.dtype, pd.CategoricalDtype)
+        codes = column.array.codes if is_text else pd.factorize(column, use_na_sentinel=False)[0]
+        keys = np.unique(keys * (len(rows) + 1) + codes, return_inverse=True)[1]
+    _, of_cell, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    is_repeated = counts[of_cell] > 1
     if not is_repeated.any():
         return
     repeated = rows.loc[is_repeated]

@@ -49,21 +49,26 @@ class SeedSeries(MetricSeries):
     @cached_property
     def by_seed(self) -> np.ndarray:
         """Return (n_seeds, n_layers, n_steps)."""
-        return np.stack(
-            [member._values.loc[:, list(self.steps)].to_numpy(float) for member in self.members]
-        )
+        of_seeds = [
+            member.values[:, np.searchsorted(member.steps, self.steps)] for member in self.members
+        ]
+        return np.stack(of_seeds)
 
     @cached_property
-    def _values(self) -> pd.DataFrame:
-        return pd.DataFrame(mean_over_seeds(self.by_seed)[0], self.members[0].layers, self.steps)
+    def layers(self) -> tuple[int, ...]:
+        return self.members[0].layers
 
     @cached_property
-    def _lows(self) -> pd.DataFrame:
-        return pd.DataFrame(self._ends(self.by_seed)[0], self.members[0].layers, self.steps)
+    def values(self) -> np.ndarray:
+        return mean_over_seeds(self.by_seed)[0]
 
     @cached_property
-    def _highs(self) -> pd.DataFrame:
-        return pd.DataFrame(self._ends(self.by_seed)[1], self.members[0].layers, self.steps)
+    def lows(self) -> np.ndarray:
+        return self._ends(self.by_seed)[0]
+
+    @cached_property
+    def highs(self) -> np.ndarray:
+        return self._ends(self.by_seed)[1]
 
     def _ends(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return interval_within(*mean_over_seeds(values), metric_info(self.metric).range)
@@ -73,8 +78,8 @@ class SeedSeries(MetricSeries):
         """Return the means over layers by seed (index) and step (columns), over the same layers in
         all seeds at all steps.
         """
-        index, columns = self._covered.index, self._covered.columns
-        return pd.DataFrame([member._values.loc[index, columns].mean() for member in self.members])
+        means = [self._over_covered(of_seed) for of_seed in self.by_seed]
+        return pd.DataFrame(means, columns=self._covered_steps)
 
     @cached_property
     def layer_mean(self) -> LayerMean:
@@ -85,8 +90,8 @@ class SeedSeries(MetricSeries):
             mean=means.mean(),
             low=pd.Series(low, means.columns),
             high=pd.Series(high, means.columns),
-            n_used=len(self._covered),
-            n_layers=len(self._of_blocks),
+            n_used=len(self.mean_layers),
+            n_layers=int(self.in_means.sum()),
         )
 
     @cached_property

@@ -17,7 +17,7 @@ from repdyn.metrics import metric_info
 from repdyn.views.grid import Grid, layers_in_means
 from repdyn.views.tables.frames import (
     REASON_COLUMNS,
-    frame_of,
+    by_metric_and_subset,
     in_order,
     log_spaced,
     metrics_of,
@@ -108,18 +108,6 @@ class MetricSeries:
         """Return the rows by layer and step."""
         return Grid(self.rows)
 
-    @cached_property
-    def _values(self) -> pd.DataFrame:
-        return frame_of(self.grid)
-
-    @cached_property
-    def _lows(self) -> pd.DataFrame:
-        return frame_of(self.grid, "low")
-
-    @cached_property
-    def _highs(self) -> pd.DataFrame:
-        return frame_of(self.grid, "high")
-
     @property
     def n_blocks(self) -> int:
         """Return the number of blocks of the model, measured or not; 0 where none was measured."""
@@ -132,28 +120,28 @@ class MetricSeries:
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        return tuple(map(int, self._values.index))
+        return tuple(self.grid.layers.tolist())
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        return tuple(map(int, self._values.columns))
+        return tuple(self.grid.steps.tolist())
 
     @cached_property
     def values(self) -> np.ndarray:
         """Return (n_layers, n_steps); NaN where there is no value."""
-        return self._values.to_numpy(float)
+        return self.grid.numbers()
 
     @cached_property
     def lows(self) -> np.ndarray:
         """Return (n_layers, n_steps): lower ends of the 95% intervals over probes; NaN where they
         are not known.
         """
-        return self._lows.to_numpy(float)
+        return self.grid.numbers("low")
 
     @cached_property
     def highs(self) -> np.ndarray:
         """Return (n_layers, n_steps): their upper ends."""
-        return self._highs.to_numpy(float)
+        return self.grid.numbers("high")
 
     @cached_property
     def margins(self) -> np.ndarray:
@@ -198,42 +186,48 @@ class MetricSeries:
         The ends of its interval are the means of those of the layers, which bound it: all layers
         are measured on the same windows, so their deviations may be correlated.
         """
-        values = self._covered
-        low, high = (
-            ends.loc[values.index, values.columns].mean(skipna=False)
-            for ends in (self._lows, self._highs)
+        mean, low, high = (
+            pd.Series(self._over_covered(grid), self._covered_steps)
+            for grid in (self.values, self.lows, self.highs)
         )
         return LayerMean(
-            mean=values.mean(),
+            mean=mean,
             low=low,
             high=high,
-            n_used=len(values),
-            n_layers=len(self._of_blocks),
+            n_used=len(self.mean_layers),
+            n_layers=int(self.in_means.sum()),
         )
+
+    def _over_covered(self, grid: np.ndarray) -> np.ndarray:
+        """Return the means of a grid (n_layers, n_steps) over the covered layers, by covered
+        step; NaN where there is no such layer."""
+        layers, steps = self._covered
+        total = grid[np.ix_(layers, steps)].sum(axis=0)
+        return total / (len(layers) or np.nan)
+
+    @property
+    def _covered_steps(self) -> pd.Index:
+        return pd.Index(np.asarray(self.steps, int)[self._covered[1]], name="step")
 
     @cached_property
     def in_means(self) -> np.ndarray:
         """Return (n_layers,): whether a layer enters means, which are over the blocks."""
         return layers_in_means(self.metric, self.layers)
 
-    @property
-    def _of_blocks(self) -> pd.DataFrame:
-        """Return the values that a mean over layers is of; that between the embeddings and the
-        first block tells of the block.
-        """
-        return self._values.loc[self.in_means]
-
     @cached_property
-    def _covered(self) -> pd.DataFrame:
-        """Return the values of the blocks that have one at every step at which any has one."""
-        values = self._of_blocks.dropna(axis="columns", how="all")
+    def _covered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of the blocks that have a value at every step at which any block has one, and
+        those of these steps."""
+        has_value = ~np.isnan(self.values) & self.in_means[:, None]
+        steps = np.flatnonzero(has_value.any(0))
         # without any step every layer would count as complete
-        return values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+        layers = has_value[:, steps].all(1) if len(steps) else np.zeros(len(has_value), bool)
+        return np.flatnonzero(layers), steps
 
     @property
     def mean_layers(self) -> tuple[int, ...]:
         """Return the layers that :attr:`layer_mean` is over."""
-        return tuple(map(int, self._covered.index))
+        return tuple(self.layers[place] for place in self._covered[0])
 
     @cached_property
     def interval(self) -> str:
@@ -330,8 +324,10 @@ def series_of(rows: pd.DataFrame, metric: str, subset: str) -> MetricSeries:
 
 def _layer_depth(rows: pd.DataFrame) -> float:
     """Return the relative depth from one layer to the next; 0 where no block was measured."""
-    blocks = rows.loc[rows["layer"] > 0, ["depth", "layer"]]
-    return float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
+    layers = rows["layer"].to_numpy(float)
+    is_block = layers > 0
+    depths = rows["depth"].to_numpy(float)[is_block] / layers[is_block]
+    return float(np.nanmax(depths)) if np.isfinite(depths).any() else 0.0
 
 
 def metric_series(
@@ -343,10 +339,8 @@ def metric_series(
     ``frame`` has the rows that the measurements were taken from, if the values of single heads are
     needed.
     """
-    # grouped once: selecting each metric from all rows takes longer than everything else
-    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
-    heads = of_heads(frame) if frame is not None else rows.iloc[:0]
-    by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
+    cells = by_metric_and_subset(rows.loc[:, _COLUMNS])
+    by_head = {} if frame is None else by_metric_and_subset(of_heads(frame))
     layer_depth = _layer_depth(rows)
     return {
         (metric, subset): MetricSeries(

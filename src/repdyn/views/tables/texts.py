@@ -134,9 +134,10 @@ def failure_line(frame: pd.DataFrame) -> str | None:
     """Return how many checkpoints of a run failed, at which steps and why, by kind of reason; None
     if all succeeded.
     """
-    checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
-    if checkpoints.empty:
+    failed = failures(frame)
+    if failed.empty:
         return None
+    checkpoints = failed.drop_duplicates("step").sort_values("step")
     # without the commit, which differs at each step
     reasons = checkpoints["reason"].astype(str).str.replace(r"(?<=\S)@[^\s:]+", "", regex=True)
     groups = [group for _, group in reasons.groupby(kinds_of_text(reasons), sort=False)]
