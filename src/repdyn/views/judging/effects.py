@@ -114,6 +114,8 @@ def with_bands(rows: pd.DataFrame) -> pd.DataFrame:
     if "design" not in rows:
         return rows
     is_banded = has_bands(rows)
+    if not is_banded.any():
+        return rows
     degrees = rows["n_batches"].where(is_banded, 2) - 1
     # so that the half width of the estimate is the standard deviation
     std_error = rows["std"] / degrees.map(student_quantile)

@@ -29,6 +29,7 @@ from repdyn.views.judging.effects import (
 from repdyn.views.tables.frames import (
     SUBSETS,
     concatenated,
+    has_text,
     measurements,
     of_metric,
     scalar,
@@ -414,19 +415,24 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
 
 def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measurements that the findings are about, with the columns that these need."""
-    is_judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
+    is_judged = _is_judged(frame)
     # the other columns are many, and copied by each selection of rows
     columns = [*_MEASURED, *({"design"} & set(frame))]
-    judged = frame.loc[is_judged, columns] if bool(is_judged.any()) else frame
+    judged = frame.loc[is_judged, columns] if is_judged.any() else frame
     return with_bands(measurements(judged)).loc[:, COLUMNS]
+
+
+def _is_judged(frame: pd.DataFrame) -> np.ndarray:
+    """Return which rows are measurements that findings are about, shape (n_rows,), bool."""
+    of_metrics = [has_text(frame["metric"], metric) for metric in JUDGED]
+    return np.logical_or.reduce(of_metrics) & frame["layer"].notna().to_numpy()
 
 
 def _has_bands(frame: pd.DataFrame) -> bool:
     """Return whether judged values have the bands of the published design."""
     if "design" not in frame:
         return False
-    is_judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
-    return bool(has_bands(frame.loc[is_judged]).any())
+    return bool((has_bands(frame).to_numpy(bool) & _is_judged(frame)).any())
 
 
 def _end_of_warm_up(frame: pd.DataFrame) -> float | None:
@@ -463,9 +469,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
     according to its stored losses; None if it can."""
     if "design" in frame and bool(frame["design"].isin(INPUT_DESIGNS).any()):
         return "measured on other inputs than text, which the finding is about"
-    # few of the columns: a frame has sixty, of which each would be copied
-    stored = scalar_rows(frame.loc[:, ["layer", "metric", "step", "value"]], LOSS)
-    losses = stored["value"].to_numpy(float)
+    losses = scalar_rows(frame, LOSS, ["step", "value"])["value"].to_numpy(float)
     if not len(losses):
         return None
     last = float(losses[-1])

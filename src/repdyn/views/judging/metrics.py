@@ -292,7 +292,8 @@ def loss_correlations(
     :data:`MIN_CHECKPOINTS` checkpoints. The intervals assume independent pairs, which checkpoints
     of one training are not.
     """
-    if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
+    # the stored losses of a run have no stage
+    if is_finished(frame.loc[frame["layer"].notna().to_numpy(), ["stage"]]):
         return LossCorrelations(
             None, reason="a finished model has no checkpoints to correlate over"
         )
@@ -301,10 +302,10 @@ def loss_correlations(
         return LossCorrelations(None, reason="no loss is stored with the measurements")
     pairs: dict[tuple[str, str], np.ndarray] = {}
     for key, of_metric in series.items():
-        both = pd.concat(
-            [best_covered_mean(of_metric).mean, losses], axis="columns", join="inner"
-        ).sort_index()
-        pairs[key] = both.replace([np.inf, -np.inf], np.nan).dropna().to_numpy(float)
+        mean = best_covered_mean(of_metric).mean
+        _, at_mean, at_loss = np.intersect1d(mean.index, losses.index, return_indices=True)
+        both = np.stack([mean.to_numpy(float)[at_mean], losses.to_numpy(float)[at_loss]], axis=1)
+        pairs[key] = both[np.isfinite(both).all(axis=1)]
     of_metrics = tuple(
         LossCorrelation(
             metric=metric,

@@ -16,7 +16,7 @@ from repdyn.views.judging.effects import MOVES
 from repdyn.views.judging.insight import Evidence, Insight
 from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
-from repdyn.views.tables.frames import of_metric, reasons_in_words
+from repdyn.views.tables.frames import distinct_texts, of_metric, reasons_in_words
 from repdyn.views.tables.series import MetricSeries, beside_all, on_shared_layers
 from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 from repdyn.views.tables.words import layer_names, steps_in_words
@@ -102,7 +102,7 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
         told: metrics with a statement that begins with what the nearest neighbour is.
     """
     last = int(rows["step"].to_numpy().max())
-    for metric in filter(is_dimension_of_neighbours, rows["metric"].unique()):
+    for metric in filter(is_dimension_of_neighbours, distinct_texts(rows["metric"])):
         # the other columns would be copied with each selection of rows
         cells = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", "value"]], metric)
         is_low = cells["value"] < 1
@@ -332,6 +332,8 @@ class Nearest:
 def _nearest_of(rows: pd.DataFrame, metric: str, steps: Sequence[int]) -> Nearest | None:
     """Return what the nearest neighbour of most of all vectors is at one of some steps; None where
     it is neither the same token nor the same input, or not known, as of images."""
+    if not any(rows[column].notna().any() for column in NEAREST):
+        return None
     of_all = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", *NEAREST]], metric, _ALL)
     cells = of_all.loc[of_all["step"].isin(steps)]
     if not bool(cells[[*NEAREST]].notna().any(axis=None)):

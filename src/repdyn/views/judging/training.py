@@ -53,7 +53,7 @@ _SPIKE_OR_OTHER_WEIGHTS = f"a spike of the training, or {_OTHER_WEIGHTS}"
 
 def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield whether the training loss is not a number or has diverged, or how far it has come."""
-    rows = scalar_rows(frame.loc[:, ["layer", "metric", "step", "value"]], LOSS)
+    rows = scalar_rows(frame, LOSS, ["step", "value"])
     if rows.empty:
         return
     last_step = int(rows["step"].iloc[-1])
@@ -290,7 +290,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
 def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     """Yield the steps whose loss on the probe is out of line."""
     losses = scalar(frame, PROBE_LOSS)
-    rows = scalar_rows(frame.loc[:, ["layer", "metric", "step", "std_error"]], PROBE_LOSS)
+    rows = scalar_rows(frame, PROBE_LOSS, ["step", "std_error"])
     judged = losses_out_of_line(
         losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int))
     )

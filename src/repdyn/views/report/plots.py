@@ -212,7 +212,7 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
     validation = charts.loss_line(
         run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
     )
-    rows = scalar_rows(run.scalars, PROBE_LOSS)
+    rows = scalar_rows(run.scalars, PROBE_LOSS, ["step", "low", "high"])
     losses = run.loss(PROBE_LOSS)
     low, high = (
         rows[end].astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()

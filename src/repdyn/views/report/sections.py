@@ -310,7 +310,9 @@ def failed_checkpoints(data: DescribedRuns) -> Markup:
     """Return the checkpoints that could not be measured, each with its reason, and those that are
     copies.
     """
-    failed = pd.concat([failures(rows) for rows in data.frames.values()])
+    by_run = [failures(rows) for rows in data.frames.values()]
+    # no column of an empty frame takes part in finding the types of the others
+    failed = pd.concat([rows for rows in by_run if len(rows)] or by_run[:1])
     missing = failed.drop_duplicates(["run", "step", "checkpoint", "reason"])
     copied = [
         tag("p", tag("b", name), ": ", text)

@@ -186,11 +186,17 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def scalar_rows(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the rows of the scalar called ``name``, by step; empty if it was never stored."""
-    chosen = (frame["layer"].isna() & (frame["metric"] == name)).to_numpy(bool)
+def scalar_rows(
+    frame: pd.DataFrame, name: str, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return the rows of the scalar called ``name``, by step; empty if it was never stored.
+
+    Of a frame of sixty columns it is worth to name those that are needed, ``step`` among them.
+    """
+    chosen = has_text(frame["metric"], name) & frame["layer"].isna().to_numpy()
+    narrow = frame if columns is None else frame.loc[:, list(columns)]
     # an empty slice takes no time
-    return frame.loc[chosen].sort_values("step") if chosen.any() else frame.iloc[:0]
+    return narrow.loc[chosen].sort_values("step") if chosen.any() else narrow.iloc[:0]
 
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -435,6 +441,8 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first
     step.
     """
+    if not rows["value"].isna().any():
+        return []
     expected = drop_first_comparison(
         rows.loc[:, ["step", "layer", "metric", "subset", "value", *REASON_COLUMNS]]
     )

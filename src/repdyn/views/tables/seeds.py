@@ -13,7 +13,7 @@ import pandas as pd
 
 from repdyn.metrics import metric_info
 from repdyn.utils.intervals import interval_within, mean_over_seeds
-from repdyn.views.tables.frames import concatenated
+from repdyn.views.tables.frames import concatenated, distinct_texts
 from repdyn.views.tables.runs import (
     PLACES,
     MeasuredRun,
@@ -260,9 +260,10 @@ def _groups_by_settings(
         are_distinct = len({_seed_of(run) for run in members}) == len(members)
         if len(members) < 2 or not are_distinct or _differences(members):
             continue
-        if _shared_cells(members):
+        if shared := _shared_cells(members):
             name = _joined([member.name for member in members])
-            yield _group(name, _joined([member.label for member in members]), members)
+            label = _joined([member.label for member in members])
+            yield _group_of(name, label, members, shared)
 
 
 def _settings_without_seed(run: MeasuredRun) -> tuple[object, ...]:
@@ -303,6 +304,17 @@ def _group(name: str, label: str, members: Sequence[MeasuredRun]) -> SeedGroup:
         raise ValueError(
             f"expected seeds of {name} with a measured step in common, got none: {listed(steps)}"
         )
+    return _group_of(name, label, members, shared)
+
+
+def _group_of(
+    name: str,
+    label: str,
+    members: Sequence[MeasuredRun],
+    shared: Sequence[tuple[str, str, int]],
+) -> SeedGroup:
+    """Return runs that are known to be seeds of one model as a group, with the rows of each metric,
+    subset and step that they share."""
     rows = concatenated([member.rows for member in members])
     cells = pd.MultiIndex.from_arrays([rows["metric"], rows["subset"], rows["step"]])
     number = f" ({len(members)} seeds)"
@@ -320,9 +332,7 @@ def _differences(members: Sequence[MeasuredRun]) -> str | None:
     there are none.
     """
     for column, what in _SAME.items():
-        names = (
-            (", ".join(sorted(map(str, run.rows[column].unique()))), run.label) for run in members
-        )
+        names = ((", ".join(distinct_texts(run.rows[column])), run.label) for run in members)
         if found := disagreement(f"different {what}", names):
             return found
     finished = (("finished" if run.finished else "training", run.label) for run in members)

@@ -44,12 +44,12 @@ _COLUMNS = [
 
 def intervals(rows: pd.DataFrame) -> str:
     """Say what a band of measurements means, or why there is none; empty where none has a value."""
-    valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
-    unknown = valued.loc[valued["margin"].isna()]
-    meaning = "band: 95% interval over probes" if len(unknown) < len(valued) else ""
-    is_single = bool((unknown["n_batches"] < 2).all())
+    has_value = rows["value"].notna().to_numpy()
+    is_unknown = has_value & rows["margin"].isna().to_numpy()
+    meaning = "band: 95% interval over probes" if is_unknown.sum() < has_value.sum() else ""
+    is_single = bool((rows["n_batches"].to_numpy(float, na_value=np.nan)[is_unknown] < 2).all())
     cause = "a single batch" if is_single else "batches share windows"
-    why = f"no interval: {cause}" if len(unknown) else ""
+    why = f"no interval: {cause}" if is_unknown.any() else ""
     return "; elsewhere ".join(filter(None, [meaning, why]))
 
 

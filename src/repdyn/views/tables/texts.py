@@ -2,9 +2,8 @@
 or are copies, the loss on the probe."""
 
 import textwrap
-from collections.abc import Iterable
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from repdyn.probe.design import INPUT_DESIGNS
@@ -92,9 +91,10 @@ def brief_sampling(rows: pd.DataFrame) -> str:
     return f"{size} ({', '.join(names)})" if names else size
 
 
-def _span(values: Iterable[Any]) -> str:
-    numbers = pd.Series(values).dropna()
-    if numbers.empty:
+def _span(values: pd.Series) -> str:
+    numbers = values.to_numpy(float, na_value=np.nan)
+    numbers = numbers[~np.isnan(numbers)]
+    if not len(numbers):
         return "?"
     low = int(numbers.min())
     high = int(numbers.max())
@@ -159,19 +159,17 @@ def copies_line(frame: pd.DataFrame) -> str | None:
     ones, and were therefore not measured; None if all have their own."""
     lines = []
     for column, what in (("same_as", "the weights"), ("mixed_with", "single files")):
-        copies = (
-            frame.loc[frame[column].notna()]
-            .drop_duplicates(["run", "step", column])
-            .sort_values("step")
-        )
-        if len(copies):
-            parts = [
-                f"{steps_in_words(group['step'])} of {name}"
-                for name, group in copies.groupby(column, sort=False, observed=True)
-            ]
-            verb = "checkpoint has" if len(copies) == 1 else "checkpoints have"
-            of_others = f"{verb} {what} of another one and no values"
-            lines.append(f"{len(copies)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
+        is_copy = frame[column].notna().to_numpy()
+        if not is_copy.any():
+            continue
+        copies = frame.loc[is_copy].drop_duplicates(["run", "step", column]).sort_values("step")
+        parts = [
+            f"{steps_in_words(group['step'])} of {name}"
+            for name, group in copies.groupby(column, sort=False, observed=True)
+        ]
+        verb = "checkpoint has" if len(copies) == 1 else "checkpoints have"
+        of_others = f"{verb} {what} of another one and no values"
+        lines.append(f"{len(copies)} {of_others}: {'; '.join(parts[:_MAX_KINDS])}")
     return "; ".join(lines) or None
 
 
@@ -179,10 +177,11 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
     """Return the median over checkpoints of the seconds each metric took on all layers and subsets
     together.
     """
-    took = rows.pivot_table(
-        index="step", columns="metric", values="seconds", aggfunc="sum", observed=True
-    )
-    return took.median()
+    took = {}
+    for metric, seconds in rows.groupby("metric", observed=True)["seconds"]:
+        by_step = seconds.groupby(rows["step"].loc[seconds.index].to_numpy()).sum()
+        took[str(metric)] = float(by_step.median())
+    return pd.Series(took, dtype=float)
 
 
 _BESIDE = {
