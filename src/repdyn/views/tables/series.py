@@ -216,8 +216,8 @@ class MetricSeries:
 
     @cached_property
     def _covered(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places of the blocks that have a value at every step at which any block has one, and
-        those of these steps."""
+        """Return the places of the blocks that have a value at every step at which any block has
+        one, and those of these steps."""
         has_value = ~np.isnan(self.values) & self.in_means[:, None]
         steps = np.flatnonzero(has_value.any(0))
         # without any step every layer would count as complete
