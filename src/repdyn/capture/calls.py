@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cache
+from types import FunctionType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -54,8 +56,7 @@ def call_with_tokens(
     those of the last position alone, where it can. ``mask_by_name`` is the mask of a forward that
     calls it otherwise.
     """
-    parameters = parameters_of(model)
-    takes_any = _takes_any(parameters.values())
+    parameters, takes_any, required = accepted_by(model)
     takes_mask = takes_any or "attention_mask" in parameters
     if not (takes_mask or mask_by_name) and bool((batch.attention_mask == 0).any()):
         raise ValueError(
@@ -70,23 +71,8 @@ def call_with_tokens(
         arguments["use_cache"] = False
     if not logits and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
-    arguments |= _required_arguments(parameters, batch)
-    arguments |= mask_by_name or {}
-    first = next(iter(parameters.values()))
-    if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
-        return model(batch.input_ids, **arguments)
-    return model(input_ids=batch.input_ids, **arguments)
-
-
-def _required_arguments(
-    parameters: Mapping[str, inspect.Parameter], batch: ProbeBatch
-) -> dict[str, Any]:
-    """Return what a forward requires beside ``input_ids``, and what the decoder of an
-    encoder-decoder gets.
-    """
     ids = batch.input_ids
-    required = {name for name, p in parameters.items() if p.default is p.empty}
-    arguments: dict[str, Any] = dict.fromkeys(required & TARGETS, ids)
+    arguments |= dict.fromkeys(required & TARGETS, ids)
     for name in required & LENGTHS:
         arguments[name] = batch.attention_mask.sum(1)
     if "token_type_ids" in required:
@@ -95,9 +81,13 @@ def _required_arguments(
         arguments["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
     if "decoder_input_ids" in parameters:
         arguments["decoder_input_ids"] = ids
-    if {"decoder_input_ids", "decoder_attention_mask"} <= parameters.keys():
-        arguments["decoder_attention_mask"] = batch.attention_mask
-    return arguments
+        if "decoder_attention_mask" in parameters:
+            arguments["decoder_attention_mask"] = batch.attention_mask
+    arguments |= mask_by_name or {}
+    first = next(iter(parameters.values()))
+    if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
+        return model(ids, **arguments)
+    return model(input_ids=ids, **arguments)
 
 
 @dataclass(frozen=True)
@@ -132,34 +122,32 @@ def ways_to_call(model: nn.Module) -> list[Call]:
             MaskedCall(mask, marks_tokens=True, dtype=torch.int64),
         ]
     calls.append(call_with_tokens)
-    parameters = list(parameters_of(model).values())
-    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    parameters, takes_any, _ = accepted_by(model)
+    required = [
+        p
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
+    ]
     is_one_of_any_type = (
         len(required) == 1
         and "Tensor" not in str(required[0].annotation)
         and required[0].name != "input_ids"
     )
-    if is_one_of_any_type or _takes_any(parameters):
+    if is_one_of_any_type or takes_any:
         calls += [call_with_ids, call_with_dict]
     return calls
 
 
-def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
-    """Return whether a forward takes any keyword."""
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-
-
 def takes_padding(model: nn.Module) -> bool:
     """Return whether a forward can be told of padding: it takes a mask, or any keyword."""
-    parameters = parameters_of(model)
-    takes_mask = "attention_mask" in parameters or _mask_of(model) is not None
-    return takes_mask or _takes_any(parameters.values())
+    parameters, takes_any, _ = accepted_by(model)
+    return takes_any or "attention_mask" in parameters or _mask_of(model) is not None
 
 
 def _mask_of(model: nn.Module) -> str | None:
     """Return the name of the mask of the padding that a forward takes instead of
     ``attention_mask``; None without one."""
-    parameters = parameters_of(model)
+    parameters = accepted_by(model).parameters
     if "attention_mask" in parameters:
         return None
     if MASK in parameters and parameters[MASK].default is inspect.Parameter.empty:
@@ -191,8 +179,7 @@ def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     inputs = batch.inputs
     if not isinstance(inputs, Mapping):
         return model(*(inputs or ()))
-    parameters = parameters_of(model)
-    takes_any = _takes_any(parameters.values())
+    parameters, takes_any, _ = accepted_by(model)
     taken = {name: value for name, value in inputs.items() if takes_any or name in parameters}
     if not taken:
         raise ValueError(
@@ -203,15 +190,44 @@ def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     return model(**taken)
 
 
-def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a model's forward; of the model inside where it passes everything
-    on, as wrappers do.
+class Accepted(NamedTuple):
+    """What a forward takes."""
+
+    parameters: Mapping[str, inspect.Parameter]
+    takes_any: bool
+    """Whether it takes any keyword."""
+    required: frozenset[str]
+    """The names of those without a default."""
+
+
+def accepted_by(model: nn.Module) -> Accepted:
+    """Return what a model's forward takes; that of the model inside where it passes everything on,
+    as wrappers do.
     """
-    parameters = inspect.signature(model.forward).parameters
-    passes_on = all(p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL} for p in parameters.values())
-    inner = hugging_face_model(model) if passes_on else None
-    return (
-        parameters
-        if inner is None or inner is model
-        else inspect.signature(inner.forward).parameters
+    own = vars(model).get("forward")
+    of_class = getattr(type(model), "forward", None)
+    if own is None and isinstance(of_class, FunctionType):
+        accepted = _accepted_by_method(of_class)
+    else:
+        accepted = _accepted(inspect.signature(model.forward).parameters.values())
+    kinds = {parameter.kind for parameter in accepted.parameters.values()}
+    if kinds <= {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+        inner = hugging_face_model(model)
+        if inner is not None and inner is not model:
+            return accepted_by(inner)
+    return accepted
+
+
+@cache
+def _accepted_by_method(method: FunctionType) -> Accepted:
+    _self, *parameters = inspect.signature(method).parameters.values()
+    return _accepted(parameters)
+
+
+def _accepted(parameters: Iterable[inspect.Parameter]) -> Accepted:
+    by_name = {parameter.name: parameter for parameter in parameters}
+    return Accepted(
+        parameters=by_name,
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in by_name.values()),
+        required=frozenset(name for name, p in by_name.items() if p.default is p.empty),
     )

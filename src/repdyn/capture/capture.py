@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.branches import find_branches
-from repdyn.capture.model import RunnableModel
+from repdyn.capture.model import Passes, RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
 from repdyn.capture.token_states import EmbeddingSearch
 from repdyn.capture.wrappers import class_name
@@ -81,15 +81,15 @@ def capture(
             rank failed.
         OSError: the temporary folder has too little space.
     """
-    whole_windows = chain.from_iterable(probe.whole_windows if "whole_windows" in captures else ())
-    of_subsets = [probe.tokens_of(subset) for subset in subsets]
-    sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
-    rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
-    rows[sampled] = np.arange(len(sampled))
     with ranks.sync_errors():
         if not model.causal and model.forward is None and probe.inputs is None:
             check_padding(model, probe)
-    batches = _batches(model, probe, np.array(sampled), tokens_per_forward)
+    is_cut = model.is_causal is True and model.any_length
+    key = (tuple(subsets), "whole_windows" in captures, tokens_per_forward, is_cut)
+    known = model.passes.setdefault(probe, {})
+    if key not in known:
+        known[key] = _passes(model, probe, *key)
+    sampled, rows, batches = known[key]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)
@@ -104,21 +104,36 @@ def capture(
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes), ranks)
 
 
-def _batches(
-    model: RunnableModel, probe: Probe, sampled: np.ndarray, tokens_per_forward: int | None
-) -> list[ProbeBatch]:
-    """Return the forward passes of a probe, as far as its samples need them, with the means over
-    sequences that are sampled; those of a probe of inputs are given.
+def _passes(
+    model: RunnableModel,
+    probe: Probe,
+    subsets: Sequence[str],
+    whole_windows: bool,
+    tokens_per_forward: int | None,
+    is_cut: bool,
+) -> Passes:
+    """Return the forward passes of a probe, with the means over sequences that are sampled; those
+    of a probe of inputs are given.
+
+    ``is_cut`` says whether each window ends with its last sampled token.
     """
+    of_windows = chain.from_iterable(probe.whole_windows if whole_windows else ())
+    of_subsets = [probe.tokens_of(subset) for subset in subsets]
+    numbers = np.concatenate([*of_subsets, *of_windows])
+    sampled = np.array(list(dict.fromkeys(numbers.tolist())))
+    rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
+    rows[sampled] = np.arange(len(sampled))
     if probe.inputs is not None:
         batches = list(probe.batches(1))
     else:
-        needed = probe.tokens_needed(sampled, model.is_causal is True and model.any_length)
+        needed = probe.tokens_needed(sampled, is_cut)
         n_tokens = tokens_per_forward or (2048 if model.device.type == "cpu" else 8192)
         batches = list(probe.batches(max(1, n_tokens // int(needed.max())), needed))
-    if sampled.max(initial=-1) < len(probe.tokens):
-        return batches
-    return [replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches]
+    if sampled.max(initial=-1) >= len(probe.tokens):
+        batches = [
+            replace(batch, means=probe.index_of_mean(_first_tokens(batch))) for batch in batches
+        ]
+    return Passes(sampled, rows, batches)
 
 
 def rows_of_batches(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from repdyn.capture.blocks import hugging_face_model
-from repdyn.capture.calls import parameters_of
+from repdyn.capture.calls import accepted_by
 from repdyn.capture.wrappers import class_name
 from repdyn.probe import ProbeBatch
 
@@ -52,7 +52,7 @@ def explain(
             f"expected weights that have values, got a {name} on the meta device: {failure}; load "
             "them first"
         )
-    signature = f"({', '.join(parameters_of(model))})"
+    signature = f"({', '.join(accepted_by(model).parameters)})"
     if batch.inputs is not None:
         how = "forward= to run" if by_caller else "the inputs to run"
         return (
@@ -92,7 +92,7 @@ def _example(model: nn.Module) -> str:
     """Return a function for ``forward=`` as source, with a value for each argument that the forward
     requires.
     """
-    parameters = parameters_of(model)
+    parameters = accepted_by(model).parameters
     required = [
         p.name for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD
     ]

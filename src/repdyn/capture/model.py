@@ -5,12 +5,14 @@ while it runs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -29,7 +31,7 @@ from repdyn.capture.shadow import own_names
 from repdyn.capture.token_states import InputStates, Slot, TokenStates
 from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, is_a, unwrapped
 from repdyn.capture.write_guard import WriteGuard
-from repdyn.probe import ProbeBatch
+from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.inputs import moved
 
 if TYPE_CHECKING:
@@ -195,6 +197,16 @@ def body_of(
     return whole.base_model, False
 
 
+class Passes(NamedTuple):
+    """The forward passes over a probe, and what they are for."""
+
+    sampled: np.ndarray
+    """The numbers of the tokens, or means, that are sampled, in the order of their rows."""
+    rows: np.ndarray
+    """(n_tokens,) the row of each token in the states, -1 where it is not sampled."""
+    batches: list[ProbeBatch]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunnableModel(LocatedModel):
     """A model and how it runs on a probe; made by :func:`repdyn.capture.trial.prepare`."""
@@ -230,6 +242,8 @@ class RunnableModel(LocatedModel):
     causal: Mapping[str | None, bool | None] = field(default_factory=dict)
     """By stack, whether no position sees a later one, where that has been tried, and padding too.
     """
+    passes: MutableMapping[Probe, dict[tuple, Passes]] = field(default_factory=WeakKeyDictionary)
+    """The forward passes by probe and by what is sampled of it, the same in each measurement."""
 
     @property
     def is_causal(self) -> bool | None:

@@ -147,11 +147,7 @@ class Measurement:
     @cached_property
     def comparing(self) -> frozenset[str]:
         """Return the names of the metrics that compare a checkpoint with the one before it."""
-        return frozenset(
-            request.name
-            for request in self.requests
-            if "previous_checkpoint" in request.metric.captures
-        )
+        return frozenset(request.name for request in self.requests if request.compares)
 
     @cached_property
     def subsets(self) -> Sequence[str]:

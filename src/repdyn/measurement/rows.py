@@ -185,11 +185,10 @@ def _rows_of_request(
     computed = _computed(clouds.view, request, RECORDED[on_error], progress)
     computed = replace(computed, seconds=time.perf_counter() - start)
     cloud, reason = _cloud_of(clouds, request, computed, RECORDED[on_error])
-    compares = _compares(request)
     quantity = Quantity(
         metric=request.name,
         settings=request.settings_json,
-        compared_to=clouds.view.compared_to if compares else None,
+        compared_to=clouds.view.compared_to if request.compares else None,
         on_distinct=request.collapses_duplicates,
     )
     when = {"seconds": computed.seconds, **provenance()}
@@ -215,14 +214,9 @@ def _rows_of_request(
     ]
 
 
-def _compares(request: MetricRequest) -> bool:
-    """Return whether a metric compares the checkpoint with the one measured before."""
-    return "previous_checkpoint" in request.metric.captures
-
-
 def _n_batches(view: LayerView, request: MetricRequest) -> int:
     """Return how many batches are measured: the first alone is kept for the next checkpoint."""
-    return 1 if _compares(request) else view.probe.n_batches
+    return 1 if request.compares else view.probe.n_batches
 
 
 def _computed(

@@ -103,7 +103,7 @@ class Metric:
         """Return whether the kernel is defined outside this package."""
         return not getattr(self.function, "__module__", "").startswith("repdyn.")
 
-    @property
+    @cached_property
     def is_of_weights(self) -> bool:
         """Return whether it is of the weights of a block, rather than of vectors."""
         return bool(self.captures & WEIGHT_CAPTURES)

@@ -53,14 +53,19 @@ class MetricRequest:
         """Return the settings as rows have them."""
         return json.dumps(dict(self.settings), sort_keys=True)
 
-    @property
+    @cached_property
+    def compares(self) -> bool:
+        """Return whether it compares a checkpoint with the one measured before."""
+        return "previous_checkpoint" in self.metric.captures
+
+    @cached_property
     def collapses_duplicates(self) -> bool:
         """Return whether exact duplicates count once, so that few distinct vectors are a small
         sample.
         """
         return bool(self.metric.neighbours) and self.settings.get("duplicates") != "count"
 
-    @property
+    @cached_property
     def n_neighbours(self) -> int:
         """Return the number of nearest neighbours of each vector that are used."""
         neighbours = self.metric.neighbours

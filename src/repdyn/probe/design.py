@@ -11,8 +11,8 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache, cached_property
+from typing import Any, TypeAlias
 
 from repdyn.utils.mistyped import did_you_mean
 
@@ -236,7 +236,8 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
     return Design(rule["design"], **settings)
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """A selection of vectors from each window, with or without the model's final norm.
 
     By default each sampled token is a vector, as the block left it. A view is named like a subset,
@@ -257,12 +258,12 @@ class View(NamedTuple):
         title = _TITLES.get(self.vectors, self.vectors)
         return f"{title} after the final norm" if self.normed else title
 
-    @property
+    @cached_property
     def sampled(self) -> str:
         """Return the subset or view by which tokens of the probe are sampled."""
         return "all" if self.vectors in LAYER_SUBSETS else self.vectors
 
-    @property
+    @cached_property
     def of_single_tokens(self) -> bool:
         """Return True if each vector is the state of one token, without the final norm."""
         return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES, GAUSSIAN}

@@ -82,16 +82,14 @@ class Cost:
             self._depth -= 1
             # the outermost block's time includes that of the others
             if self._depth == 0:
-                self._count(time.perf_counter() - start)
-
-    def _count(self, spent: float) -> None:
-        self.seconds += spent
-        if self._is_attempt:
-            self._last_attempt = spent
-        if self._is_measurement:
-            self._measurement = spent
-        self._is_attempt = False
-        self._is_measurement = False
+                spent = time.perf_counter() - start
+                self.seconds += spent
+                if self._is_attempt:
+                    self._last_attempt = spent
+                if self._is_measurement:
+                    self._measurement = spent
+                self._is_attempt = False
+                self._is_measurement = False
 
     def note_attempt(self) -> None:
         """Note that what is counted measures; of two runs, both are of one attempt."""

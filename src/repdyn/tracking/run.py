@@ -234,7 +234,9 @@ class TrackedRun:
         )
         try:
             checkpoint = measurer.identified(moment, checkpoint)
-            earlier = self._earlier_step(key, checkpoint.weights)
+            earlier = None
+            if self._earlier is not None:
+                earlier = self._earlier_step(self._earlier, key, checkpoint.weights)
             if earlier is not None and earlier.has_states:
                 self.notices.n_measured += 1
                 return earlier.rows
@@ -259,13 +261,12 @@ class TrackedRun:
         with measurer.ranks.sync_errors():
             return self._all_rows(moment, profile) if measurer.ranks.is_rank_zero else []
 
-    def _earlier_step(self, key: MeasurementKey, weights: str | None) -> EarlierStep | None:
+    def _earlier_step(
+        self, earlier: EarlierSteps, key: MeasurementKey, weights: str | None
+    ) -> EarlierStep | None:
         """Return the step as an earlier run has measured it, the same on all ranks; None where none
         has.
         """
-        earlier = self._earlier
-        if earlier is None:
-            return None
 
         def find() -> EarlierStep | None:
             # a store that does not answer costs a measurement, not the step

@@ -290,15 +290,12 @@ class GuardedSink:
         self.is_replaceable: bool = getattr(sink, "is_replaceable", False)
         self.requests: deque[StopRequest] = deque()
         self._sink = sink
+        self._seconds: float = getattr(sink, "seconds", SINK_SECONDS)
         self._guard = Guarded(
             self.what,
             partial(notices.error, what=self.what, never_raise=True),
             is_replaceable=self.is_replaceable,
         )
-
-    @property
-    def _seconds(self) -> float:
-        return getattr(self._sink, "seconds", SINK_SECONDS)
 
     def begin(self, run: RunInfo) -> None:
         """Let the sink begin; raise what it raises."""
