@@ -204,9 +204,9 @@ def accepted_by(model: nn.Module) -> Accepted:
     """Return what a model's forward takes; that of the model inside where it passes everything on,
     as wrappers do.
     """
-    own = vars(model).get("forward")
+    of_instance = vars(model).get("forward")
     of_class = getattr(type(model), "forward", None)
-    if own is None and isinstance(of_class, FunctionType):
+    if of_instance is None and isinstance(of_class, FunctionType):
         accepted = _accepted_by_method(of_class)
     else:
         accepted = _accepted(inspect.signature(model.forward).parameters.values())

@@ -86,10 +86,10 @@ def capture(
             check_padding(model, probe)
     is_cut = model.is_causal is True and model.any_length
     key = (tuple(subsets), "whole_windows" in captures, tokens_per_forward, is_cut)
-    known = model.passes.setdefault(probe, {})
-    if key not in known:
-        known[key] = _passes(model, probe, *key)
-    sampled, rows, batches = known[key]
+    passes_by_key = model.passes.setdefault(probe, {})
+    if key not in passes_by_key:
+        passes_by_key[key] = _passes(model, probe, *key)
+    sampled, rows, batches = passes_by_key[key]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
         return record(model, batches, rows, states_bytes, captures, first, progress=progress)
