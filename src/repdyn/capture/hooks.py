@@ -25,8 +25,9 @@ HOOKS = {
 """A module's dictionaries of hooks, and those that say which of them get keyword arguments."""
 MODULE_HOOKS = {name for name in vars(nn.Module()) if "hooks" in name}
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_ACTING = ("torch.nn.", "torch.ao.", "transformers.", "peft.", "adapters.")
-"""Where the hooks are from that make a model what it is."""
+_ACTING = ("torch.nn.", "torch.ao.", "transformers.", "peft.", "adapters.", "repdyn.lab.")
+"""Where the hooks are from that make a model what it is; a study that leaves out a block does so by
+a hook."""
 _LEFT_OUT = ("torch.utils.", "torch.profiler.", "wandb.")
 """Where the hooks are from that only look on, so that they need no trial."""
 
