@@ -631,14 +631,14 @@ def test_a_model_without_a_shadow_is_restored(probe):
     model.norm = torch.jit.script(model.norm)
     flags = [module.training for module in model.modules()]
     model.register_buffer("n", torch.zeros(1))
-    model.seen = [[]]
-    model.register_forward_pre_hook(lambda module, args: module.seen[0].append(module.n.add_(1)))
+    model.seen = []
+    model.register_forward_pre_hook(lambda module, args: module.seen.append(module.n.add_(1)))
     with pytest.raises(ShadowError):
         Shadow(model)
     rows = measure(model, probe, ["anisotropy"]).rows
     assert {row.way for row in rows} == {"restored"}
     assert model.n == 0
-    assert model.seen == [[]]
+    assert model.seen == []
     assert [module.training for module in model.modules()] == flags
     with pytest.raises(ValueError, match="copy"):
         prepare(model, probe, parameters={"token.weight": model.token.weight})

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.blocks import Block
+from repdyn.capture.forward import contents_restored
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import Slot, by_slot, exact_device, watched
@@ -213,17 +214,12 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
         for config in values
         if is_a(config, "PreTrainedConfig", "PretrainedConfig")
     }
-    before = [(config, dict(vars(config))) for config in configs.values()]
-    try:
+    with contents_restored(map(vars, configs.values())):
         for config in configs.values():
             vars(config)["_attn_implementation_internal"] = "eager"
             if id(config) not in recording:
                 vars(config)["_output_attentions"] = True
         yield
-    finally:
-        for config, fields in before:
-            vars(config).clear()
-            vars(config).update(fields)
 
 
 _EXCESS = 0.02

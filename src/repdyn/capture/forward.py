@@ -4,7 +4,6 @@ restored; and the settings of PyTorch that they run under.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -90,15 +89,16 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[WriteGuard]:
     itself.
 
     These are its flags, submodules, weights and buffers, and attributes without a leading
-    underscore, with what is in lists and dictionaries among them; a new attribute persists. A
-    weight that is replaced by another one, or whose ``data`` is, stays replaced: FSDP gathers
-    weights in that way and accelerate loads them. All hooks act.
+    underscore, with what is in lists and dictionaries among them, but not in others inside of
+    these; a new attribute persists. A weight that is replaced by another one, or whose ``data`` is,
+    stays replaced: FSDP gathers weights in that way and accelerate loads them. All hooks act.
 
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot
             be restored.
     """
     modules = []
+    containers = []
     for module in model.modules():
         # Private attributes hold the state of wrappers such as FSDP, which must not be restored.
         attributes = {
@@ -107,17 +107,13 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[WriteGuard]:
             if not name.startswith("_") and not isinstance(value, Tensor)
         }
         modules.append((module, module.training, attributes))
-    held = [
-        value
-        for module, _, attributes in modules
-        for value in (*attributes.values(), module._modules, module._buffers)
-    ]
+        containers += [*attributes.values(), module._modules, module._buffers]
     try:
         with (
             plain_state(),
             losses_taken_back(model),
             settings(device),
-            _contents_restored(held),
+            contents_restored(containers),
             WriteGuard(device, model, [*model.parameters(), *model.buffers()]) as guard,
         ):
             # accelerate has wrapped it in autocast
@@ -133,29 +129,27 @@ def restoring(model: nn.Module, device: torch.device) -> Iterator[WriteGuard]:
 
 
 @contextmanager
-def _contents_restored(values: Iterable[Any]) -> Iterator[None]:
-    """Put back what lists and dictionaries hold, also those inside others."""
-    before: dict[int, tuple[Any, Any]] = {}
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if isinstance(value, list | dict | set | deque) and id(value) not in before:
-            before[id(value)] = value, value.copy()
-            todo += value.values() if isinstance(value, dict) else value
+def contents_restored(values: Iterable[Any]) -> Iterator[None]:
+    """Put back what those of the values hold that are lists or dictionaries."""
+    before = [(value, value.copy()) for value in values if isinstance(value, list | dict)]
     try:
         yield
     finally:
-        for value, copied in before.values():
-            if [*map(id, _flat(value))] != [*map(id, _flat(copied))]:
-                value.clear()
-                if isinstance(value, list | deque):
-                    value.extend(copied)
-                else:
-                    value.update(copied)
+        for value, copied in before:
+            # left alone where nothing changed: another thread may be reading it
+            if _contents(value) == _contents(copied):
+                continue
+            value.clear()
+            if isinstance(value, list):
+                value.extend(copied)
+            else:
+                value.update(copied)
 
 
-def _flat(container: Any) -> list[Any]:
-    return [*container.keys(), *container.values()] if isinstance(container, dict) else [*container]
+def _contents(value: list | dict) -> list[int]:
+    """Return the identities of what a list or a dictionary holds."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return [id(part) for part in parts]
 
 
 @contextmanager
