@@ -48,7 +48,7 @@ def test_a_decoder_that_keeps_its_mask_is_refused():
     with (
         pytest.raises(
             ValueError,
-            match="expected a decoder whose causal mask transformers can take off, but mamba keeps it; leave --no-causal-mask out",
+            match="expected a decoder whose causal mask transformers can take off, but mamba keeps it; leave no_causal_mask= out",
         ),
         without_causal_mask(LoadedModel("mamba", model, byte_tokenizer()), SENTENCE),
     ):
