@@ -128,12 +128,15 @@ def results(analysis: Analysis) -> str:
     lines = [
         "# Results",
         "",
-        "Made by `python -m experiments.analyze docs/experiment/rows --output docs/experiment`;"
-        " [the criteria](../experiment.md) were committed before the first run.",
+        "Which of the ten hypotheses do the runs support, and by how much? This page has the tests "
+        "of [the criteria](../experiment.md), which were committed before the first run. It is "
+        "made by",
         "",
-        f"{counts['causal']} causal and {counts['masked']} masked runs. Loss of the causal runs "
-        f"on probe a at the last step: {analysis.loss:.3f} nats per token; entropy of the token "
-        f"frequencies: {analysis.entropy:.3f}.",
+        "    python -m experiments.analyze docs/experiment/rows --output docs/experiment",
+        "",
+        f"There are {counts['causal']} causal and {counts['masked']} masked runs. At the last step "
+        f"the causal runs have a loss of {analysis.loss:.3f} nats per token on probe a, where the "
+        f"token frequencies have an entropy of {analysis.entropy:.3f}.",
         "",
         "## Tests",
         "",
@@ -143,21 +146,26 @@ def results(analysis: Analysis) -> str:
         "",
         "Effects are changes in per cent; H1 is the ratio of the bells of the two objectives.",
         "",
-        "Means over seeds with 95% intervals, in per cent, of each objective and variant of the "
-        "criteria: [effects.csv](effects.csv); logarithms of ratios of each block: "
-        "[blocks.csv](blocks.csv), of each run: [statistics.csv](statistics.csv).",
+        "Three files have more: [effects.csv](effects.csv) the means over seeds with 95% "
+        "intervals, in per cent, of each objective and variant of the criteria, "
+        "[blocks.csv](blocks.csv) the logarithms of the ratios of each block, and "
+        "[statistics.csv](statistics.csv) those of each run.",
+        "",
         "Paired by seed, the bells of causal and masked runs differ by "
         + _paired(analysis.statistics)
         + ".",
         "",
         "## Figures",
         "",
-        "Beside those of [the findings](findings.md):",
+        "These figures stand beside those of [the findings](findings.md):",
         "",
         *(line for name in BY_BLOCK for line in (f"![{FIGURES[name]}](figures/{name}.png)", "")),
         "## Excluded runs",
         "",
-        *([f"- {name}: {reason}" for name, reason in analysis.excluded.items()] or ["None."]),
+        *(
+            [f"- {name}: {reason}" for name, reason in analysis.excluded.items()]
+            or ["No run is excluded."]
+        ),
         "",
     ]
     return "\n".join(lines)
