@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 from jobs import Loop
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 from synthetic_runs import fill, make_rows, measured_runs, to_frame
 
 from repdyn import Tracker, insights
 from repdyn.cli.main import main
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row
+from repdyn.views.charts.description import BAND_COLOUR
 from repdyn.views.figures.panes import LARGE
-from repdyn.views.figures.run import over_depth
+from repdyn.views.figures.run import mean_over_layers, over_depth
 from repdyn.views.judging import comparison_statements, described_runs
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
@@ -28,7 +31,7 @@ from repdyn.views.judging.baselines import (
 from repdyn.views.judging.comparable import require_comparable
 from repdyn.views.publish.line_charts import log_charts
 from repdyn.views.publish.loggers import Target
-from repdyn.views.report.plots import profile_plot
+from repdyn.views.report.plots import course_plot, profile_plot
 from repdyn.views.tables.bands import interpolated
 from repdyn.views.tables.seeds import seed_groups
 
@@ -247,6 +250,22 @@ def test_the_band_is_in_profiles_of_figure_and_page_and_in_charts_of_loggers():
     (lines,) = [lines for name, lines in logged.items() if name == "two_nn_means"]
     assert list(lines)[-3:] == ["baselines, lowest", "baselines, median", "baselines, highest"]
     assert (np.array(lines["baselines, lowest"]) <= lines["baselines, highest"]).all()
+
+
+def test_the_band_of_baselines_is_the_only_one():
+    """The intervals for another probe, which all these runs share, covered the band."""
+    judged, *baselines = runs_of(rows_of(9), *map(rows_of, range(3))).values()
+    assert np.isfinite(judged.series["two_nn", "all"].highs).all()
+    run = replace(judged, baselines=baselines)
+    figures = over_depth(run, ["two_nn"], "TwoNN", LARGE), mean_over_layers(run, ["two_nn"])
+    for figure in figures:
+        (axes, *_) = figure.axes
+        (band,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
+        assert to_hex(band.get_facecolor()[0]) == BAND_COLOUR.lower()
+        assert "95% interval" not in figure.get_suptitle()
+    plot = course_plot(run, run.series["two_nn", "all"])
+    of_means = [trace for trace in plot["data"] if "low" in trace.get("meta", {})]
+    assert [trace["line"]["color"] for trace in of_means] == [BAND_COLOUR]
 
 
 def with_losses(seed, values):
@@ -518,3 +537,15 @@ def test_two_configurations_of_three_seeds_say_how_low_p_can_be():
         difference.sentence
     )
     assert difference.evidence["lowest_p_of_seeds"] == pytest.approx(0.1)
+
+
+def test_what_is_said_of_single_runs_is_not_said_of_their_configurations():
+    """Two runs that agree were told as if their configurations did."""
+    described = [*runs_of(rows_of(1, "one"), rows_of(1, "other")).values()]
+    told = {
+        statement.kind: statement.sentence for statement in comparison_statements(described, [])
+    }
+    assert "agreement" in told
+    assert told["single seeds"].startswith(
+        "One seed each: this holds for these runs, not for their"
+    )

@@ -436,7 +436,7 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
         for name, rate, dtype, high in (("a", 1e-3, "float32", 8.0), ("b", 1e-2, "bfloat16", 12.0))
     ]
     page = text(write_report(stores, tmp_path / "report.html"))
-    assert "One seed each: such intervals are over probes, not over seeds." in page
+    assert "One seed each: this holds for these runs, not for their configurations" in page
     rate = "largest learning rate measured 0.001 (a), 0.01 (b)"
     assert f"These runs differ in: {rate}; states in float32 (a), bfloat16 (b).<" in page
     # t of 7 degrees of freedom times sqrt(2 / 8) for both values, whose deviations are 1%

@@ -36,6 +36,7 @@ from repdyn.views.charts.description import (
     shared_axis,
     step_colours,
     training_axis,
+    without_intervals,
 )
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "shared_axis",
     "step_colours",
     "training_axis",
+    "without_intervals",
 ]

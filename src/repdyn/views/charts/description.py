@@ -477,11 +477,18 @@ def _band_line(
             label=band.name,
             description=f"median of {band.n_baselines} baselines, {where}",
             dash=":",
-            width=1.2,
+            width=1.4,
             marker="",
-            band_opacity=0.3,
+            band_opacity=0.35,
         )
     ]
+
+
+def without_intervals(lines: Iterable[Line]) -> list[Line]:
+    """Return lines without the intervals of their values, in front of a band of baselines: these
+    have the same probe, so that an interval for another one says nothing about the distance.
+    """
+    return [replace(line, band=None) for line in lines]
 
 
 def loss_line(losses: pd.Series, name: str, **look: Any) -> Line | None:

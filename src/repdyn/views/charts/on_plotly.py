@@ -18,7 +18,6 @@ from repdyn.views.tables.style import ALERT_COLOUR, DIVERGING, SUBSET_COLOURS, s
 
 VALUE = SUBSET_COLOURS[0]
 """Colour of a line of values."""
-BAND_OPACITY = 0.18
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -236,7 +235,7 @@ def with_bands(traces: Sequence[PlotlyDict]) -> list[PlotlyDict]:
             filled = {
                 "fill": "toself",
                 "fillcolor": trace["line"]["color"],
-                "opacity": BAND_OPACITY,
+                "opacity": meta.pop("opacity"),
             }
             look = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
             kept = {name: trace[name] for name in ("legendgroup", "yaxis") if name in trace}
@@ -314,7 +313,7 @@ def _line_meta(line: Line, floor: float | None, has_bands: bool) -> PlotlyDict:
         meta["role"] = "value"
         if has_bands:
             low, high = (np.asarray(ends, float) for ends in line.band)
-            meta |= {"low": low, "high": high, "floor": floor}
+            meta |= {"low": low, "high": high, "floor": floor, "opacity": line.band_opacity}
     if line.run is not None:
         meta["run"] = line.run
         if line.seeds:

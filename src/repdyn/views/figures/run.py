@@ -13,6 +13,7 @@ from itertools import chain, cycle
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from repdyn.metrics.names import file_stem
@@ -76,7 +77,7 @@ def over_depth(
             both,
             board.about_tokens(),
             charts.about_checkpoints(rows),
-            intervals(rows),
+            _about_intervals(run, rows),
             _about_baselines(run, at_end=True),
         ),
         legend=legend,
@@ -101,7 +102,10 @@ def _depth_panel(run: MeasuredRun, pane: Pane, colours: Mapping[int, str]) -> ch
     if len(pane.traces) == 1:
         with_values = set(shown.steps_with_values)
         chosen = {step: colour for step, colour in colours.items() if step in with_values}
-        return charts.Panel(lines=[*behind, *charts.profile_lines(shown, chosen)])
+        lines = charts.profile_lines(shown, chosen)
+        return charts.Panel(
+            lines=[*behind, *(charts.without_intervals(lines) if behind else lines)]
+        )
     at_last: list[charts.Line] = []
     at_first: list[charts.Line] = []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
@@ -113,6 +117,7 @@ def _depth_panel(run: MeasuredRun, pane: Pane, colours: Mapping[int, str]) -> ch
             at_first += charts.profile_lines(
                 of_trace, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
             )
+    at_last = charts.without_intervals(at_last) if behind else at_last
     return _named_lines(pane, at_last, [*behind, *at_first])
 
 
@@ -169,11 +174,18 @@ def _against_step(
             rows,
             board.about_tokens(),
             charts.about_checkpoints(rows),
-            intervals(rows),
+            _about_intervals(run, rows),
             _about_baselines(run),
             charts.MARKED if has_alerts else "",
         ),
     )
+
+
+def _about_intervals(run: MeasuredRun, rows: pd.DataFrame) -> str:
+    """Return what the bands of lines mean; empty where all have that of baselines behind them."""
+    cells = rows[["metric", "subset"]].drop_duplicates()
+    has_all = all(key in run.bands for key in cells.itertuples(index=False, name=None))
+    return "" if has_all else intervals(rows)
 
 
 def _about_baselines(run: MeasuredRun, *, at_end: bool = False) -> str:
@@ -207,6 +219,7 @@ def _step_panel(run: MeasuredRun, pane: Pane) -> charts.Panel:
             lines.append(_trace_of_layer(of_trace, trace, colour=colour, dash=dash))
             notes_on_layers.append("")
     raised = [alert for trace in pane.traces for alert in charts.alerts_on(run.alerts, *trace.key)]
+    lines = charts.without_intervals(lines) if behind else lines
     panel = replace(_named_lines(pane, lines, behind), marks=charts.marks_on(raised, None))
     return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
 

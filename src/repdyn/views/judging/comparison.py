@@ -50,7 +50,7 @@ def comparison_statements(
     if len(runs) < 2:
         return statements
     statements += _metric_statements(runs)
-    if any(insight.kind in _DIFFERENT for insight in statements):
+    if any(insight.kind in {*_DIFFERENT, _AGREEMENT} for insight in statements):
         statements += _of_single_seeds(runs)
     return ranked(statements)
 
@@ -73,21 +73,28 @@ def _metric_statements(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
         if common and not any(run.finished for run in runs):
             at = f"at step {max(common):,}"
         what = f"No difference between these runs exceeds {MIN_CHANGE:.0%} and its interval {at}"
-        yield Insight("note", "agreement", f"{what}: {', '.join(agreeing)}.")
+        yield Insight("note", _AGREEMENT, f"{what}: {', '.join(agreeing)}.")
 
 
 _MOST_PERMUTATIONS = 9_999
 """Ways to deal seeds to two configurations that are tried; with fewer ways, each once."""
 _DIFFERENT = ("difference", CLOUDS_DIFFER)
 """Kinds of the statements that two runs differ in a metric."""
+_AGREEMENT = "agreement"
+"""Kind of the statement that they do not."""
 
 
 def _of_single_seeds(runs: Sequence[MeasuredRun]) -> Iterator[Insight]:
-    """Yield that the intervals of runs of one seed leave out what another seed would change."""
+    """Yield that what is said of runs of one seed is not said of their configurations, since their
+    intervals leave out what another seed would change.
+    """
     single = [run.label for run in runs if not isinstance(run, SeedGroup)]
     if single:
         whose = "One seed each" if len(single) == len(runs) else f"One seed of {', '.join(single)}"
-        sentence = f"{whose}: such intervals are over probes, not over seeds."
+        sentence = (
+            f"{whose}: this holds for these runs, not for their configurations, each of which "
+            "needs several seeds; such intervals are over probes, not over seeds."
+        )
         yield Insight("note", "single seeds", sentence, weight=1.0)
 
 

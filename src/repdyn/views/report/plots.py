@@ -258,6 +258,7 @@ def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
     behind = charts.mean_band(run, series)
     if behind:
         of = f"{of}; grey: {behind[0].label}"
+        lines = charts.without_intervals(lines)
     return charts.Panel(
         title=of,
         x=TRAINING,

@@ -65,7 +65,6 @@ def page_tree(data: DescribedRuns) -> PlotlyDict:
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": on_plotly.DIVERGING_SCALE,
-        "band_opacity": on_plotly.BAND_OPACITY,
         "themes": {"light": on_plotly.LIGHT, "dark": on_plotly.DARK},
         "dark_colours": plots.dark_colours(runs, data.seeds),
     }

@@ -93,7 +93,7 @@ const show = () => {
   byId("meaning").textContent = tree.metrics[state.metric].meaning;
   for (const part of [byId("play"), byId("step"), byId("step").labels[0], byId("pin")]) part.hidden = !trained();
   byId("step").max = now.steps.length - 1;
-  draw("course", now.course, `${label}Course of training`, now.interval || "means over layers",
+  draw("course", now.course, `${label}Course of training`, (!now.baselines && now.interval) || "means over layers",
     { describe: () => `loss, alerts and means over layers at ${now.steps.length} steps` });
   draw("heatmap", now.heatmap, caption, `by layer and step${change}${now.reasons ? "; grey: no value" : ""}`,
     { describe: describeValues, adapt: adaptHeatmap });
@@ -101,7 +101,7 @@ const show = () => {
     { describe: describeValues, adapt: adaptLines });
   draw("profile", now.profile, caption, [run().finished ? "over depth" : "over depth, at the selected step",
     subtracted() === null && now.baselines && `grey: ${now.baselines.name}`,
-    subtracted() === null ? now.interval : changeText()].filter(Boolean).join("; "), { adapt: adaptProfile });
+    subtracted() === null ? !now.baselines && now.interval : changeText()].filter(Boolean).join("; "), { adapt: adaptProfile });
   draw("heads", now.heads, `${caption}, by attention head`, stepName(stepIndex()));
   for (const id of ["course", "heatmap", "lines"]) selectOnClick(id);
   showStep();

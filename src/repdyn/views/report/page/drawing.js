@@ -81,12 +81,13 @@ const outline = (x, lows, highs, floor) => {
   }
   return at;
 };
+// Where the band of baselines stands behind a profile it is the only one: these have the same probe.
 const withBands = (traces) => traces.flatMap((trace) => {
-  const { role, low, high, floor } = trace.meta ?? {};
+  const { role, of, low, high, floor, opacity } = trace.meta ?? {};
   if (role !== "value" || !low) return [trace];
   const { x, legendgroup, yaxis, line: { color } } = trace;
   return [{ ...outline(x, low, high, floor), legendgroup, yaxis, fill: "toself", fillcolor: color, mode: "lines",
-    opacity: tree.band_opacity, line: { width: 0 }, hoverinfo: "skip", showlegend: false, meta: { ...trace.meta, role: "band" } }, trace];
+    opacity: !of && traces.some(({ meta }) => meta?.of === "baselines") ? 0 : opacity, line: { width: 0 }, hoverinfo: "skip", showlegend: false, meta: { ...trace.meta, role: "band" } }, trace];
 });
 
 // Draws one figure, or hides it. `adapt` changes its traces and layout to what is chosen.
