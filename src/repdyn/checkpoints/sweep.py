@@ -137,8 +137,8 @@ def sweep(
     """Measure checkpoints one after another into a store; what it has already is not measured
     again.
 
-    What is wrong with one checkpoint is stored as the reason, and the others are measured: see
-    ``failures`` of the outcome.
+    What is wrong with one checkpoint keeps no other from being measured: it is stored, and among
+    the ``failures`` of the outcome.
 
     >>> repdyn.sweep("EleutherAI/pythia-70m", revisions="log", store="sweeps")  # doctest: +SKIP
     >>> repdyn.sweep("runs/quickstart/TIME", metrics=["two_nn"])  # doctest: +SKIP
