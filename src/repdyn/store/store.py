@@ -260,10 +260,10 @@ class Store:
         ancestor = self.find_run(run)
         return None if ancestor is None else History(self.path).path_to(ancestor, ancestor.name)
 
-    def alerts_path(self, run: str) -> Path:
+    def alerts_path(self, run: str | RunPath) -> Path:
         """Return the path of the alert rules of a run."""
-        path = self.path_of(run)
-        return self.folder_of(run if path is None else path.run.id) / "alerts.yaml"
+        path = run if isinstance(run, RunPath) else self.path_of(run) or run
+        return self.folder_of(path.run.id if isinstance(path, RunPath) else path) / "alerts.yaml"
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a history in ascending order, without those at which
@@ -286,7 +286,7 @@ class Store:
 
     def to_pandas(
         self,
-        run: str | None = None,
+        run: str | RunPath | None = None,
         *,
         columns: Sequence[str] | None = None,
         categorical: bool = False,
@@ -298,7 +298,7 @@ class Store:
         replaced is left out. Rows are sorted by run, step, stack, metric, subset, layer and head.
 
         Args:
-            run: its name, or the id of its last run; all histories unless given. What several have
+            run: a history, its name, or the id of its last run; all unless given. What several have
                 in common is in each of them, with its name in the column ``run``.
             columns: names of the columns to return, in this order; all unless given.
             categorical: return texts as ordered categoricals and columns of one value as views that
@@ -319,7 +319,9 @@ class Store:
         frame = as_frame(whole.pop(), names, BY_LAYER if categorical else BY_METRIC)
         return frame if categorical else with_strings(frame).copy()  # which can be written to
 
-    def to_arrow(self, run: str | None = None, *, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_arrow(
+        self, run: str | RunPath | None = None, *, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Return the rows of :meth:`to_pandas`, in its order, as a table of Arrow.
 
         Texts are dictionaries. This needs no package beyond those that a tracker needs; Polars and
@@ -337,10 +339,13 @@ class Store:
         whole = self._whole(run, columns_to_read(names)).unify_dictionaries()
         return whole.select(names).take(counted(whole))
 
-    def _whole(self, run: str | None, columns: Sequence[str]) -> pa.Table:
+    def _whole(self, run: str | RunPath | None, columns: Sequence[str]) -> pa.Table:
         """Return columns of all rows, or of those of one history, whether they count or not."""
-        paths = self.paths()
-        if run is not None:
+        if run is None:
+            paths = self.paths()
+        elif isinstance(run, RunPath):
+            paths = [run]
+        else:
             path_of_run = self.path_of(run)
             paths = [] if path_of_run is None else [path_of_run]
         tables = [table for path in paths for table in self._tables(path, columns)]

@@ -118,12 +118,10 @@ def described_rows(
 
     def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
         store, run, _ = keys[name]
-        configuration = (
-            path.run.configuration.get("training") if (path := store.path_of(run)) else None
-        )
-        described = stacks_of_run(
-            rows, stored_rules(store.alerts_path(run)), labels[name], configuration
-        )
+        path = store.path_of(run)
+        configuration = None if path is None else path.run.configuration.get("training")
+        rules = stored_rules(store.alerts_path(path or run))
+        described = stacks_of_run(rows, rules, labels[name], configuration)
         return with_baselines(described, store, run, against)
 
     runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))

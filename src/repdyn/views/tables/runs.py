@@ -16,6 +16,7 @@ import pandas as pd
 from repdyn.metrics import metric_info
 from repdyn.probe.design import INPUT_DESIGNS, NO_MASSIVE
 from repdyn.store import Store
+from repdyn.store.runs import RunPath
 from repdyn.store.schema import FINISHED
 from repdyn.utils.mistyped import closest
 from repdyn.views.alerts import RULES, Alert, Rule, find_alerts
@@ -55,10 +56,10 @@ def select(
     """
     read = None if columns is None else list(dict.fromkeys([*columns, "probe"]))
     frames = {
-        (run, hash_of_probe): rows
-        for run in known_runs(store, runs)
+        (path.name, hash_of_probe): rows
+        for path in known_runs(store, runs)
         for hash_of_probe, rows in split(
-            store.to_pandas(run, columns=read, categorical=True), "probe"
+            store.to_pandas(path, columns=read, categorical=True), "probe"
         ).items()
     }
     if probe is None:
@@ -94,10 +95,10 @@ def is_measured(rows: pd.DataFrame) -> bool:
     return bool(rows["layer"].notna().any())
 
 
-def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
+def known_runs(store: Store, names: Sequence[str] | None) -> list[RunPath]:
     """Return the named runs of a store once each; all runs unless some are named. A run that is not
     there is an error."""
-    stored = store.runs()
+    stored = {path.name: path for path in store.paths()}
     if not stored:
         raise store.empty_error()
     # a mistyped name may resemble a whole name or its last part
@@ -109,7 +110,7 @@ def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
             near = closest(name.lower(), by_name)
             hint = f"did you mean {by_name[near]!r}?" if near else f"it has {', '.join(stored)}"
             raise ValueError(f"expected a run of {store.location}, got {name!r}; {hint}")
-    return list(dict.fromkeys(names)) if names else stored
+    return [stored[name] for name in dict.fromkeys(names or stored)]
 
 
 _SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
