@@ -180,6 +180,7 @@ def load_models(
         trust_remote_code=trust_remote_code,
     )
     hub = Hub(timeout_seconds=timeout)
+    # all names are checked by now (not whether the hub has them), before anything is downloaded
     for name, source in sources.items():
         source, of_tokenizer = _folders(name, source, tokenizer, hub, with_code=trust_remote_code)
         try:
@@ -201,6 +202,8 @@ def load_models(
             layers=layers,
         )
         if release:
+            # without numbers, also where the caller still refers to the model: two at once may not
+            # fit
             cast(nn.Module, whole).to(torch.device("meta"))
 
 
@@ -240,6 +243,7 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     """Return the models of one name: a folder's, a run's, or a repository's at each revision."""
     if not Path(model).exists():
         return _hub_sources(model, revisions)
+    # a display name is cut from the path, so "." needs one; a link keeps its own name
     folder = Path(os.path.abspath(model))
     if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
@@ -265,6 +269,7 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
 
 def _hub_sources(model: str, revisions: Sequence[str]) -> list[_Source]:
     """Return the models of a repository: at the revision in its name, or else at each given one."""
+    # what looks like a path is a misspelt folder: it is not asked for at the hub
     repository, _, revision_in_name = model.partition("@")
     if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
         raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
@@ -295,6 +300,7 @@ def _folders(
     try:
         model = source.folder or hub.keep(str(source.place), source.revision, whole)
         if tokenizer is None:
+            # a repository's tokenizer comes along with its weights
             return model, model
         if Path(tokenizer).is_dir():
             return model, Path(tokenizer)

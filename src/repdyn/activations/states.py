@@ -76,6 +76,7 @@ def layer_states(
     rows = states.rows_of(numbers)
     in_order = []
     for layer in states.layers:
+        # a string is the reason why there are no such states
         after = layer.after_attention
         after = after[rows] if isinstance(after, torch.Tensor) else after
         in_order.append(replace(layer, states=layer.states[rows], after_attention=after))
@@ -187,6 +188,7 @@ def count_blocks(loaded: LoadedModel) -> dict[str | None, int]:
         CheckpointError: the blocks are not found.
     """
     with model_errors(f"{loaded.name} cannot be measured"):
+        # found by structure alone: the model does not run
         stacks = [block.stack for block in find_blocks(loaded.model, loaded.layers)]
     return {stack: stacks.count(stack) for stack in dict.fromkeys(stacks)}
 
@@ -209,6 +211,7 @@ def sequences_probe(sequences: Sequence[Sequence[int]]) -> Probe:
     # a probe has at least so many vectors, so the last sequence is repeated
     whole += [whole[-1] for _ in range(MIN_BATCH_VECTORS - sum(lengths))]
     n_tokens = sum(map(len, whole))
+    # a single sequence has no vector outside of its window, so no window may be excluded
     design = Design(
         "sequences", n_windows=len(whole), disjoint_windows=False, exclude_own_window=False
     )

@@ -91,11 +91,13 @@ class LanguageModel(LightningModule):
 
     def configure_optimizers(self) -> Any:
         total = self.trainer.estimated_stepping_batches
+        # both schedules end at the last step, so there must be one
         if math.isinf(total):
             raise ValueError(
                 "expected a training of known length for the learning rate schedule, got an "
                 "unlimited one; set trainer.max_steps or trainer.max_epochs"
             )
+        # embeddings are among the matrices, norms and biases are the vectors
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         optimizer = torch.optim.AdamW(
@@ -137,6 +139,7 @@ class LanguageModel(LightningModule):
         """Store the random state that dropout draws from, so that a resumed training goes on as an
         undisturbed one.
         """
+        # Lightning stores no state of a generator itself
         checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -156,5 +159,6 @@ class LanguageModel(LightningModule):
         # for masked tokens this is not the compression rate, hence another name
         name = "bits_per_byte" if self.objective == "causal" else "masked_bits_per_byte"
         self.log(f"{split}/loss", loss, on_step=on_step, on_epoch=not on_step)
+        # nats per token to bits per token to bits per byte
         bits = loss.detach() / math.log(2) / bytes_per_token
         self.log(f"{split}/{name}", bits, on_step=on_step, on_epoch=not on_step, prog_bar=True)

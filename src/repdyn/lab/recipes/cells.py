@@ -132,6 +132,7 @@ class Cell(Criterion):
             return float(values.max()), float(lows.max()), float(highs.max())
         layers = table["layer"].to_numpy(float)
         largest = int(values.argmax())
+        # any of these may be the layer of the largest true value
         rivals = np.extract(highs >= lows[largest], layers)
         return float(layers[largest]), float(rivals.min()), float(rivals.max())
 

@@ -179,6 +179,7 @@ class PublishedFinding(Criterion):
 
     def __post_init__(self) -> None:
         if self.finding in {"bell", "uniform"}:
+            # the class is frozen, its axis follows from the finding
             object.__setattr__(self, "axis", "depth")
 
     @property
@@ -302,6 +303,7 @@ class Phases(Criterion):
                 f"needs {len(self.phases) + 1} checkpoints, got {len(course)}"
             )
         values = np.array([estimate.value for estimate in course.values()])
+        # phases are judged by logarithms, so that each change is a share
         if values.min() <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
         turns = [[*course][depth] for depth in turning_points(np.log(values), self.phases)]
@@ -324,6 +326,7 @@ class Phases(Criterion):
                     below=below,
                 )
             )
+        # turning points chosen after the fact: drift has such phases, too
         beyond: Verdict = "shown" if drift.is_exceeded else "cannot be judged"
         return conjunction([*(claim.verdict for claim in claims), beyond]), "; ".join(
             map(str, (*claims, drift))
@@ -340,6 +343,7 @@ def turning_points(values: Sequence[float] | np.ndarray, phases: Sequence[str]) 
     level = np.asarray(values, float)
     last = len(values) - 1
     signs = np.array([1.0 if phase == "rise" else -1.0 for phase in phases])
+    # all choices: there are few checkpoints, and fewer phases
     between = combinations(range(1, last), len(phases) - 1)
     return max(
         ([0, *places, last] for places in between),

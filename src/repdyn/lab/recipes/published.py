@@ -249,6 +249,7 @@ def _compare(
         is_at_revision = measured["revision"] == revision
         rows = measured.loc[is_at_revision]
         reason = f"checkpoint {revision} was not measured"
+        # one condition after another, so that the reason names the one that left nothing
         for (column, what), value in zip(_ASKED.items(), quantity_asked, strict=True):
             if rows.empty or value is None:
                 continue
@@ -261,6 +262,7 @@ def _compare(
         if rows.empty:
             reasons.append(reason)
             continue
+        # theirs is after the final norm there, a state that is not measured here
         theirs = theirs.loc[theirs["layer"] < last, ["source", "layer", "value", "note"]]
         theirs = theirs.assign(value=theirs["value"] + quantity.add)
         rows = rows.assign(quantity=metric, label=f"{revision}, k = {k}" if k else revision)

@@ -95,6 +95,7 @@ def bootstrap(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) 
             f"expected at least 2 sequences and 1 resample, got {n} and {n_resamples}; take more "
             "text"
         )
+    # how often each sequence is drawn: one product gives the sums of all resamples
     weights = (
         np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), n_resamples).astype(float)
     )

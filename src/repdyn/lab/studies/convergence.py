@@ -97,6 +97,8 @@ class ConvergenceStudy(Study):
 
     def measure(self, loaded: LoadedModel) -> None:
         try:
+            # of all classes at once, so that they are of the same tokens; an error if one of them
+            # is too rare
             probe = self._probe(loaded, self.max_vectors, self.classes, self.phrases)
         except ValueError:
             probe = self._probe_of_what_is_there(loaded)
@@ -109,6 +111,7 @@ class ConvergenceStudy(Study):
             )
         self.measured[loaded.name] = cosines
         if self.with_heads:
+            # the model runs once for each block, hence on fewer tokens
             few = self._probe(loaded, min(self.max_vectors, measured.MAX_SKIPPED))
             self.skipped[loaded.name] = measured.skip_blocks(loaded, few)
 
@@ -206,6 +209,8 @@ class ConvergenceStudy(Study):
             (probe, probe_cosines.sums.shape)
             for probe, probe_cosines in zip(self.probes, of_all.values(), strict=True)
         ]
+        # each stack of the first model, then each of the second: the same number if they are one
+        # model
         n_stacks = len(layers) // 2
         if layers[:n_stacks] != layers[n_stacks:]:
             raise ValueError(

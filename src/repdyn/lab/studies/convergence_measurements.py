@@ -185,6 +185,7 @@ def skip_blocks(loaded: LoadedModel, probe: Probe) -> pd.DataFrame:
         with loaded.model.get_submodule(block.module).register_forward_hook(
             _pass_on, with_kwargs=True
         ):
+            # the block still runs, but what it adds to its input is dropped
             *_, last = layer_states(loaded, probe)
             changed = float(alignment(last.states, blocks[-1].states))
             rows.append((block.index - 1, changed, *_loss(loaded, probe)))
@@ -218,6 +219,8 @@ def decay_rate(steps: ArrayLike) -> float:
     values = np.asarray(steps, float)
     if len(values) < 2 or not values.any():
         return math.nan
+    # the best factor a is a projection, whatever the curve's own scale; so each is scaled to a
+    # largest value of 1, which cannot overflow
     curves = np.exp(
         -np.outer(_RATES, np.arange(len(values)))
         - np.maximum(0.0, -_RATES * (len(values) - 1))[:, None]
@@ -262,7 +265,9 @@ def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) 
     if paired:
         has = (has[0] & has[1],) * 2
     first_means, other = (
-        sums.means[chosen, :-1] for sums, chosen in zip((first, second), has, strict=True)
+        # at the last layer every alignment is 1
+        sums.means[chosen, :-1]
+        for sums, chosen in zip((first, second), has, strict=True)
     )
     if min(len(first_means), len(other)) < 2:
         what = "sequences with tokens of both classes" if paired else "sentences of either kind"

@@ -147,6 +147,7 @@ def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> Tens
     random = np.random.RandomState(seed)
     first = random.randint(n_rows, size=max_pairs)
     other = random.randint(n_rows - 1, size=max_pairs)
+    # one of the n - 1 other rows: those from the first on are moved up by one
     return torch.from_numpy(np.stack([first, other + (other >= first)]))
 
 
@@ -265,6 +266,7 @@ def closest_pairs(
         }
         nearest = torch.full_like(directions[:, 0], -1.0)
         tiles = product(range(0, len(directions), _TILE), range(0, len(two), _TILE))
+        # within a table each pair is in two tiles, of which one is enough
         upper = [(row, column) for row, column in tiles if column >= row or not within]
         for row, column in tqdm(
             upper, desc=title and f"closest pairs: {title}", leave=False, disable=title is None
@@ -272,8 +274,10 @@ def closest_pairs(
             cosines = product_of_rows(directions[row : row + _TILE], two[column : column + _TILE])
             of_others = cosines
             if within and row == column:
+                # neither a row with itself nor a pair twice; a comparison with NaN is false
                 cosines.masked_fill_(torch.ones_like(cosines, dtype=torch.bool).tril(), torch.nan)
                 of_others = cosines.nan_to_num(nan=-1.0)
+            # within a table a tile holds cosines of its columns' rows, too
             for start, along in ((row, 1), (column, 0))[: 1 + within]:
                 part = nearest[start : start + _TILE]
                 torch.maximum(part, of_others.amax(along), out=part)
@@ -335,6 +339,7 @@ def without_twins(
         return table, {end: pairs.head(k) for end, pairs in candidates.items()}
     rest = table.subset(alone, TWINS)
     sides = ["first", "second"]
+    # many more candidates were found than k, so that the rest mostly has its pairs among them
     pairs_without = {
         end: pairs[pairs[sides].isin(alone.tolist()).all(axis=1)].head(k)
         for end, pairs in candidates.items()

@@ -127,7 +127,9 @@ def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
     n, k = scores.shape
     if n < 8 * MIN_TURNS or k < 2:
         return None
+    # without the zeros at its ends, so that the first and the last position count
     taper = np.hanning(n + 2)[1:-1]
+    # padding makes the frequencies dense enough to read a period off the peak
     n_padded = 1 << math.ceil(math.log2(_PADDED * n))
     spectra = np.fft.fft((scores - scores.mean(0)) * taper[:, None], n_padded, axis=0)
     frequencies = np.arange(n_padded // 2 + 1) / n_padded
@@ -135,12 +137,14 @@ def find_rotation(scores: np.ndarray, shares: np.ndarray) -> Rotation | None:
     planes = {}
     for a, b in combinations(range(k), 2):
         power = np.abs(spectra[:, a] + 1j * spectra[:, b]) ** 2
+        # reversed and rolled, the power at f stands at -f
         planes[a, b] = (power - np.roll(power[::-1], 1))[: len(frequencies)], float(power.sum())
     (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
     net_power = float(net[searched].sum())
     frequency = frequencies[np.argmax(np.where(searched, net * np.sign(net_power), -math.inf))]
     purity = abs(net_power) / whole
     path = scores[:, a] + 1j * scores[:, b]
+    # mirrored where it turns clockwise, so that turning is positive
     windows = _windows(path if net_power > 0 else path.conj(), frequency)
     return Rotation(
         components=(a, b),
@@ -155,6 +159,7 @@ def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
     """Measure the rotation in stretches of three turns, at least 16 positions, each centred and
     compared with itself one position later (the pulse-pair estimate of a frequency)."""
     length = min(len(path), max(_MIN_WINDOW, round(_WINDOW_TURNS / frequency)))
+    # the last stretch ends at the last position, whatever the overlap
     starts = [*range(0, len(path) - length, max(1, length // 2)), len(path) - length]
     records = []
     for start in dict.fromkeys(starts):
@@ -191,6 +196,7 @@ def find_order_end(rows: Tensor) -> int | None:
     draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
     first = random.randint(n, size=draws)
     other = random.randint(n - 1, size=draws)
+    # two different positions: one of the n - 1 others, those from the first on moved up by one
     by_chance = np.abs(cosines[first, other + (other >= first)].mean(2)).max(1)
     highest = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
     for offset in range(1, _N_OFFSETS + 1):

@@ -314,10 +314,12 @@ def consistency(
     labels = np.array([names.index(kind) for kind in kinds])
     lengths = [np.linalg.norm(vectors, axis=1) for vectors in (before, after, after - before)]
     relative = 2 * lengths[2] / (lengths[0] + lengths[1])
+    # also false for a difference with itself
     compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
     cosines = np.where(compared, cosine_matrix(after - before), 0.0)
     random = np.random.RandomState(seed)
     permuted = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
+    # sums over pairs become products of these masks with the cosines, for all permutations at once
     masks = [(permuted == kind).astype(float) for kind in range(len(names))]
 
     def sums(values: np.ndarray) -> Iterator[np.ndarray]:
@@ -422,6 +424,7 @@ class _GroupCosines:
             cosines[np.ix_(group, group)][np.triu_indices(len(group), 1)] for group in members
         ]
         first, second = np.triu_indices(len(members), 1)
+        # sorted, for _n_larger
         between = [
             np.sort(cosines[np.ix_(members[a], members[b])].ravel())
             for a, b in zip(first.tolist(), second.tolist(), strict=True)
@@ -438,6 +441,7 @@ class _GroupCosines:
         """Return within, between, effect and probability, each (n_draws,), for the number of times
         that each group is drawn, (n_draws, n_groups).
         """
+        # two groups are paired as often as a draw pairs their copies
         of_pairs = weights[:, self.first] * weights[:, self.second]
         n_in, sum_in, square_in = (weights @ self.within).T
         n_out, sum_out, square_out = (of_pairs @ self.between).T

@@ -86,6 +86,7 @@ def token_kinds(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
     marks = tuple(mark for mark in WORD_MARKS if any(token.startswith(mark) for token, _ in names))
 
     def kind(token: str) -> str:
+        # names decide before looks: special and unused tokens may look like words
         if token in special:
             return _SPECIAL
         if measured.UNUSED.fullmatch(token):
@@ -405,6 +406,7 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
         """
         # of points ripser warns where they are as many as their components
         diagrams = ripser(pairwise_distances(points), maxdim=1, distance_matrix=True)["dgms"]
+        # the one piece that all join in the end never dies
         ended = (diagram[np.isfinite(diagram[:, 1])] for diagram in diagrams)
         pieces, loops = (
             pd.DataFrame(diagram[np.argsort(diagram[:, 0] - diagram[:, 1])], columns=columns)
@@ -420,6 +422,7 @@ def loops_of(table: EmbeddingTable, seed: int) -> tuple[pd.DataFrame, pd.DataFra
         points = scores[:, :n_components]
         keys = {"table": table.name, "components": n_components}
         *diagrams, (longest, second, *_) = search(points)
+        # the same values along each component, without the order that ties components together
         permuted = [
             np.apply_along_axis(random.permutation, 0, points) for _ in range(_N_PERMUTATIONS)
         ]
@@ -498,6 +501,7 @@ def probe_words(table: EmbeddingTable, rows: dict[str, int], seed: int) -> dict[
             shares[part_of_speech] = correct[is_of_part].mean()
         interval = {"accuracy": correct.mean(), "low": low, "high": high}
         accuracies.append({"probe": name, "words": len(y), **interval, **shares})
+        # the asked words are not among these, which are of one part of speech alone
         model.fit(x, y)
         for word in (word for word in ASKED if word in rows):
             probability = dict(
@@ -526,6 +530,7 @@ def compare_opposites(
     if min(map(len, pairs.values())) < FEWEST:
         return {}
     first, second = zip(*pairs["opposites"], strict=True)
+    # the same words, each with the partner of another pair
     pairs["unrelated"] = [*zip(first, np.roll(second, 1).tolist(), strict=True)]
     x = table.rows.detach().cpu().double().numpy()
     of_adjectives = set(PARTS["adjective"])

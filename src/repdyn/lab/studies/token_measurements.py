@@ -137,17 +137,20 @@ def comparable(loaded: LoadedModel, embeddings: Tensor | str) -> Iterator[Tensor
 def without_causal_mask(loaded: LoadedModel, sentence: str) -> Iterator[None]:
     """Let every token of a decoder see all others, by ``is_causal`` of the configuration."""
     sequences = [encode_sentence(loaded, sentence)]
+    # one stack, and shown by running it that no position sees a later one
     if activations.causal_stacks(loaded, sequences) != {None: True}:
         raise ValueError(
             f"expected a decoder with no_causal_mask=, got {loaded.name}, whose positions see "
             "later ones already or cannot be tested; leave the option out"
         )
+    # the attribute itself, so that it can be taken away again where the configuration had none
     config: dict = vars(loaded.model.config)
     before = {"is_causal": config["is_causal"]} if "is_causal" in config else {}
     config["is_causal"] = False
     is_causal = None
     try:
         with suppress(CheckpointError):  # code of a family that does not expect it
+            # not every family heeds the option: only the model itself shows whether the mask is off
             is_causal = activations.causal_stacks(loaded, sequences).get(None)
         if is_causal is not False:
             raise ValueError(
@@ -186,6 +189,7 @@ def _with_positions(
     with torch.no_grad():
         embedded = loaded.model.get_input_embeddings()(own_positions)[0].double()
         rows = table[own_positions[0]].double()
+    # by least squares, over all numbers of all tokens
     scale = float((embedded * rows).sum() / rows.square().sum())
     return table if abs(scale - 1) < 1e-6 else table * scale, positions.to(table.device)
 
@@ -322,6 +326,7 @@ def measure_text(
                 given = vectors[rows].to(layer.device), ids.to(layer.device), vocabulary
                 values = to_own(*given).cpu().numpy(), token_ranks(*given).cpu().numpy()
                 measured.setdefault(state, {})[layer.index] = values
+            # layer 0 is the input of the first block: no attention comes before it
             if layer.index:
                 with suppress(UndefinedError):
                     received = received_attention(weights.of(layer.stack, layer.index), in_class)
@@ -403,6 +408,7 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     """
     steps = after.to(before.device).double() - before.double()
     moved = steps.any(1)
+    # each its own word, because topic_mean leaves out the pairs of one word
     tokens = torch.arange(int(moved.sum()), device=steps.device)
     of = sequences.to(steps.device)[moved]
     within, between = (
@@ -474,6 +480,8 @@ def class_tables(
     for quantity, of_tokens in {measure: values, "log_rank": np.log10(1 + ranks)}.items():
         for name, level in class_means(of_tokens, members, sequences).items():
             change = level.map(np.diff)
+            # of the mean itself: every resample is read at this layer, so the interval is of one
+            # jump
             largest = int(np.abs(change.values).argmax())
             jump = change.map(lambda at_layers, at=largest: at_layers[..., [at]])
             returned = level.map(lambda at_layers, at=largest: _returned(at_layers, at))
@@ -581,12 +589,15 @@ def received_attention(
     same_length = [
         (of_sequence, tokens) for of_sequence, tokens in weights if len(tokens) == length
     ]
+    # a masked position has weight 0 in every head, so that no mask needs to be known
     seen = [(of_sequence != 0).any(0).double() for of_sequence, _ in same_length]
     even = np.stack([(one / one.sum(1, keepdim=True)).sum(0).cpu().numpy() for one in seen])
     received = np.stack(
         [of_sequence.double().sum(1).cpu().numpy() for of_sequence, _ in same_length]
     )
+    # the mean over heads is one more head from here on
     received = np.concatenate([received, received.mean(1, keepdims=True)], axis=1)
+    # of the other sequences alone: with its own, each would explain a part of itself
     by_position = (received.sum(0) - received) / (len(received) - 1)
     tokens = np.concatenate([numbers for _, numbers in same_length])
     members = {name: np.flatnonzero(mask[tokens]) for name, mask in classes.items()}

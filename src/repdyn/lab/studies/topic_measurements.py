@@ -86,6 +86,7 @@ class TextTopics:
     def of_words(self, document: int, words: Sequence[str]) -> np.ndarray:
         """Return the most likely topic of each word in a document, (n,) int64, -1 for none: the one
         with the largest share of the word, times its share of the document."""
+        # -1 for a word without topics, whose column is masked in the end
         numbers = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, numbers].T * self.document_shares[document]
         likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
@@ -110,6 +111,8 @@ class TextTopics:
         special = sorted(set(tokenizer.all_special_ids))
         design = Design("documents", window_tokens=sequence_length)
         sequences: list[tuple[np.ndarray, np.ndarray]] = []
+        # numpy keeps the stream of RandomState fixed: a seed chooses the same documents in every
+        # version
         for document in np.random.RandomState(seed).permutation(len(self.documents)).tolist():
             if len(sequences) == n_sequences:
                 break
@@ -117,6 +120,7 @@ class TextTopics:
             tokens, lengths, words, _ = tokenize_windows(
                 text, tokenizer, design, True, n_tokens=0, n_windows=1
             )
+            # shorter documents are left out, because controls are compared position by position
             if words is None or not len(lengths) or lengths[0] < sequence_length:
                 continue
             ids = tokens[:sequence_length].numpy()
@@ -142,6 +146,7 @@ class TextTopics:
             )
         is_special = np.isin(ids, special)
         pad_id = cast(int, tokenizer.pad_token_id or 0)
+        # the first position of each sequence is a sink, and never measured here
         most = min(MAX_VECTORS, int((~is_special[:, 1:]).sum()))
         probe = Probe.from_tokens(
             ids,
@@ -263,6 +268,7 @@ def measure_topics(
         probe.topics,
         *(labels.flatten() for labels in shifted_topics(probe.topics.view(-1, length))),
     ]
+    # one batch of all tokens: a gap is a mean over all of their pairs
     whole = replace(probe, batch_vectors=int((~probe.is_sink).sum()), n_batches=1)
     states = layer_states(model, whole, subsets=["no_sink"], captures={"embeddings"})
     weights = attention_weights(model, probe, n_tokens=len(probe.tokens))
@@ -380,6 +386,7 @@ def attention_gaps(
                 kernels.attention_topic_mean(of_sequence, words, own_topics, pairs=pairs)
             )
         by_name["gap"].append(by_name["same"][-1] - by_name["different"][-1])
+        # the topics of another document may leave a sequence without pairs of one kind
         under_others = [
             kernels.attention_topic_gap(of_sequence, words, labels[tokens]) for labels in others
         ]
@@ -439,6 +446,7 @@ def onset_table(rows: pd.DataFrame) -> pd.DataFrame:
             margin = margins.loc[layer, curve.index[-1]]
             steps = (
                 {}
+                # a gap that may be 0 in the end has no time at which it appears
                 if abs(final) <= margin
                 else {name: _reached(curve, share) for name, share in SHARES.items()}
             )
