@@ -3,13 +3,15 @@ how often is a sound training furthest?
 
     OMP_NUM_THREADS=1 python benchmarks/baselines.py --part development -o development
     OMP_NUM_THREADS=1 python benchmarks/baselines.py -o judged --minutes 90
+    python benchmarks/baselines.py --how-early docs/baselines/judged.csv
 
 The criteria, committed before the first training, are in docs/baselines/criteria.md; the recipes
 and faults are those of status_faults.py, measured at the steps of its `--doubling`. Each recipe has
 one sound training, baselines with other seeds and learning rates, and faults, each with a seed of
 its own. On the part `development` rules are chosen, on the part `judged` they are judged. A
 training's rows and outcome are written as soon as it is done, and it is not repeated; `--judge`
-trains nothing. The tables are written beside them.
+trains nothing. The tables are written beside them; `--how-early` reads one and says how much
+earlier than the validation loss geometry tells.
 """
 
 import argparse
@@ -110,7 +112,11 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("baselines"), help="folder")
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no training begins")
     parser.add_argument("--judge", action="store_true", help="train nothing")
+    parser.add_argument("--how-early", type=Path, metavar="TABLE", help="print that and do no more")
     options = parser.parse_args()
+    if options.how_early:
+        print("\n".join(_how_early(pd.read_csv(options.how_early))))
+        return
     trainings = Trainings(options.output, PARTS[options.part])
     if not options.judge:
         end = time.monotonic() + 60 * options.minutes
@@ -394,14 +400,17 @@ def _how_early(judged: pd.DataFrame) -> list[str]:
         told = np.isfinite(geometry) | np.isfinite(loss)
         n_earlier = int((geometry[told] < loss[told]).sum())
         n_later = int((geometry[told] > loss[told]).sum())
+        median = float(np.median(loss[told] - geometry[told]))
         at_some_step, above = (
             rate_text(int(np.isfinite(sound[column].to_numpy(float)).sum()), len(sound))
             for column in ("first_furthest", "loss_above")
         )
         lines.append(
             f"{number} baselines: of {int(told.sum())} failed trainings that either tells, "
-            f"geometry is earlier in {n_earlier}, the validation loss in {n_later}; of sound ones "
-            f"geometry is furthest at some step in {at_some_step}, the loss above in {above}"
+            f"geometry is earlier in {n_earlier}, the validation loss in {n_later}, and geometry "
+            f"{abs(median):g} steps {'earlier' if median >= 0 else 'later'} in the median; of "
+            f"sound ones geometry is furthest at some step in {at_some_step}, the loss above in "
+            f"{above}"
         )
     return lines
 
