@@ -223,6 +223,7 @@ def _shared_files(history: History, copied: set[str]) -> Iterator[Finding]:
     for checkpoints, files in _files_by_owners(distinct):
         listed = shorten_list(files)
         final = next((end for end in _ends(history) if end in checkpoints), None)
+        # a file that only two checkpoints share may as well be a copy
         if len(checkpoints) == len(distinct) > 2:
             sentence = (
                 f"the same in all checkpoints, as weights that are not trained would be: {listed}"
@@ -476,6 +477,7 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
             f"its address at {endpoint}, got {name!r}; local folders are measured by repdyn sweep "
             "FOLDER"
         )
+    # a repository that no suite describes: its branches and tags with a step in their names
     return models_of(repository) or [
         PublishedModel(
             name=repository,

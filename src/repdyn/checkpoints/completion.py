@@ -89,6 +89,7 @@ def completed(options: SweepOptions) -> CompleteOptions:
     # affect the estimated dimension. A model that a function returns is measured as it is.
     is_path = options.source is None or isinstance(options.source, str | Path)
     default = "float32" if is_path and options.load is None else "auto"
+    # not by asdict(), which would turn a probe into a dictionary too
     values = {field.name: getattr(options, field.name) for field in fields(SweepOptions)}
     return CompleteOptions(**values | {"metrics": metrics, "dtype": options.dtype or default})
 

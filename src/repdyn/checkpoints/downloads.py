@@ -98,6 +98,7 @@ class Downloads:
         system.
         """
         self._root.mkdir(parents=True, exist_ok=True)
+        # the id of a process says something on its own machine alone
         for folder in self._root.glob(f"{escape(node())}+*+*"):
             if not _is_running(int(folder.name.split("+")[1])):
                 shutil.rmtree(folder, ignore_errors=True)

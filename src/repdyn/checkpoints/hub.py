@@ -127,6 +127,7 @@ class Hub:
 
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag, or of its own name."""
+        # it never moves: there is nothing to ask
         if _COMMIT.fullmatch(revision):
             return revision
         if self.offline:
@@ -220,6 +221,7 @@ class Hub:
             self._api.snapshot_download,
             repository,
             revision=commit,
+            # the client takes them for patterns, in which brackets have a meaning
             allow_patterns=[escape(name) for name in files],
             local_dir=folder,
             max_workers=4,
@@ -241,6 +243,7 @@ class Hub:
                     f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of "
                     f"{n_bytes_listed:,}; nothing is kept"
                 )
+            # the client's own notes are among the bytes
             arrived(min(n_bytes, n_bytes_listed))
 
         with hub_errors(f"{repository}@{commit}", self.endpoint):
@@ -374,6 +377,7 @@ def with_retries(request: Callable[[], T]) -> T:
             if is_answer and not is_busy:
                 raise
             time.sleep(_wait_named_by(cause, otherwise=seconds))
+    # the last attempt: what it raises is the answer
     return request()
 
 

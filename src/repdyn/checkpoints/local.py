@@ -236,6 +236,7 @@ def _with_steps(paths: Iterable[Path], pattern: str) -> list[Target]:
         if path.suffix == LIGHTNING:
             targets.append(_lightning(path))
             continue
+        # a link may be called latest: the step is in the name of what it leads to
         target = parse_revision(path.resolve().name, pattern)
         if target is not None:
             targets.append(replace(target, path=path, weights_kind=_quantisation(path)))

@@ -70,6 +70,7 @@ def measure_tasks(
     It can be stopped at any time and repeated with the remaining ones.
     """
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
+        # before any row, which names it by its hash
         store.save_probe(probe)
 
     fetch = partial(_fetch, store=store, options=options, downloads=downloads, show=show)
@@ -125,6 +126,7 @@ def collect(outcomes: Generator[Outcome], bar: tqdm[NoReturn], show: Show) -> li
         SweepStoppedError: the first ones failed for the same reason, as a wrong option.
     """
     ended: list[Outcome] = []
+    # what ends this loop also ends the generator, and so the thread that downloads
     with closing(bar), closing(outcomes):
         for outcome in outcomes:
             ended.append(outcome)
@@ -300,6 +302,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptio
             "location": {_location(row["checkpoint"]) for row in rows if row["checkpoint"]},
         }
         for what, value in new.items():
+            # what "auto" stands for is not known before a model is loaded
             if value not in (None, "auto") and stored[what] - {value}:
                 raise ValueError(
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} "

@@ -28,6 +28,7 @@ def select_models(
     for model in models:
         try:
             branches, steps = _named_branches(model, hub, revisions)
+            # names of branches alone select no step of the run
             if steps or not branches:
                 selections.append(select_targets(model, hub, steps))
             selections += branches
@@ -136,6 +137,7 @@ def _titled_commits(
             unmatched[title] = None
         else:
             by_step[parsed.step] = replace(parsed, revision=f"step{parsed.step}", commit=commit)
+    # the newest first again, as the hub lists them
     return [by_step[step] for step in sorted(by_step)], [*reversed(unmatched)]
 
 

@@ -152,5 +152,6 @@ def _resources(ray: Any, options: CompleteOptions) -> dict[str, Any]:
             f"expected a Ray cluster with a machine that has {' and '.join(needed)}, got "
             f"{len(machines)} without; add one, or choose device=cpu"
         )
+    # of the smallest machine, so that a task fits on each
     n_cpus = int(min(machine["CPU"] for machine in suitable))
     return {"num_cpus": max(1, n_cpus // options.workers), "num_gpus": len(needed) - 1}

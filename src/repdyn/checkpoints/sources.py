@@ -127,6 +127,7 @@ def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> Publi
     model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
     if with_steps or options.pattern:
         return model
+    # without a step in any name, the main branch is all that there is
     finished = PublishedCheckpoint(name, 0, stage=FINISHED)
     return replace(model, revisions=None, checkpoints=(finished,))
 
@@ -189,6 +190,7 @@ def _of_loads(source: Loads, options: CompleteOptions) -> Selection:
         )
     run = options.name or "model"
     try:
+        # integers of any library, and no 1.5
         loads = [(index(step), load) for step, load in source]
     except (TypeError, ValueError) as error:
         raise ValueError(f"expected {_LOADS}, got {source!r:.200}: {error}") from error

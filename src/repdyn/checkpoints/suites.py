@@ -35,6 +35,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern with a group ``step`` and optional groups ``tokens`` and ``stage``."""
     try:
         compiled = re.compile(pattern)
+    # deep nesting and huge repetitions raise the latter two
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"expected a regular expression, got {pattern!r:.80}: {error}") from error
     groups = list(compiled.groupindex)
@@ -76,6 +77,7 @@ def expand_ranges(items: Iterable[Any]) -> list[Any]:
     return values
 
 
+# a mistyped key is an error, and not left out in silence
 Strict = with_config({"extra": "forbid", "allow_inf_nan": False})
 Address: TypeAlias = Annotated[str, Field(pattern="^https://")]
 _Number: TypeAlias = Annotated[
@@ -278,6 +280,7 @@ def _with_fault(
     models: Sequence[PublishedModel], fields: dict[str, Any], where: str
 ) -> list[PublishedModel]:
     """Return the models, those that an entry names with its known fault."""
+    # what is left of the entry is the fault itself
     names = [str(name) for name in fields.pop("models", ())]
     fault = validated(KnownFault, fields, where)
     chosen = [model for model in models if any(fnmatchcase(model.name, name) for name in names)]

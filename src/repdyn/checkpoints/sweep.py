@@ -93,6 +93,7 @@ class Sweep:
         """Return all rows of the swept runs, those of failures with their reasons included."""
         import pandas as pd
 
+        # a run of which nothing is stored is in no list
         frames = [self.store.to_pandas(run) for run in self.runs if run in self.store.runs()]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 

@@ -383,6 +383,7 @@ class _Steps:
         )
 
     def _a_batch(self) -> Tensor:
+        # the smallest forward pass: one window shows whether a head or a norm is the right one
         return next(self.measurement.probe.batches(1)).input_ids
 
 

@@ -64,6 +64,7 @@ class MeasurementOptions:
     states_bytes: int = STATES_BYTES
 
     def __post_init__(self) -> None:
+        # the class is frozen; one name and a list of one are the same choice
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
         # rows are told apart by name and subset
         pairs = self.pairs()

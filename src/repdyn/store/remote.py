@@ -94,6 +94,7 @@ class RemoteStore(Store):
         """Uploads all that waits when it begins, which it has not done yet."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # locks and threads cannot be pickled: a copy in another process is opened anew
         return RemoteStore, (self.remote.url,)
 
     @property
@@ -102,6 +103,7 @@ class RemoteStore(Store):
 
     @property
     def output(self) -> Path:
+        # in the working folder: the copy lies in a cache, where nobody looks for figures
         return Path(self.path.name)
 
     def refresh(self) -> None:

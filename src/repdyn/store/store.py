@@ -282,6 +282,7 @@ class Store:
         rows = table.filter(table["layer"].is_valid()).select(list(columns))
         if len(rows) == 0:
             return []
+        # groups without an aggregate are the distinct rows; with threads their order would change
         return rows.group_by(list(columns), use_threads=False).aggregate([]).to_pylist()
 
     def to_pandas(
