@@ -46,15 +46,15 @@ def cube(n: int, dimension: int, seed: int) -> Tensor:
 def bias_table(repeats: int) -> str:
     """Return the mean estimates over independent cubes, with their standard deviations, as CSV."""
     rows = ["estimator,n," + ",".join(f"d = {dimension}" for dimension in DIMENSIONS)]
-    found: dict[tuple[str, int], list[str]] = {(name, n): [] for name in ESTIMATORS for n in SIZES}
+    texts: dict[tuple[str, int], list[str]] = {(name, n): [] for name in ESTIMATORS for n in SIZES}
     for dimension, n in tqdm(
         [(dimension, n) for dimension in DIMENSIONS for n in SIZES], unit="size"
     ):
         clouds = [Cloud(cube(n, dimension, seed), n_neighbours=32) for seed in range(repeats)]
         for name, kernel in ESTIMATORS.items():
             values = [kernel(cloud).item() for cloud in clouds]
-            found[name, n].append(f"{statistics.mean(values):.2f}±{statistics.stdev(values):.2f}")
-    rows += [",".join([name, str(n), *cells]) for (name, n), cells in found.items()]
+            texts[name, n].append(f"{statistics.mean(values):.2f}±{statistics.stdev(values):.2f}")
+    rows += [",".join([name, str(n), *cells]) for (name, n), cells in texts.items()]
     return "\n".join(rows) + "\n"
 
 

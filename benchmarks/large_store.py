@@ -90,7 +90,7 @@ def main() -> None:
             "| command | processor time | relative to pyarrow | largest memory |\n|---|---|---|---|"
         )
         for name in options.only:
-            given = [
+            command = [
                 sys.executable,
                 __file__,
                 "--in-process",
@@ -98,7 +98,7 @@ def main() -> None:
                 f"{folder}/large",
                 f"{folder}/small",
             ]
-            done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             seconds, of_pyarrow, memory = json.loads(done.stdout)
             print(
                 f"| {name} | {seconds:.1f} s | {seconds / of_pyarrow:.1f} | {memory:.2f} GB |",
@@ -144,7 +144,7 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
     checkpoint = Checkpoint(
         run="large", model="GPTNeoXForCausalLM", causal=True, parameters=10**8, device="cpu"
     )
-    own = {
+    of_measurement = {
         **asdict(checkpoint),
         **provenance(),
         "probe": PROBE,
@@ -152,7 +152,7 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
         "dim": 4096,
         "subset": "all",
     }
-    own |= {
+    of_measurement |= {
         "n_batches": 8,
         "n_vectors": 4096,
         "n_unique": 4000,
@@ -161,7 +161,7 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
         "low": 0.0,
         "high": 0.0,
     }
-    own |= {
+    of_measurement |= {
         "design": "independent",
         "n_windows": 512,
         "vectors_per_window": 8,
@@ -178,12 +178,12 @@ def _rows(n_layers: int, n_metrics: int) -> list[Row]:
         }
         for layer in range(n_layers):
             if metric.is_defined_at(layer, is_last=layer == n_layers - 1):
-                place = {
+                of_layer = {
                     "layer": layer,
                     "depth": layer / (n_layers - 1),
                     "module": f"layers.{layer}",
                 }
-                rows.append(Row.of(**own, **named, **place))
+                rows.append(Row.of(**of_measurement, **named, **of_layer))
     return rows
 
 

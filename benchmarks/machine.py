@@ -18,7 +18,7 @@ def facts(command: str) -> dict[str, str]:
     cores = os.cpu_count() or 1
     return {
         "machine": (
-            f"{processor()}, {cores} core{'s' * (cores != 1)}, "
+            f"{processor()}, {cores} {'core' if cores == 1 else 'cores'}, "
             f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
         ),
         "threads": str(torch.get_num_threads()),

@@ -155,7 +155,8 @@ def _handed(sets: list[str], job: _Job, repeats: int) -> None:
 
 
 def _print_head(columns: list[str]) -> None:
-    print("", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", sep="\n")
+    rule = "|".join("---" for _ in columns)
+    print("", f"| {' | '.join(columns)} |", f"|{rule}|", sep="\n")
 
 
 @contextmanager
@@ -280,7 +281,8 @@ def _table(
                     name: sum(of) for name, of in interleaved(work, repeats, warm_up=False).items()
                 }
         memory = [
-            extra_memory(one, device) for one in (run["forward"], partial(measure, model, probe))
+            extra_memory(function, device)
+            for function in (run["forward"], partial(measure, model, probe))
         ]
         times |= spent | {"hooks and shadow": spent["capture"] - times["forward"]}
         times["else"] = times["tracked"] - sum(spent.values())
@@ -289,7 +291,7 @@ def _table(
             f"{times['tracked'] / times['plain']:.2f}",
             f"{memory[1]:.0f} / {memory[0]:.0f} MiB",
         ]
-        count = f"{sum(one.numel() for one in model.parameters()) / 1e6:.3g} M"
+        count = f"{sum(function.numel() for function in model.parameters()) / 1e6:.3g} M"
         print(
             "| "
             + " | ".join([size, count, f"{times['step'] / repeats:.3g}", *shares, *ratios])

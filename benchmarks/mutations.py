@@ -188,15 +188,17 @@ def tests_of(copy: Path, mutation: Mutation) -> list[str]:
         for path in sorted((copy / "tests").rglob("test_*.py"))
         if "nightly" not in path.relative_to(copy).parts
     ]
-    found = [[path for path in default_lane if path.stem == f"test_{name}"] for name, _, _ in named]
-    if [] in found:
+    paths_by_name = [
+        [path for path in default_lane if path.stem == f"test_{name}"] for name, _, _ in named
+    ]
+    if [] in paths_by_name:
         raise ValueError(
             f"expected test files of the default lane, got {mutation.tests!r}, one of which is not "
             "in tests/"
         )
     keywords = " or ".join(filter(None, (keyword for _, _, keyword in named)))
     return [
-        *(str(path) for paths in found for path in paths),
+        *(str(path) for paths in paths_by_name for path in paths),
         *(["-k", keywords] if keywords else []),
     ]
 

@@ -109,7 +109,8 @@ def jackknife(ratios: np.ndarray, windows: np.ndarray) -> float:
     names, number = np.unique(windows, return_inverse=True)
     n_groups = min(64, len(names))
     group = (np.random.default_rng(0).permutation(len(names)) % n_groups)[number]
-    without = np.array([fit(ratios[group != left_out]) for left_out in range(n_groups)])
+    others = [group != left_out for left_out in range(n_groups)]
+    without = np.array([fit(ratios[of_others]) for of_others in others])
     return float(1.2 * np.sqrt((n_groups - 1) * without.var()))
 
 

@@ -57,7 +57,7 @@ class Tables:
         published = published.assign(step=10**6, text=MAIN_TEXT, length=LENGTH)
         rows = pd.concat([tiny, published])
         # the last cloud of a cell; a study that was ended early leaves cells without it
-        complete = rows[rows.cloud == "gaussian, plain"].set_index(CELL).index
+        complete = rows.query("cloud == 'gaussian, plain'").set_index(CELL).index
         rows = rows[rows.set_index(CELL).index.isin(complete)]
         is_main = (rows.text == MAIN_TEXT) & (rows.length == LENGTH)
         by_cloud = rows[is_main].groupby([*CELL, "cloud"])
@@ -111,7 +111,8 @@ def number_and_length(tables: Tables) -> Iterator[Line]:
     plain = tables.change("plain", "plain, 1024").abs()[tables.is_trained]
     medians = f"medians {change.median():.3f}, plain {plain.median():.3f}"
     yield line(f"4 n: 1,024 to 2,048 at most 10% ({medians})", change <= 0.1)
-    on_main_text = tables.tiny[tables.tiny.text == MAIN_TEXT]
+    is_on_main_text = tables.tiny.text == MAIN_TEXT
+    on_main_text = tables.tiny[is_on_main_text]
     lengths = on_main_text.groupby([*CELL, "length", "cloud"]).dimension.mean().unstack()
     of_inputs = _range(lengths["inputs, 1024"])
     of_all = _range(lengths["plain, 1024"])
@@ -196,7 +197,8 @@ def rules(tables: Tables) -> Iterator[Line]:
 def coverage() -> Iterator[Line]:
     """Judge criterion 9, by the probes of other windows."""
     rows = pd.read_csv(FOLDER / "coverage.csv").set_index(["model", "block", "cloud"])
-    rows = rows[rows.n >= FEWEST]
+    is_enough = rows.n >= FEWEST
+    rows = rows[is_enough]
     for cloud in ("inputs", "types"):
         if cloud in rows.index.get_level_values("cloud"):
             yield _covered(cloud, rows.xs(cloud, level="cloud"))

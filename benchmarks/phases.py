@@ -94,7 +94,8 @@ def main() -> None:
     for name, fact in facts(shlex.join(["python", "benchmarks/phases.py", *sys.argv[1:]])).items():
         print(f"# {name}: {fact}")
     print(f"| course | {' | '.join(f'{phases}: before | after' for phases in MORE)} |")
-    print("|---" * (1 + 2 * len(MORE)) + "|")
+    rules = ["---", *("---|---" for _ in MORE)]
+    print(f"|{'|'.join(rules)}|")
     criteria: list[Phases] = [
         Phases(tuple(phases.split(", ")), more) for phases, more in MORE.items()
     ]  # type: ignore[arg-type]

@@ -90,16 +90,16 @@ def _load(folder: Path) -> transformers.PreTrainedModel:
 
 def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
     """Return the stored rows of loss and learning rate of the run, by step."""
-    found: dict[int, list[Row]] = {}
+    by_step: dict[int, list[Row]] = {}
     for path in sorted((run / "repdyn").glob("*/*.parquet")):
         for row in read_rows(path):
             if row.layer is None:
-                found.setdefault(row.step, []).append(row)
-    for step, rows in found.items():
+                by_step.setdefault(row.step, []).append(row)
+    for step, rows in by_step.items():
         if not any(row.metric == _LEARNING_RATE for row in rows):
             rate = _learning_rate(step, config)
             rows.append(rows[0].with_columns(metric=_LEARNING_RATE, value=rate, **provenance()))
-    return found
+    return by_step
 
 
 def _learning_rate(step: int, config: dict[str, Any]) -> float:

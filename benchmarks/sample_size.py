@@ -49,7 +49,7 @@ def size_table(sizes: tuple[int, ...], repeats: int) -> str:
     CSV.
     """
     rows = ["metric,exponent," + ",".join(f"n = {n}" for n in sizes) + ",truth"]
-    found: dict[tuple[str, float], list[str]] = {
+    texts: dict[tuple[str, float], list[str]] = {
         (name, a): [] for name in METRICS for a in EXPONENTS
     }
     for exponent, n in tqdm([(a, n) for a in EXPONENTS for n in sizes], unit="size"):
@@ -63,9 +63,9 @@ def size_table(sizes: tuple[int, ...], repeats: int) -> str:
             cloud = Cloud(points)
             for name, kernel in METRICS.items():
                 values[name].append(kernel(cloud).item())
-        for name, each in values.items():
-            found[name, exponent].append(
-                f"{statistics.mean(each):.4g}±{statistics.stdev(each):.1g}"
+        for name, of_size in values.items():
+            texts[name, exponent].append(
+                f"{statistics.mean(of_size):.4g}±{statistics.stdev(of_size):.1g}"
             )
         if n == sizes[-1]:
             # a cloud whose own covariance is the true one: of as many vectors as one likes
@@ -76,8 +76,8 @@ def size_table(sizes: tuple[int, ...], repeats: int) -> str:
                     if name == "unbiased_participation_ratio"
                     else kernel
                 )
-                found[name, exponent].append(f"{true(exact).item():.4g}")
-    rows += [",".join([name, str(exponent), *cells]) for (name, exponent), cells in found.items()]
+                texts[name, exponent].append(f"{true(exact).item():.4g}")
+    rows += [",".join([name, str(exponent), *cells]) for (name, exponent), cells in texts.items()]
     return "\n".join(rows) + "\n"
 
 

@@ -113,15 +113,15 @@ def subjects(text: str) -> dict[str, Callable[[], Subject]]:
     encoder = byte_tokenizer(for_encoder=True)
     special = tuple(sorted(encoder.all_special_ids))
     affixes = ((encoder.cls_token_id,), (encoder.sep_token_id,))
-    made: dict[str, Callable[[], Subject]] = {
+    makers: dict[str, Callable[[], Subject]] = {
         f"decoder-{steps}": lambda steps=steps: Subject(
             f"decoder-{steps}", trained("gpt_neox", steps, 0), ids
         )
         for steps in (0, 60)
     }
-    made["llama-300"] = lambda: Subject("llama-300", trained("llama", 300, 1), ids)
-    made["gpt2-300"] = lambda: Subject("gpt2-300", trained("gpt2", 300, 2), ids)
-    made["encoder-300"] = lambda: Subject(
+    makers["llama-300"] = lambda: Subject("llama-300", trained("llama", 300, 1), ids)
+    makers["gpt2-300"] = lambda: Subject("gpt2-300", trained("gpt2", 300, 2), ids)
+    makers["encoder-300"] = lambda: Subject(
         name="encoder-300",
         model=trained("bert", 300, 3),
         ids=ids,
@@ -130,9 +130,9 @@ def subjects(text: str) -> dict[str, Callable[[], Subject]]:
     )
     folder = Path(os.environ.get("REPDYN_DATA", "")) / "stories260K-hf"
     if os.environ.get("REPDYN_DATA") and folder.is_dir():
-        made["stories260K"] = lambda: _stories(folder, text, random=False)
-        made["stories260K, random"] = lambda: _stories(folder, text, random=True)
-    return made
+        makers["stories260K"] = lambda: _stories(folder, text, random=False)
+        makers["stories260K, random"] = lambda: _stories(folder, text, random=True)
+    return makers
 
 
 def _stories(folder: Path, text: str, random: bool) -> Subject:
@@ -171,12 +171,12 @@ def table_row(subject: Subject, n_probes: int) -> list[str]:
     """
     windows = subject.windows()
     n_probes = min(n_probes, len(windows) // _N_WINDOWS)
-    found: dict[tuple[str, int], list] = defaultdict(list)
+    rows_of: dict[tuple[str, int], list] = defaultdict(list)
     for number in tqdm(range(n_probes), desc=subject.name):
         part = windows[number * _N_WINDOWS : (number + 1) * _N_WINDOWS]
         for row in measure(subject.model, _probe(subject, part), METRICS).rows:
             if row.layer and row.subset == "all":
-                found[row.metric, row.layer].append(row)
+                rows_of[row.metric, row.layer].append(row)
     alone = _single(subject, windows[:BATCH_VECTORS], INDEPENDENT)
     dense = _single(subject, windows[: BATCH_VECTORS // _LENGTH + 2], DENSE)
     lines = []
@@ -186,7 +186,7 @@ def table_row(subject: Subject, n_probes: int) -> list[str]:
         pairs = []
         off = []
         far = []
-        for (name, layer), rows in found.items():
+        for (name, layer), rows in rows_of.items():
             values = np.array([row.value for row in rows])
             if name != metric or not np.isfinite(values).all() or rows[0].std_error is None:
                 continue
@@ -229,12 +229,12 @@ def _single(subject: Subject, windows: np.ndarray, design: Design) -> dict[tuple
 
 def main() -> None:
     text, described = held_out_text()
-    made = subjects(text)
+    makers = subjects(text)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--models", nargs="+", choices=list(made), default=list(made), help="(default: all)"
+        "--models", nargs="+", choices=list(makers), default=list(makers), help="(default: all)"
     )
     parser.add_argument(
         "--probes", type=int, default=24, help="of each model (default: %(default)s)"
@@ -252,7 +252,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|")
     for name in options.models:
-        print(*table_row(made[name](), options.probes), sep="\n", flush=True)
+        print(*table_row(makers[name](), options.probes), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

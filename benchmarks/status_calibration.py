@@ -107,7 +107,7 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
         optimizer.step()
         optimizer.zero_grad()
 
-    found, losses = track(f"seed {seed}", model, probe, STEPS, step_loss, update, schedule)
+    judged, losses = track(f"seed {seed}", model, probe, STEPS, step_loss, update, schedule)
     means = np.convolve(losses, np.ones(WINDOW) / WINDOW, mode="valid")
     rise = float(means[-1] / np.min(means)) if np.isfinite(means).all() else math.inf
     return {
@@ -115,7 +115,7 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
         "learning_rate": rate,
         "last_loss": losses[-1],
         "rise": rise,
-        "status": found.status[0],
+        "status": judged.status[0],
     }
 
 
@@ -172,11 +172,11 @@ def _summary(runs: pd.DataFrame) -> str:
     for rate, rise, status in columns:
         decade = next(name for bound, name in _DECADES.items() if rate < bound)
         groups["failed" if rise >= RISE else decade].append(status)
-    for name, found in groups.items():
-        alarms = found.count("failed"), found.count("failed") + found.count("watch")
+    for name, statuses in groups.items():
+        alarms = statuses.count("failed"), statuses.count("failed") + statuses.count("watch")
         lines.append(
-            f"| {name} | {len(found)} | "
-            f"{' | '.join(rate_text(number, len(found)) for number in alarms)} |"
+            f"| {name} | {len(statuses)} | "
+            f"{' | '.join(rate_text(number, len(statuses)) for number in alarms)} |"
         )
     return "\n".join(lines)
 

@@ -54,6 +54,7 @@ import argparse
 import random
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -162,11 +163,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     planned = [(options.seed + number, "none") for number in range(SOUND)]
-    planned += [(options.seed + number, fault) for number, fault in enumerate([*FAULTS] * TWINS)]
+    faults = [fault for _ in range(TWINS) for fault in FAULTS]
+    planned += [(options.seed + number, fault) for number, fault in enumerate(faults)]
     done = pd.read_csv(options.output).to_dict("records") if options.output.exists() else []
-    known = {(row["seed"], row["fault"]) for row in done}
+    finished = {(row["seed"], row["fault"]) for row in done}
     for seed, fault in tqdm(
-        [each for each in sorted(planned) if each not in known], unit="training"
+        [each for each in sorted(planned) if each not in finished], unit="training"
     ):
         done.append(
             {
@@ -223,142 +225,179 @@ def trained(
     Returns:
         The run, named by fault and seed, and the true losses at the measured steps.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens, probe = _text(setting.text)
-    read = torch.arange(260)
-    if fault == "tokens":
-        read[:256] = UNKNOWN
-        frequent = tokens.bincount(minlength=256).argsort(descending=True)[:16]
-        read[frequent] = frequent
-        probe = replace(probe, tokens=read[probe.tokens])
-    masked = objective_of(setting.family) == "masked"
-    torch.manual_seed(seed)
-    model = build_model(
-        setting.family,
-        vocab_size=260,
-        hidden_size=setting.width,
-        n_layers=setting.layers,
-        n_heads=2,
-        context_length=80,
-        dropout=0.9 if fault == "dropout" else 0.0,
-        pad_token_id=256,
-        global_attention=True,
-    )
-    if fault not in LATE_FAULTS:
-        break_model(model, fault)
-    make, _ = OPTIMIZERS[setting.optimizer]
-    optimizer = make(
-        [each for each in model.parameters() if each.requires_grad],
-        lr=setting.rate * (30 if fault == "abrupt" else 1),
-    )
-
-    def height(step: int) -> float:
-        warm = 1.0 if fault == "abrupt" else min(1.0, (step + 1) / WARMUP)
-        late = 100.0 if fault == "explodes" and step >= LATE_STEP else 1.0
-        return late * warm * (0.1 + 0.9 * (1 - step / STEPS) if setting.cosine else 1.0)
-
-    def windows(
-        number: int, low: int, high: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return tokens and which of them an encoder predicts."""
-        starts = torch.randint(low, high - LENGTH, (number,), generator=generator)
-        drawn = tokens[starts[:, None] + torch.arange(LENGTH)]
-        return drawn, torch.rand(drawn.shape, generator=generator) < 0.3
-
-    def loss_on(drawn: Tensor, chosen: Tensor, fault: str) -> Tensor:
-        """Return the loss on windows as a training with a fault has it."""
-        ids = drawn if fault == "none" else read[drawn]
-        labels = ids
-        if fault == "noise":
-            random_bytes = torch.randint(0, 256, ids.shape, generator=generator)
-            labels = torch.where(
-                torch.rand(ids.shape, generator=generator) < 0.5, random_bytes, ids
-            )
-        elif fault == "shuffled":
-            labels = ids.flatten()[torch.randperm(ids.numel(), generator=generator)].view(ids.shape)
-        given: dict[str, Any] = {}
-        if masked:
-            labels = labels.masked_fill(~chosen, -100)
-            ids = ids if fault == "mask" else ids.masked_fill(chosen, MASK)
-        elif fault == "mask":
-            given = {"attention_mask": torch.zeros(len(ids), 1, LENGTH, LENGTH)}
-        return model(input_ids=ids, labels=labels, **given).loss
-
-    train_end = len(tokens) * 4 // 5
-    first = windows(setting.batch, 0, train_end, generator)
-    held_out = windows(24, train_end, len(tokens), generator)
-    true_losses = []
-
-    @torch.no_grad()
-    def evaluate() -> float:
-        model.eval()
-        true_losses.append(loss_on(*held_out, "none").item())
-        seen = loss_on(*held_out, fault).item()
-        model.train()
-        return seen
-
-    def step_loss() -> Tensor:
-        return loss_on(
-            *(first if fault == "repeated" else windows(setting.batch, 0, train_end, generator)),
-            fault,
-        )
-
-    def update() -> None:
-        gradients = [each.grad for each in model.parameters() if each.grad is not None]
-        if fault == "overflow":
-            for each in gradients:
-                each.copy_(each.mul(2.0**20).half().float().div(2.0**20))
-        is_late = fault in LATE_FAULTS and schedule.last_epoch >= LATE_STEP
-        if is_late and schedule.last_epoch == LATE_STEP:
-            break_model(model, fault)
-        if fault != "abrupt" and not (fault == "explodes" and is_late):
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if fault == "decay":
-            for each in model.parameters():
-                each.data.mul_(0.95)
-        optimizer.zero_grad()
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, height)
+    training = FaultyTraining(setting, seed, fault)
     doubled = {0, *(2**power for power in range(7)), *range(75, STEPS + 1, 25)}
     run, _ = track(
         f"{fault} {seed}",
-        model,
-        probe,
+        training.model,
+        training.probe,
         STEPS,
-        step_loss,
-        update,
-        schedule,
-        {VALIDATION_LOSS: evaluate},
+        training.step_loss,
+        training.update,
+        training.schedule,
+        {VALIDATION_LOSS: training.evaluate},
         doubled.__contains__ if doubling else lambda step: step % EVERY == 0,
     )
-    return run, true_losses
+    return run, training.true_losses
+
+
+class FaultyTraining:
+    """A training with a fault, or with "none"."""
+
+    def __init__(self, setting: Setting, seed: int, fault: str) -> None:
+        self.fault = fault
+        self.setting = setting
+        self.true_losses: list[float] = []
+        self._generator = torch.Generator().manual_seed(seed)
+        self._tokens, self.probe = _text(setting.text)
+        self._read = torch.arange(260)
+        """The token id that a byte is read as."""
+        if fault == "tokens":
+            self._forget_rare_bytes()
+        self._is_masked = objective_of(setting.family) == "masked"
+        torch.manual_seed(seed)
+        self.model = build_model(
+            setting.family,
+            vocab_size=260,
+            hidden_size=setting.width,
+            n_layers=setting.layers,
+            n_heads=2,
+            context_length=80,
+            dropout=0.9 if fault == "dropout" else 0.0,
+            pad_token_id=256,
+            global_attention=True,
+        )
+        if fault not in LATE_FAULTS:
+            break_model(self.model, fault)
+        make, _ = OPTIMIZERS[setting.optimizer]
+        self._optimizer = make(
+            [parameter for parameter in self.model.parameters() if parameter.requires_grad],
+            lr=setting.rate * (30 if fault == "abrupt" else 1),
+        )
+        self._train_end = len(self._tokens) * 4 // 5
+        self._first = self._training_windows()
+        self._held_out = self._windows(24, self._train_end, len(self._tokens))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._rate_at)
+
+    def _forget_rare_bytes(self) -> None:
+        """Let the tokenizer know the 16 most frequent bytes alone."""
+        self._read[:256] = UNKNOWN
+        frequent = self._tokens.bincount(minlength=256).argsort(descending=True)[:16]
+        self._read[frequent] = frequent
+        self.probe = replace(self.probe, tokens=self._read[self.probe.tokens])
+
+    def _rate_at(self, step: int) -> float:
+        """Return the learning rate of a step as a multiple of the highest."""
+        warm = 1.0 if self.fault == "abrupt" else min(1.0, (step + 1) / WARMUP)
+        late = 100.0 if self.fault == "explodes" and step >= LATE_STEP else 1.0
+        return late * warm * (0.1 + 0.9 * (1 - step / STEPS) if self.setting.cosine else 1.0)
+
+    def _training_windows(self) -> tuple[Tensor, Tensor]:
+        return self._windows(self.setting.batch, 0, self._train_end)
+
+    def _windows(self, number: int, low: int, high: int) -> tuple[Tensor, Tensor]:
+        """Return tokens and which of them an encoder predicts."""
+        starts = torch.randint(low, high - LENGTH, (number,), generator=self._generator)
+        drawn = self._tokens[starts[:, None] + torch.arange(LENGTH)]
+        return drawn, torch.rand(drawn.shape, generator=self._generator) < 0.3
+
+    def _loss_on(self, drawn: Tensor, chosen: Tensor, fault: str) -> Tensor:
+        """Return the loss on windows as a training with a fault has it."""
+        ids = drawn if fault == "none" else self._read[drawn]
+        labels = self._labels_of(ids, fault)
+        inputs: dict[str, Any] = {}
+        if self._is_masked:
+            labels = labels.masked_fill(~chosen, -100)
+            ids = ids if fault == "mask" else ids.masked_fill(chosen, MASK)
+        elif fault == "mask":
+            inputs = {"attention_mask": torch.zeros(len(ids), 1, LENGTH, LENGTH)}
+        return self.model(input_ids=ids, labels=labels, **inputs).loss
+
+    def _labels_of(self, ids: Tensor, fault: str) -> Tensor:
+        if fault == "noise":
+            random_bytes = torch.randint(0, 256, ids.shape, generator=self._generator)
+            is_random = torch.rand(ids.shape, generator=self._generator) < 0.5
+            return torch.where(is_random, random_bytes, ids)
+        if fault == "shuffled":
+            order = torch.randperm(ids.numel(), generator=self._generator)
+            return ids.flatten()[order].view(ids.shape)
+        return ids
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Note the true loss on held-out text, and return it as the training sees it."""
+        self.model.eval()
+        self.true_losses.append(self._loss_on(*self._held_out, "none").item())
+        seen = self._loss_on(*self._held_out, self.fault).item()
+        self.model.train()
+        return seen
+
+    def step_loss(self) -> Tensor:
+        windows = self._first if self.fault == "repeated" else self._training_windows()
+        return self._loss_on(*windows, self.fault)
+
+    def update(self) -> None:
+        """Take a step of the optimizer."""
+        step = self.schedule.last_epoch
+        if self.fault == "overflow":
+            self._overflow_gradients()
+        is_late = self.fault in LATE_FAULTS and step >= LATE_STEP
+        if is_late and step == LATE_STEP:
+            break_model(self.model, self.fault)
+        if self.fault != "abrupt" and not (self.fault == "explodes" and is_late):
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._optimizer.step()
+        if self.fault == "decay":
+            for parameter in self.model.parameters():
+                parameter.data.mul_(0.95)
+        self._optimizer.zero_grad()
+
+    def _overflow_gradients(self) -> None:
+        """Round gradients as float16 has them under a loss scale."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                scaled = parameter.grad.mul(2.0**20).half().float()
+                parameter.grad.copy_(scaled.div(2.0**20))
+
+
+def with_states(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the output of a block with other states."""
+    if isinstance(output, tuple):
+        return change(output[0]), *output[1:]
+    return change(output)
+
+
+def zeroed(_block: nn.Module, _inputs: object, output: Any) -> Any:
+    return with_states(output, lambda states: states * 0)
+
+
+def collapsed(_block: nn.Module, _inputs: object, output: Any) -> Any:
+    def towards_mean(states: Tensor) -> Tensor:
+        mean = states.mean(dim=(0, 1), keepdim=True)
+        return mean + 0.01 * (states - mean)
+
+    return with_states(output, towards_mean)
+
+
+def swollen(_block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Any:
+    return with_states(output, lambda states: inputs[0] + 100 * (states - inputs[0]))
+
+
+def without_rotation(_module: nn.Module, _inputs: object, output: Any) -> Any:
+    return output[0] * 0 + 1, output[1] * 0
 
 
 @torch.no_grad()
 def break_model(model: nn.Module, fault: str) -> None:
     """Plant a fault that lies in the model itself."""
-    blocks = next(part for name, part in model.named_modules() if name.endswith((".layers", ".h")))
+    modules = model.named_modules()
+    blocks = next(module for name, module in modules if name.endswith((".layers", ".h")))
     assert isinstance(blocks, nn.ModuleList)
-
-    def zeroed(_block: nn.Module, _inputs: object, output: Any) -> Any:
-        return (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
-
-    def collapsed(_block: nn.Module, _inputs: object, output: Any) -> Any:
-        states = output[0] if isinstance(output, tuple) else output
-        mean = states.mean(dim=(0, 1), keepdim=True)
-        states = mean + 0.01 * (states - mean)
-        return (states, *output[1:]) if isinstance(output, tuple) else states
-
-    def swollen(_block: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> Any:
-        states = output[0] if isinstance(output, tuple) else output
-        states = inputs[0] + 100 * (states - inputs[0])
-        return (states, *output[1:]) if isinstance(output, tuple) else states
-
+    middle = blocks[len(blocks) // 2]
     if fault == "collapses":
-        blocks[len(blocks) // 2].register_forward_hook(collapsed)
+        middle.register_forward_hook(collapsed)
     elif fault in {"zeroed", "dies"}:
-        blocks[len(blocks) // 2].register_forward_hook(zeroed)
+        middle.register_forward_hook(zeroed)
     elif fault == "residual":
         for block in blocks:
             block.register_forward_hook(swollen)
@@ -369,19 +408,21 @@ def break_model(model: nn.Module, fault: str) -> None:
             if weights.ndim > 1:
                 weights.mul_(30)
     elif fault == "positions":
-        for name, part in model.named_modules():
-            if name.endswith("wpe"):
-                part.requires_grad_(False)
-                part.weight.zero_()
-            elif name.endswith("rotary_emb"):
-                part.register_forward_hook(
-                    lambda _module, _inputs, out: (out[0] * 0 + 1, out[1] * 0)
-                )
+        take_positions_away(model)
+
+
+def take_positions_away(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if name.endswith("wpe"):
+            module.requires_grad_(False)
+            module.weight.zero_()
+        elif name.endswith("rotary_emb"):
+            module.register_forward_hook(without_rotation)
 
 
 def judged(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the trainings with their outcome: sound, unclear, failed or harmless."""
-    plain = runs[runs["fault"] == "none"].set_index("seed")
+    plain = runs.query("fault == 'none'").set_index("seed")
     sound = (plain["last"] <= 1.05 * plain["lowest"]) & (plain["last"] < 0.97 * plain["first"])
     of_twin = runs["seed"].map(sound)
     twin = runs["seed"].map(plain["last"])
@@ -397,13 +438,13 @@ def _summary(runs: pd.DataFrame) -> str:
         "| trainings | number | status failed | status watch or failed | by measured steps |",
         "|---|---|---|---|---|",
     ]
-    failed = runs[runs["outcome"] == "failed"]
+    failed = runs.query("outcome == 'failed'")
     groups = [*runs.groupby("outcome"), *failed.groupby("fault")]
     for name, group in groups:
         statuses = group["status"].tolist()
-        found = group["status"].isin(["failed", "watch"])
-        before = found | group["earlier_alerts"].fillna("").astype(bool)
-        counts = statuses.count("failed"), int(found.sum()), int(before.sum())
+        is_alarm = group["status"].isin(["failed", "watch"])
+        before = is_alarm | group["earlier_alerts"].fillna("").astype(bool)
+        counts = statuses.count("failed"), int(is_alarm.sum()), int(before.sum())
         lines.append(
             f"| {name} | {len(statuses)} | "
             f"{' | '.join(rate_text(count, len(statuses)) for count in counts)} |"

@@ -33,7 +33,8 @@ def block_mean(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return value, low and high by step: means over the blocks that have a value at most steps."""
     chosen = rows[(rows["metric"] == metric) & (rows["subset"] == "all") & (rows["layer"] > 0)]
     values = chosen.pivot_table("value", "layer", "step", dropna=False).astype(float)
-    blocks = values[values.notna().mean(axis=1) > 0.5]
+    is_mostly_there = values.notna().mean(axis=1) > 0.5
+    blocks = values[is_mostly_there]
     steps = blocks.columns[blocks.notna().all()]
     shared = chosen[chosen["layer"].isin(blocks.index) & chosen["step"].isin(steps)]
     return shared.groupby("step")[["value", "low", "high"]].mean()
@@ -82,7 +83,7 @@ def main() -> None:
         for panel, metric in zip(panels[:, column], metrics, strict=False):
             draw(panel, stores, metric)
         losses = stores["independent"]
-        losses = losses[losses["metric"] == "train/loss"].sort_values("step")
+        losses = losses.query("metric == 'train/loss'").sort_values("step")
         panels[-1, column].plot(
             losses["step"], losses["value"], color="0.3", marker="o", markersize=3
         )

@@ -90,7 +90,9 @@ def reports(browser: Browser, folder: Path) -> None:
         page.wait_for_timeout(400)
         box = page.locator(top).first.bounding_box()
         assert box is not None
-        y = max(0.0, box["y"] - 52 * (top == "#controls"))  # the heading above the controls, uncut
+        # the heading above the controls, uncut
+        above = 52 if top == "#controls" else 0
+        y = max(0.0, box["y"] - above)
         save(page, f"report/{name}.png", clip={"x": 0, "y": y, "width": 1280, "height": height - y})
 
 

@@ -26,10 +26,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     def rewrite(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
         inside = path.startswith("docs/") and not path.endswith(NOT_IN_THE_SITE)
-        place = os.path.join(os.path.dirname(config.config_file_path), path)
-        if inside and not os.path.isdir(place):
+        target = os.path.join(os.path.dirname(config.config_file_path), path)
+        if inside and not os.path.isdir(target):
             return link[0]
-        kind = "tree" if os.path.isdir(place) else "blob"
+        kind = "tree" if os.path.isdir(target) else "blob"
         return f"{link[1]}{REPOSITORY}/{kind}/main/{path}{link[3] or ''})"
 
     markdown = _LINK.sub(rewrite, markdown)

@@ -58,13 +58,15 @@ def _cells(metric: Metric) -> list[str]:
     position = {"layers": "", "blocks": "from layer 1 on", "between": "between layers"}[
         metric.position
     ]
-    where = ", ".join(filter(None, [position, "each head" * metric.per_head]))
+    by_head = "each head" if metric.per_head else ""
+    where = ", ".join(filter(None, [position, by_head]))
     # in addition to the layer's states
     needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
     needed += sorted(metric.captures - _CAPTURES.keys())
-    needed += ["topics"] * (metric.probe_requires == "topics") + [
-        "spectrum"
-    ] * metric.whole_spectrum
+    if metric.probe_requires == "topics":
+        needed.append("topics")
+    if metric.whole_spectrum:
+        needed.append("spectrum")
     if metric.neighbours:
         needed.append(f"{requested(metric, 'all', {}).n_neighbours} neighbours")
     notes = "; ".join(filter(None, [settings, subsets, where, ", ".join(needed)]))

@@ -58,20 +58,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     try:
-        found = analyze(*read_rows(options.rows))
+        analysis = analyze(*read_rows(options.rows))
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    text = results(found)
+    text = results(analysis)
     options.output.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output / "results.md", lambda path: path.write_text(text))
     tables = {
-        "effects": effect_table(found.statistics),
-        "statistics": found.statistics,
-        "blocks": block_table(found.runs),
+        "effects": effect_table(analysis.statistics),
+        "statistics": analysis.statistics,
+        "blocks": block_table(analysis.runs),
     }
     for name, table in tables.items():
         table.to_csv(options.output / f"{name}.csv", index=False, float_format="%.6g")
-    save(draw_figures(found.runs, found.tests), options.output / "figures")
+    save(draw_figures(analysis.runs, analysis.tests), options.output / "figures")
     print(text)
     print(f"written to {options.output}")
 
@@ -105,20 +105,25 @@ def analyze(rows: pd.DataFrame, entropy: float) -> Analysis:
     excluded = {
         f"seed{run.seed}/{run.arm}": reason for run in runs if (reason := run.reason_to_exclude())
     }
-    kept = [run for run in runs if f"seed{run.seed}/{run.arm}" not in excluded]
+    included = [run for run in runs if f"seed{run.seed}/{run.arm}" not in excluded]
     statistics = pd.DataFrame(
         [
             {"variant": variant.name, "arm": run.arm, "seed": run.seed, **run.statistics(variant)}
             for variant in VARIANTS
-            for run in kept
+            for run in included
         ],
         columns=["variant", "arm", "seed", *STATISTICS],
     )
-    losses = [run.losses().iloc[-1] for run in kept if run.arm == "causal"]
+    losses = [run.losses().iloc[-1] for run in included if run.arm == "causal"]
     loss = float(np.mean(losses)) if losses else math.nan
     tests = test_all(statistics, learned=loss <= LEARNED * entropy)
     return Analysis(
-        runs=kept, excluded=excluded, statistics=statistics, tests=tests, loss=loss, entropy=entropy
+        runs=included,
+        excluded=excluded,
+        statistics=statistics,
+        tests=tests,
+        loss=loss,
+        entropy=entropy,
     )
 
 
@@ -200,10 +205,10 @@ def block_table(runs: Sequence[RunRows]) -> pd.DataFrame:
     """Return the mean over runs of each statistic of each block, with its 95% interval."""
     lines = []
     for arm in dict.fromkeys(run.arm for run in runs):
-        found = [run.block_statistics() for run in runs if run.arm == arm]
-        for block in found[0]:
+        by_run = [run.block_statistics() for run in runs if run.arm == arm]
+        for block in by_run[0]:
             for name in STATISTICS[1:]:
-                values = [blocks[block][name] for blocks in found]
+                values = [blocks[block][name] for blocks in by_run]
                 lines.append((arm, block, name, np.mean(values), *interval(values)))
     return pd.DataFrame(lines, columns=["arm", "block", "statistic", "mean", "low", "high"])
 
@@ -213,7 +218,8 @@ def _columns(rows: pd.DataFrame) -> list[Sequence[float]]:
 
 
 def _paired(statistics: pd.DataFrame) -> str:
-    primary = statistics[statistics["variant"] == PRIMARY.name]
+    is_primary = statistics["variant"] == PRIMARY.name
+    primary = statistics[is_primary]
     by_arm = (
         primary.pivot(index="seed", columns="arm", values="bell")
         .reindex(columns=["causal", "masked"])

@@ -46,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    found = pd.concat([table(statistics), table(differences(statistics))], ignore_index=True)
+    compared = pd.concat([table(statistics), table(differences(statistics))], ignore_index=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    found.to_csv(options.output / "comparison.csv", index=False)
+    compared.to_csv(options.output / "comparison.csv", index=False)
     save({"comparison": forest(statistics)}, options.output / "figures")
-    print(found.to_string(index=False))
+    print(compared.to_string(index=False))
 
 
 def primary_statistics(folder: Path) -> pd.DataFrame:
@@ -98,11 +98,11 @@ def forest(statistics: pd.DataFrame) -> Figure:
     for axes, name in zip(grid, COMPARED, strict=True):
         axes.axvspan(-MARGIN, MARGIN, color="0.9")
         axes.axvline(0, color="0.5", linewidth=1)
-        for place, arm in enumerate(reversed(arms)):
+        for row, arm in enumerate(reversed(arms)):
             values = statistics.loc[statistics["arm"] == arm, name].to_numpy()
-            axes.plot(interval(values), [place, place], color="0.25", linewidth=1.5)
-            axes.plot(values, [place] * len(values), "|", color="0.5", markersize=9)
-            axes.plot(values.mean(), place, "o", color="0.1", markersize=5)
+            axes.plot(interval(values), [row, row], color="0.25", linewidth=1.5)
+            axes.plot(values, np.full(len(values), row), "|", color="0.5", markersize=9)
+            axes.plot(values.mean(), row, "o", color="0.1", markersize=5)
         axes.set_title(name, loc="left", fontsize=10)
         ratio_ticks(axes, fontsize=8)
     grid[0].set_yticks(range(len(arms)), list(reversed(arms)), fontsize=9)

@@ -68,7 +68,7 @@ class RunRows:
         rows = rows[
             (rows["probe_name"] == probe) & (rows["metric"] == metric) & (rows["subset"] == subset)
         ]
-        rows = rows[rows["layer"] >= 1]
+        rows = rows.query("layer >= 1")
         if metric == DIMENSION:
             rows = rows.assign(
                 value=rows["value"].mask(rows["near_duplicate_share"] > MAX_NEAR_DUPLICATES)
@@ -175,7 +175,8 @@ def late_change(course: pd.DataFrame) -> float:
     """
     means = course.mean(axis=1, skipna=False)
     half = means.index[-1] / 2
-    late = means[means.index >= half]
+    is_late = means.index >= half
+    late = means[is_late]
     if len(late) < 2 or not (late > 0).all():
         return math.nan
     slope, _ = np.polyfit(late.index.to_numpy(float), np.log(late.to_numpy()), 1)

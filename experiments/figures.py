@@ -74,16 +74,16 @@ def over_training(runs: Sequence[RunRows]) -> Figure:
     """Draw the mean over blocks against the step, on probe a, and the loss."""
     figure = Figure(figsize=(11.5, 3.4))
     axes = figure.subplots(1, 3)
-    for one, metric in zip(axes[:2], (ANISOTROPY, DIMENSION), strict=True):
+    for panel, metric in zip(axes[:2], (ANISOTROPY, DIMENSION), strict=True):
         for arm, members in _by_arm(runs).items():
             means = [run.course(metric, "a").mean(axis=1, skipna=False) for run in members]
-            _band(one, _joined(means), COLOURS[arm], f"{arm}, {_seeds(members)}")
-        _title(one, f"{_LABELS[metric]}, mean over blocks")
+            _band(panel, _joined(means), COLOURS[arm], f"{arm}, {_seeds(members)}")
+        _title(panel, f"{_LABELS[metric]}, mean over blocks")
     for arm, members in _by_arm(runs).items():
         _band(axes[2], _joined([run.losses() for run in members]), COLOURS[arm], arm)
     _title(axes[2], "Loss, nats per predicted token")
-    for one in axes:
-        _training_axis(one)
+    for panel in axes:
+        _training_axis(panel)
     _from_zero(axes[:2])
     if runs:
         axes[0].legend()
@@ -95,29 +95,30 @@ def over_training(runs: Sequence[RunRows]) -> Figure:
 def over_depth(runs: Sequence[RunRows]) -> Figure:
     """Draw the profiles over depth at the first and the last step."""
     figure = Figure(figsize=(9.0, 3.4))
-    for one, metric in zip(figure.subplots(1, 2), (ANISOTROPY, DIMENSION), strict=True):
+    for panel, metric in zip(figure.subplots(1, 2), (ANISOTROPY, DIMENSION), strict=True):
         for arm, members in _by_arm(runs).items():
             courses = [run.course(metric, "a") for run in members]
             _band(
-                one,
+                panel,
                 _joined([course.iloc[-1] for course in courses]),
                 COLOURS[arm],
                 f"{arm}, last step",
             )
             start = _joined([course.iloc[0] for course in courses])
-            one.plot(
+            panel.plot(
                 start.index,
                 start.mean(axis=1),
                 color=COLOURS[arm],
                 linestyle=":",
                 label=f"{arm}, step 0",
             )
-        one.set_xlabel("block")
-        _title(one, _LABELS[metric])
-        one.xaxis.get_major_locator().set_params(integer=True)
-        _from_zero([one])
+        panel.set_xlabel("block")
+        _title(panel, _LABELS[metric])
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        _from_zero([panel])
     if runs:
-        one.legend()  # of both panels; dimensions lie low in the first blocks and leave room for it
+        # of both panels; dimensions lie low in the first blocks and leave room for it
+        panel.legend()
     _entitle(figure, "Over depth: mean over seeds, 95% interval, and each seed")
     return figure
 
@@ -127,21 +128,21 @@ def by_block(runs: Sequence[RunRows], metric: str) -> Figure:
     """Draw each block against the step, an arm to a panel."""
     arms = _by_arm(runs)
     figure, grid = _panels(len(arms))
-    for one, (arm, members) in zip(grid, arms.items(), strict=True):
+    for panel, (arm, members) in zip(grid, arms.items(), strict=True):
         courses = [run.course(metric, "a") for run in members]
         blocks = courses[0].columns
         for block in blocks:
             shade = 0.3 + 0.7 * (block - blocks[0]) / max(1, blocks[-1] - blocks[0])
             values = _joined([course[block] for course in courses])
-            one.plot(
+            panel.plot(
                 values.index,
                 values.mean(axis=1),
                 color=_shade(COLOURS[arm], shade),
                 label=f"block {block:.0f}",
             )
-        _title(one, f"{arm}, mean over {_seeds(members)}")
-        _training_axis(one)
-        one.legend(fontsize=7, ncols=2)
+        _title(panel, f"{arm}, mean over {_seeds(members)}")
+        _training_axis(panel)
+        panel.legend(fontsize=7, ncols=2)
     _from_zero(grid)
     _entitle(figure, f"{_LABELS[metric]} of each block over training")
     return figure
@@ -152,21 +153,21 @@ def designs(runs: Sequence[RunRows]) -> Figure:
     """Draw the dimension by independent and by dense windows of the same checkpoints."""
     arms = _by_arm(runs)
     figure, grid = _panels(len(arms))
-    for one, (arm, members) in zip(grid, arms.items(), strict=True):
+    for panel, (arm, members) in zip(grid, arms.items(), strict=True):
         for probe, colour, dash, label in (
             ("a", COLOURS[arm], "-", "independent"),
             ("dense", "0.45", "--", "dense windows"),
         ):
             _band(
-                one,
+                panel,
                 _joined([_mean(run.course(DIMENSION, probe)) for run in members]),
                 colour,
                 label,
                 dash,
             )
-        _title(one, arm)
-        _training_axis(one)
-        one.legend()
+        _title(panel, arm)
+        _training_axis(panel)
+        panel.legend()
     _from_zero(grid)
     _entitle(
         figure,
@@ -224,13 +225,13 @@ def forest(tests: Sequence[Test]) -> Figure:
     axes = figure.subplots()
     axes.axvspan(-MARGIN, MARGIN, color="0.9")
     axes.axvline(0, color="0.5", linewidth=1)
-    for place, test in enumerate(reversed(tests)):
+    for row, test in enumerate(reversed(tests)):
         if math.isnan(test.mean):
             continue
         colour = VERDICT_COLOURS[test.verdict]
         if not math.isnan(test.low):
-            axes.plot([test.low, test.high], [place, place], color=colour, linewidth=2)
-        axes.plot(test.mean, place, "o", color=colour)
+            axes.plot([test.low, test.high], [row, row], color=colour, linewidth=2)
+        axes.plot(test.mean, row, "o", color=colour)
     names = [
         f"{test.hypothesis.name}: {test.hypothesis.sentence} ({test.verdict})"
         for test in reversed(tests)
@@ -300,7 +301,7 @@ def _title(axes: Axes, text: str) -> None:
 
 
 def _seeds(members: Sequence[RunRows]) -> str:
-    return f"{len(members)} seed{'s' * (len(members) > 1)}"
+    return "1 seed" if len(members) == 1 else f"{len(members)} seeds"
 
 
 def _entitle(figure: Figure, title: str) -> None:
@@ -310,4 +311,4 @@ def _entitle(figure: Figure, title: str) -> None:
 def _shade(colour: str, strength: float) -> tuple[float, float, float]:
     """Return a colour mixed with white."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return tuple(1 - strength * (1 - part) for part in (red, green, blue))  # type: ignore[return-value]
+    return tuple(1 - strength * (1 - part) for part in (red, green, blue))

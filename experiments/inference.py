@@ -153,14 +153,14 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 
 def interval_of_difference(
-    one: Sequence[float], other: Sequence[float], level: float = 0.95
+    first: Sequence[float], other: Sequence[float], level: float = 0.95
 ) -> tuple[float, float]:
     """Return Welch's interval for the difference of two means; NaN for fewer than two values of
     either.
     """
-    if min(len(one), len(other)) < 2:
+    if min(len(first), len(other)) < 2:
         return math.nan, math.nan
-    found = stats.ttest_ind(one, other, equal_var=False).confidence_interval(level)
+    found = stats.ttest_ind(first, other, equal_var=False).confidence_interval(level)
     return float(found.low), float(found.high)
 
 
@@ -173,12 +173,12 @@ def equivalence_p(values: Sequence[float], margin: float = MARGIN) -> float:
     return float(max(below, above))
 
 
-def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
+def permutation_p(first: Sequence[float], other: Sequence[float]) -> float:
     """Return the exact two-sided p-value of the difference of means under all divisions of the
     values.
     """
     result = stats.permutation_test(
-        (one, other),
+        (first, other),
         lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
         n_resamples=np.inf,
         vectorized=True,
@@ -211,13 +211,13 @@ def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
         learned: whether the causal models have learned more than token frequencies; otherwise
             nothing can be tested.
     """
-    found = [_values(statistics, hypothesis) for hypothesis in HYPOTHESES]
+    values_of = [_values(statistics, hypothesis) for hypothesis in HYPOTHESES]
     p_values = [
-        _p(hypothesis, *values) for hypothesis, values in zip(HYPOTHESES, found, strict=True)
+        _p(hypothesis, *values) for hypothesis, values in zip(HYPOTHESES, values_of, strict=True)
     ]
     tests = []
     for hypothesis, (x, other), p, corrected in zip(
-        HYPOTHESES, found, p_values, holm(p_values), strict=True
+        HYPOTHESES, values_of, p_values, holm(p_values), strict=True
     ):
         larger = hypothesis.claim == "larger"
         mean = (
@@ -252,7 +252,8 @@ def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
 
 
 def _values(statistics: pd.DataFrame, hypothesis: Hypothesis) -> tuple[list[float], list[float]]:
-    rows = statistics[statistics["variant"] == hypothesis.variant]
+    is_of_variant = statistics["variant"] == hypothesis.variant
+    rows = statistics[is_of_variant]
     by_arm: Mapping[str, list[float]] = (
         rows.groupby("arm")[hypothesis.statistic].apply(list).to_dict()
     )

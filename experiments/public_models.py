@@ -224,13 +224,13 @@ def sweep_with_control(
         return swept.to_pandas()
     [probe] = swept.to_pandas()["probe"].dropna().unique()
     control = [(0, partial(with_random_weights, str(path)))]
-    given = {
+    options = {
         "probe": swept.store.probe_path(probe),
         "metrics": metrics,
         "loss": False,
         "store": store,
     }
-    random = repdyn.sweep(control, name=f"{name}{RANDOM}", **given)
+    random = repdyn.sweep(control, name=f"{name}{RANDOM}", **options)
     if random.failures:
         raise SystemExit("\n".join(random.failures))
     return pd.concat([swept.to_pandas(), random.to_pandas()])
@@ -262,17 +262,19 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
         ("anisotropy", "anisotropy", tuple(SUBSETS)),
         ("two_nn", "intrinsic dimension (TwoNN)", ("all",)),
     ):
-        drawn = figure(rows[rows["metric"] == metric], plan, colours, label, subsets)
+        is_of_metric = rows["metric"] == metric
+        drawn = figure(rows[is_of_metric], plan, colours, label, subsets)
         drawn.savefig(folder / f"{metric}.png", dpi=110)
     verdicts = []
-    for name in (each for model in measured for each in (model, model + RANDOM)):
-        of_run = rows[rows["run"] == name]
+    for name in (model_name for model in measured for model_name in (model, model + RANDOM)):
+        is_of_run = rows["run"] == name
+        of_run = rows[is_of_run]
         for subset, title in SUBSETS.items():
-            found = [
-                (each.verdict, each.with_embeddings, each.evidence)
-                for each in _shapes(of_run, subset)
+            shown = [
+                (model_name.verdict, model_name.with_embeddings, model_name.evidence)
+                for model_name in _shapes(of_run, subset)
             ]
-            verdicts.append((name, title, *(cell for cells in found for cell in cells)))
+            verdicts.append((name, title, *(cell for cells in shown for cell in cells)))
     columns = [
         f"{shape}{what}"
         for shape in ("bell", "uniform")
@@ -289,7 +291,8 @@ def draw(plan: Mapping[str, Any], folder: Path) -> None:
 
 def _shapes(rows: pd.DataFrame, subset: str) -> list[Finding]:
     """Return the findings on the two shapes over depth, judged on one subset."""
-    judged = findings(rows[rows["subset"] == subset].assign(subset="all"))
+    is_of_subset = rows["subset"] == subset
+    judged = findings(rows[is_of_subset].assign(subset="all"))
     return [next(each for each in judged if each.name == name) for name in ("bell", "uniform")]
 
 

@@ -72,7 +72,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _threads_stay():
-    """UMAP sets them for the whole process, and the last bits of what is measured depend on them."""
+    """UMAP sets them for the whole process, and the last bits of what is measured depend on
+    them.
+    """
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

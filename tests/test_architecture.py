@@ -99,14 +99,14 @@ def imports(path: Path) -> set[str]:
     """Return the files of the package that a file imports, also inside functions and for types
     alone.
     """
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= names & set(FILES) or {node.module}
+            modules |= names & set(FILES) or {node.module}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & set(FILES)
+            modules |= {alias.name for alias in node.names}
+    return modules & set(FILES)
 
 
 def room_of(module: str) -> str:
@@ -222,9 +222,9 @@ def tree_of(page: str) -> Iterator[str]:
     """
     folder = ""
     for line in page[page.index("## The tree") :].splitlines():
-        if found := re.match(r" {4}(  )?(\S+)(?= |$)", line):
-            path = (folder if found[1] else "") + found[2]
-            folder = folder if found[1] else path
+        if entry := re.match(r" {4}(  )?(\S+)(?= |$)", line):
+            path = (folder if entry[1] else "") + entry[2]
+            folder = folder if entry[1] else path
             yield path
 
 
@@ -270,12 +270,13 @@ def test_every_package_is_listed_for_the_wheel():
 
 def test_constraints_pin_what_pyproject_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
+    requirements = [
         *project["dependencies"],
         *(r for extra in project["optional-dependencies"].values() for r in extra),
     ]
     names = {
-        r.split(";")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower() for r in wanted
+        r.split(";")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower()
+        for r in requirements
     } - {"repdyn"}
     pinned = {
         line.split("==")[0].lower()
@@ -318,6 +319,14 @@ def test_public_names():
 def test_files_of_tests_have_names_of_their_own():
     names = [path.name for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     assert sorted(set(names)) == sorted(names)  # pytest imports them as modules of these names
+
+
+def test_no_file_of_tests_imports_from_another():
+    """What several use is in tests/support: one lane needs no file of the other."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imported = [name for node in nodes for name in names_imported_by(node)]
+        assert not [name for name in imported if name.startswith("test_")], path
 
 
 def test_the_mutations_apply():

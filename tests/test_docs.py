@@ -6,58 +6,21 @@ import ast
 import doctest
 import importlib
 import re
-import shlex
 import tomllib
-from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from runpy import run_path
 from typing import Any
 
 import pytest
 from cyclopts import CycloptsError
+from pages_of_docs import COMMANDS, PAGES, ROOT, python_blocks, shell_words
 
 from repdyn.cli.main import command_line
 from repdyn.store.schema import COLUMNS
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # LOG.md and CHANGELOG.md tell of names that are gone
 PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md"}]
-
-SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def commands() -> Iterator[tuple[str, str]]:
-    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or
-    python.
-    """
-    for page in PAGES:
-        text = page.read_text()
-        blocks = [
-            code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}
-        ]
-        rest = FENCE.sub("", text)
-        blocks += re.findall(r"^ {4}(?:.*\\\n)*.*$", rest, re.MULTILINE)
-        found = [
-            line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()
-        ]
-        found += [
-            " ".join(code.split())
-            for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)
-        ]
-        for line in dict.fromkeys(found):
-            if re.match(r"(repdyn|python) ", line) and not SCHEMATIC.search(line.split(" #")[0]):
-                yield str(page.relative_to(ROOT)), line
-
-
-def python_blocks() -> Iterator[tuple[str, str]]:
-    for page in PAGES:
-        for language, code in FENCE.findall(page.read_text()):
-            if language == "python":
-                yield str(page.relative_to(ROOT)), code
 
 
 WITH_EXAMPLES = [
@@ -74,7 +37,6 @@ def test_examples_in_docstrings_hold(path):
     assert doctest.testmod(importlib.import_module(name.removesuffix(".__init__"))).failed == 0
 
 
-COMMANDS = list(commands())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 GROUPS = set(PROJECT["entry-points"])
 
@@ -94,11 +56,6 @@ def accepted():
         return True
 
     return accepted
-
-
-def shell_words(line: str) -> list[str]:
-    words = shlex.split(line, comments=True)
-    return words[: words.index(">")] if ">" in words else words
 
 
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("repdyn ")])
@@ -157,13 +114,15 @@ def exists(name: str) -> bool:
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:n]))
+            target: Any = importlib.import_module(".".join(parts[:n]))
         except ModuleNotFoundError:
             continue
-        for part in parts[n:]:
-            if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
+        for attribute in parts[n:]:
+            if not hasattr(target, attribute) and attribute not in getattr(
+                target, "__annotations__", {}
+            ):
                 return False
-            found = getattr(found, part, None)
+            target = getattr(target, attribute, None)
         return True
     return False
 
@@ -209,12 +168,8 @@ def test_pages_keep_to_the_vocabulary():
     """docs/vocabulary.md has one word for each thing: subset, cloud, design, path. Generated pages
     are as free as the docstrings they are made of.
     """
-    sources = [
-        path
-        for room in ("src", "callbacks", "docs")
-        for kind in ("py", "ipynb")
-        for path in (ROOT / room).rglob(f"*.{kind}")
-    ]
+    inside = [path for room in ("src", "callbacks", "docs") for path in (ROOT / room).rglob("*.*")]
+    sources = [path for path in inside if path.suffix in {".py", ".ipynb"}]
     for page in [*PAGES, *sources]:
         retired = r"(?i)token subset|point cloud|\bhistories of"
         if page in PAGES and page.name not in GENERATED:

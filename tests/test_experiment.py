@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from experiment_plans import materials as materials
+from experiment_plans import plan_file as plan_file
 from experiment_rows import BLOCKS, STEPS, made_up_rows
 from scipy import stats
 
@@ -21,7 +23,7 @@ from experiments.analyze import analyze
 from experiments.clouds import of_run
 from experiments.effects import PRIMARY, RunRows, split_runs
 from experiments.inference import MARGIN, equivalence_p, holm, interval, permutation_p
-from experiments.materials import Materials, unigram_entropy
+from experiments.materials import unigram_entropy
 from experiments.plan import Plan
 
 PLAN = Path(__file__).parents[1] / "experiments" / "plans" / "matched_pair.yaml"
@@ -97,7 +99,10 @@ def test_the_digest_depends_on_everything_but_the_seeds(changed):
         ({"probes": ["a"]}, "items"),
         (
             {"tokenizer": "bytes"},
-            "expected tokenizer: bpe with a vocab_size, or tokenizer: bytes without, got bytes with",
+            (
+                "expected tokenizer: bpe with a vocab_size, or tokenizer: bytes without, got "
+                "bytes with"
+            ),
         ),
     ],
 )
@@ -117,14 +122,14 @@ def run(rows) -> RunRows:
 
 
 def value(rows: pd.DataFrame, probe: str, metric: str, step: int, block: int) -> float:
-    found = rows[
+    cells = rows[
         (rows["run"] == f"seed3/causal.{probe}")
         & (rows["metric"] == metric)
         & (rows["subset"] == "all")
         & (rows["step"] == step)
         & (rows["layer"] == block)
     ]
-    (one,) = found["value"]
+    (one,) = cells["value"]
     return one
 
 
@@ -133,23 +138,23 @@ def mean(rows: pd.DataFrame, probe: str, metric: str, step: int) -> float:
 
 
 def test_the_statistics_are_those_of_the_page(rows, run):
-    found = run.statistics(PRIMARY)
+    statistics = run.statistics(PRIMARY)
     at_end = [value(rows, "a", "anisotropy", 2000, block) for block in BLOCKS]
-    assert found["bell"] == pytest.approx(
+    assert statistics["bell"] == pytest.approx(
         math.log((at_end[2] + at_end[3]) / (at_end[0] + at_end[5])), rel=1e-12
     )
     ends = [mean(rows, "a", "anisotropy", step) for step in (0, 2000)]
-    assert found["growth"] == pytest.approx(math.log(ends[1] / ends[0]), rel=1e-12)
+    assert statistics["growth"] == pytest.approx(math.log(ends[1] / ends[0]), rel=1e-12)
     peak = max(STEPS[1:], key=lambda step: mean(rows, "b", "two_nn", step))
     heights = {step: mean(rows, "a", "two_nn", step) for step in (16, peak, 2000)}
-    assert found["rise"] == pytest.approx(math.log(heights[peak] / heights[16]), rel=1e-12)
-    assert found["fall"] == pytest.approx(math.log(heights[peak] / heights[2000]), rel=1e-12)
+    assert statistics["rise"] == pytest.approx(math.log(heights[peak] / heights[16]), rel=1e-12)
+    assert statistics["fall"] == pytest.approx(math.log(heights[peak] / heights[2000]), rel=1e-12)
     late = [step for step in STEPS if step >= 1000]
     for name, metric in (("late anisotropy", "anisotropy"), ("late dimension", "two_nn")):
         y = [math.log(mean(rows, "a", metric, step)) for step in late]
         x = [step - sum(late) / len(late) for step in late]
         slope = sum(a * b for a, b in zip(x, y, strict=True)) / sum(a * a for a in x)
-        assert found[name] == pytest.approx(1000 * slope, rel=1e-9)
+        assert statistics[name] == pytest.approx(1000 * slope, rel=1e-9)
 
 
 def test_the_dimension_starts_where_both_probes_have_it(rows, run):
@@ -203,17 +208,17 @@ ENTROPY = 6.9
 
 
 def test_the_permutation_test_counts_all_divisions():
-    one = [0.3, 0.5, 0.1, 0.9, 0.4]
+    first = [0.3, 0.5, 0.1, 0.9, 0.4]
     other = [0.2, 0.35, 0.05, 0.0, 0.6]
-    values = np.array(one + other)
-    observed = abs(np.mean(one) - np.mean(other))
+    values = np.array(first + other)
+    observed = abs(np.mean(first) - np.mean(other))
     differences = []
     for chosen in itertools.combinations(range(10), 5):
         mask = np.isin(np.arange(10), chosen)
         differences.append(abs(values[mask].mean() - values[~mask].mean()))
     assert len(differences) == 252
     expected = sum(difference >= observed - 1e-12 for difference in differences) / 252
-    assert permutation_p(one, other) == pytest.approx(expected, rel=1e-12)
+    assert permutation_p(first, other) == pytest.approx(expected, rel=1e-12)
     assert permutation_p([10, 11, 12, 13, 14], [0, 1, 2, 3, 4]) == pytest.approx(2 / 252, rel=1e-12)
 
 
@@ -279,57 +284,6 @@ def test_an_experiment_without_a_bell():
         "supported",
         "absent",
     )
-
-
-PROBE = {"max_vectors": 256, "batch_vectors": 128}
-
-
-PLAN_OF_EXPERIMENT_RUN = {
-    "name": "tiny",
-    "text": {"sha256": None},
-    "vocab_size": 512,
-    "training": {"max_steps": 40, "precision": "32-true", "gradient_clip_val": 1.0},
-    "model": {
-        "hidden_size": 16,
-        "n_layers": 5,
-        "n_heads": 2,
-        "global_attention": True,
-        "warmup_steps": 8,
-    },
-    "data": {
-        "sequence_length": 32,
-        "batch_size": 4,
-        "bos": True,
-        "mask_probability": 0.3,
-        "max_bytes": 200_000,
-    },
-    "schedule": {"every": 8},
-    "probes": {
-        "a": {"split": "validation", "design": "independent", **PROBE},
-        "b": {"split": "test", "design": "independent", **PROBE},
-    },
-    "arms": {
-        "causal": {"seeds": [1], "model": {"family": "modernbert-decoder"}},
-        "masked": {"seeds": [1], "weights_seed": 1000, "model": {"family": "modernbert"}},
-    },
-}
-
-
-def write(path: Path, **changes) -> Path:
-    path.write_text(yaml.safe_dump({**PLAN_OF_EXPERIMENT_RUN, **changes}))
-    return path
-
-
-@pytest.fixture(scope="module")
-def plan_file(tmp_path_factory) -> Path:
-    return write(tmp_path_factory.mktemp("plan") / "plan.yaml")
-
-
-@pytest.fixture(scope="module")
-def materials(plan_file, tmp_path_factory) -> Materials:
-    materials = Materials(Plan.read(plan_file), "builtin", tmp_path_factory.mktemp("materials"))
-    materials.prepare()
-    return materials
 
 
 def test_the_probes_share_no_window(materials):

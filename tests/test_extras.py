@@ -96,7 +96,8 @@ model = Model()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 with Tracker(model, probe, schedule=2, store=sys.argv[2]) as tracker:
     for batch in tokens.split(16):
-        loss = nn.functional.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+        predicted = model(batch)[:, :-1].flatten(0, 1)
+        loss = nn.functional.cross_entropy(predicted, batch[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         tracker.step(loss=loss)
@@ -214,10 +215,10 @@ def test_the_extras_that_messages_name_have_the_package():
 def packages_of(extra: str) -> set[str]:
     """Return the packages that an extra installs, with those of the extras that it asks for."""
     requirements = PROJECT["optional-dependencies"][extra]
-    asked_for = [each for each in requirements if each.startswith("repdyn[")]
+    asked_for = [requirement for requirement in requirements if requirement.startswith("repdyn[")]
     names = packages(requirements)
-    for each in asked_for:
-        for other in each.removeprefix("repdyn[").removesuffix("]").split(","):
+    for requirement in asked_for:
+        for other in requirement.removeprefix("repdyn[").removesuffix("]").split(","):
             names |= packages_of(other)
     return names
 

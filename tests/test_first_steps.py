@@ -9,7 +9,7 @@ import torch
 from jobs import tiny_language_model
 from small import HandWritten, random_tokens
 from stored_rows import row
-from test_without_a_probe import trainer
+from trainers_without_a_probe import trainer
 from transformers import TrainerCallback
 
 import repdyn
@@ -22,7 +22,9 @@ from repdyn.tracking.run import Measurer
 
 def fill(folder) -> None:
     """Store one value."""
-    Store(folder).write(MeasurementKey("a", 0, "p", "anisotropy"), [row(run="a", step=0)])
+    Store(folder).write(
+        MeasurementKey(run="a", step=0, probe="p", metrics="anisotropy"), [row(run="a", step=0)]
+    )
 
 
 def test_the_folder_of_a_run_is_its_store(tmp_path):

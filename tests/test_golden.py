@@ -43,18 +43,18 @@ def _one_thread():
 
 
 @pytest.mark.usefixtures("without_figures")
-@pytest.mark.parametrize("part", make.PARTS)
-def test_values_are_the_golden_ones(part: str) -> None:
-    changes = list(differences(make.read(part), make.PARTS[part]()))
+@pytest.mark.parametrize("name", make.PARTS)
+def test_values_are_the_golden_ones(name: str) -> None:
+    changes = list(differences(make.read(name), make.PARTS[name]()))
     if changes:
-        shown = "\n".join(changes[:SHOWN]) + f"\n... and {len(changes) - SHOWN} more" * (
-            len(changes) > SHOWN
-        )
+        shown = "\n".join(changes[:SHOWN])
+        if len(changes) > SHOWN:
+            shown += f"\n... and {len(changes) - SHOWN} more"
         how = "to the last bit" if IS_EXACT else "within the tolerances for another machine"
         pytest.fail(
-            f"{len(changes)} golden values of {part} have changed ({how}):\n{shown}\n"
-            "A commit that is meant to change values makes them anew (cd tests && python -m golden.make) and names each "
-            "value and why in its message.",
+            f"{len(changes)} golden values of {name} have changed ({how}):\n{shown}\n"
+            "A commit that is meant to change values makes them anew "
+            "(cd tests && python -m golden.make) and names each value and why in its message.",
             pytrace=False,
         )
 
@@ -69,7 +69,10 @@ def differences(old: make.Table, new: make.Table):
             continue
         for column, text in old[key].items():
             if not same(key, column, old[key], new[key]):
-                yield f"  {key} | {column}: {readable(text)} -> {readable(new[key].get(column, 'nothing'))}"
+                yield (
+                    f"  {key} | {column}: {readable(text)} -> "
+                    f"{readable(new[key].get(column, 'nothing'))}"
+                )
 
 
 def same(key: str, column: str, old: dict[str, str], new: dict[str, str]) -> bool:

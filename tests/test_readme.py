@@ -11,10 +11,10 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from gguf_files import write_gguf
 from jobs import Job, batches, tiny_language_model
 from jobs import trainer as lightning_trainer
 from small import HandWritten, random_tokens
-from test_sweep import write_gguf
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Trainer, TrainingArguments
 
 import repdyn
@@ -29,9 +29,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def block(name: str) -> str:
-    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```\n<!-- /{name} -->", README, re.DOTALL)
-    assert found, name
-    return found[1]
+    match = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```\n<!-- /{name} -->", README, re.DOTALL)
+    assert match, name
+    return match[1]
 
 
 def test_readme_is_short():
@@ -57,13 +57,13 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
         "num_attention_heads": 1,
     }
     model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=100, **sizes))
-    given = {
+    names = {
         "held_out": torch.randint(100, (256, 32)),
         "model": model,
         "batches": range(10),
         "train_step": lambda model, batch: torch.tensor(1.0 / (1 + batch)),
     }
-    exec(compile(block("example"), "README.md", "exec"), given)
+    exec(compile(block("example"), "README.md", "exec"), names)
     assert open_store("runs/mine").steps("mine") == [0, 10]
     assert "mine  GPTNeoXForCausalLM (decoder)" in capsys.readouterr().out
     assert Path("runs/mine/report.html").exists()

@@ -110,7 +110,9 @@ def booleans_as_indices(tree: ast.AST) -> Iterator[Place]:
 
 
 def positional_records(tree: ast.AST) -> Iterator[Place]:
-    """A record of more than three fields that a reader has to count, or with a star before others."""
+    """A record of more than three fields that a reader has to count, or with a star before
+    others.
+    """
     for node in nodes_of(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -253,7 +255,7 @@ def files() -> Iterator[Path]:
     yield from sorted(ROOT.glob("*.py"))
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            # callbacks/ and configs/suites are seen a second time through links inside of the package
+            # callbacks/ and configs/suites are seen again through links inside of the package
             if not any(parent.is_symlink() for parent in path.parents):
                 yield path
 
@@ -313,12 +315,12 @@ EXAMPLES = {
         "def f(x):\n    found = g(x)\n    return h(found)",
     ),
     "long_function": (
-        "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1),
+        "\n".join(["def f():", *("    pass" for _ in range(FUNCTION_LINES + 1))]),
         "def f():\n    '''" + "\n" * 60 + "'''\n    pass\n",
     ),
     "branched_function": (
-        "def f(x):\n" + "    if x:\n        pass\n" * BRANCHES,
-        "def f(x):\n" + "    if x:\n        pass\n" * (BRANCHES - 1),
+        "\n".join(["def f(x):", *("    if x:\n        pass" for _ in range(BRANCHES))]),
+        "\n".join(["def f(x):", *("    if x:\n        pass" for _ in range(BRANCHES - 1))]),
     ),
     "exception_name": ("class Stop(Exception): ...", "class StopError(Exception): ..."),
     "private_import": ("from torch.nn import _reduction", "from repdyn.store import _files"),

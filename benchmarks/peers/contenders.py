@@ -114,12 +114,12 @@ class Quantity:
 
 
 def errors_of(
-    found: Any, reference: Reference, contender: Contender, distances: Any = None
+    result: Any, reference: Reference, contender: Contender, distances: Any = None
 ) -> Errors:
     """Compute the errors of a result and of its distances; NaN if undefined, for instance with
     distances of 0.
     """
-    value = _float64(found)
+    value = _float64(result)
     pairs = None if distances is None else _float64(distances)
     if value.ndim == 2:
         value, pairs = np.float64(dimension(value)), value
@@ -154,12 +154,12 @@ def two_nearest(x: Tensor, rows: Tensor) -> Tensor:
     float64 differences.
     """
     points = x.double()
-    found = []
+    nearest = []
     for some in rows.split(64):
         distances = torch.cdist(points[some], points, compute_mode="donot_use_mm_for_euclid_dist")
         distances.scatter_(1, some[:, None], torch.inf)
-        found.append(distances.topk(2, largest=False).values)
-    return torch.cat(found)
+        nearest.append(distances.topk(2, largest=False).values)
+    return torch.cat(nearest)
 
 
 def _two_nn_reference(x: Tensor) -> Reference:

@@ -64,7 +64,8 @@ def table(title: str, rows: Sequence[Row]) -> str:
     ]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     lines = ["| " + " | ".join(line) + " |" for line in zip(*padded, strict=True)]
-    lines.insert(1, "|" + "|".join("-" * (len(column[0]) + 2) for column in padded) + "|")
+    rules = ["".ljust(len(column[0]) + 2, "-") for column in padded]
+    lines.insert(1, f"|{'|'.join(rules)}|")
     return "\n".join([f"### {title}: {heading(rows[0])}", "", *lines, ""])
 
 
@@ -122,4 +123,4 @@ def _error(error: float | None) -> str:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

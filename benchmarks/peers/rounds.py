@@ -143,18 +143,18 @@ def _first_calls(
     module = contender.load()
     run = partial(contender.call, module, case.x)
     try:
-        seconds, found = _timed(run, device)
+        seconds, result = _timed(run, device)
         distances = None if contender.distances is None else contender.distances(module, case.x)
     except (
         Exception
     ) as error:  # one that gives up on a cloud is a finding, and hours of others depend on it
         warnings.warn(f"{contender.name} failed on {case.cloud}: {error!r}", stacklevel=2)
         return replace(row, note=f"failed ({type(error).__name__})"), None
-    errors = errors_of(found, case.reference, contender, distances)
+    errors = errors_of(result, case.reference, contender, distances)
     row = replace(row, error=errors.value, error_distances=errors.distances)
     if seconds > limit:
         return replace(row, note=f"> {limit:g} s"), None
-    del found, distances
+    del result, distances
     return replace(row, extra_mib=extra_memory(run, device)), run
 
 
@@ -171,9 +171,9 @@ def _timing(times: Sequence[float], of_product: Sequence[float]) -> Timing:
 def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
     _wait(device)
     start = time.perf_counter()
-    found = run()
+    result = run()
     _wait(device)
-    return time.perf_counter() - start, found
+    return time.perf_counter() - start, result
 
 
 def _wait(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from unittest.mock import Mock
 
 import lightning.pytorch as pl
 import numpy as np
@@ -87,14 +88,13 @@ def test_beside_callbacks_that_change_the_training(tmp_path, small_probe, callba
 def test_fast_dev_run_measures_once_and_stores_nothing(
     tmp_path, small_probe, monkeypatch, schedule
 ):
-    measured = []
-    measure = run.measure_with
-    monkeypatch.setattr(run, "measure_with", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    measure = Mock(wraps=run.measure_with)
+    monkeypatch.setattr(run, "measure_with", measure)
     attached = tracker(small_probe, schedule)
     job = Job()
     trainer(tmp_path, attached, fast_dev_run=2).fit(job, batches(), batches(shuffle=False, n=8))
     assert len(job.losses) == 2
-    assert len(measured) == 1
+    assert measure.call_count == 1
     assert attached.store is None
     assert not list(tmp_path.rglob("*.parquet"))
 
@@ -299,9 +299,9 @@ def test_averaged_weights_are_a_second_curve_of_the_same_steps(tmp_path, small_p
 
     averaging = EMAWeightAveraging(decay=0.7)
     attached = tracker(small_probe, 4, model="network")
-    kept = Kept()
+    weights = Kept()
     callbacks = [attached, averaging] if order == "tracker first" else [averaging, attached]
-    trainer(tmp_path, kept, *callbacks, max_steps=7).fit(Job(), batches())
+    trainer(tmp_path, weights, *callbacks, max_steps=7).fit(Job(), batches())
     frame = attached.store.to_pandas().dropna(subset="layer")
     assert {run: sorted(set(rows["step"])) for run, rows in frame.groupby("run")} == {
         "job/0": [0, 4, 7],
@@ -309,14 +309,14 @@ def test_averaged_weights_are_a_second_curve_of_the_same_steps(tmp_path, small_p
         if attached.store.steps("job/0 (averaged)")[0] == 0
         else [4, 7],
     }
-    for run_name, model in (("job/0", kept.trained), ("job/0 (averaged)", kept.averaged)):
+    for run_name, model in (("job/0", weights.trained), ("job/0 (averaged)", weights.averaged)):
         expected = (
             measure(model, small_probe)
             .to_pandas()
             .sort_values(["metric", "subset", "layer"])["value"]
             .tolist()
         )
-        found = frame[(frame["run"] == run_name) & (frame["step"] == 7)]
+        at_the_end = frame[(frame["run"] == run_name) & (frame["step"] == 7)]
         np.testing.assert_array_equal(
-            found.sort_values(["metric", "subset", "layer"])["value"].tolist(), expected
+            at_the_end.sort_values(["metric", "subset", "layer"])["value"].tolist(), expected
         )

@@ -10,55 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from jobs import tiny_language_model
-from small import random_tokens
+from hugging_face_jobs import DATA, model, tracker, trainer
 from transformers import (
     AutoModelForCausalLM,
     EarlyStoppingCallback,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
-    set_seed,
 )
 
 from repdyn import measure, open_store
-from repdyn.callbacks import HuggingFaceTracker
 from repdyn.views.alerts import Rule, find_alerts, stored_rules
 from repdyn.views.tables.words import alert_lines
 
 pytestmark = pytest.mark.usefixtures("without_figures")
-
-DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
-
-
-def model():
-    set_seed(0)
-    return tiny_language_model("llama").model
-
-
-def trainer(folder, *callbacks, of=None, **changes) -> Trainer:
-    settings = {
-        "max_steps": 6,
-        "per_device_train_batch_size": 4,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "logging_steps": 2,
-        "seed": 3,
-    }
-    arguments = TrainingArguments(output_dir=str(folder), **settings | changes)
-    return Trainer(
-        of or model(),
-        arguments,
-        train_dataset=DATA,
-        eval_dataset=DATA[:8],
-        callbacks=list(callbacks),
-    )
-
-
-def tracker(small_probe, schedule=2, **changes):
-    return HuggingFaceTracker(small_probe, schedule, **{"on_error": "raise"} | changes)
 
 
 def test_steps_losses_and_tokens(tmp_path, small_probe):
@@ -78,7 +42,7 @@ def test_steps_losses_and_tokens(tmp_path, small_probe):
     logged = {
         entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry
     }
-    stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
+    stored = frame.query("metric == 'train/loss'").set_index("step")["value"].to_dict()
     assert stored == {step: logged[step] for step in (2, 4, 5)}
     assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
     assert set(frame.loc[frame["layer"].notna(), "model"]) == {"LlamaForCausalLM"}
@@ -94,7 +58,7 @@ def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_prob
     }
     trainer(tmp_path / "job", attached, **schedule).train()
     frame = attached.store.to_pandas()
-    stored = frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
+    stored = frame.query("metric == 'train/learning_rate'").set_index("step")["value"].to_dict()
     assert stored == pytest.approx({0: 0.0, 2: 1e-2, 4: 5e-3, 6: 0.0})
     settings = attached.store.path_of("job").run.configuration["training"]
     assert {"lr_scheduler_type": "linear", "learning_rate": 1e-2}.items() <= settings.items()
@@ -279,7 +243,7 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     evaluated = {
         log["step"]: log["eval_loss"] for log in trained.state.log_history if "eval_loss" in log
     }
-    stored = frame[frame["metric"] == "val/loss"]["value"].tolist()
+    stored = frame.query("metric == 'val/loss'")["value"].tolist()
     assert stored == [evaluated[last]]
     saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
     expected = (
@@ -303,7 +267,7 @@ def test_the_validation_loss_is_that_of_the_first_of_several_data_sets(tmp_path,
         log["eval_books_loss"] for log in trained.state.log_history if "eval_books_loss" in log
     ]
     frame = attached.store.to_pandas()
-    assert frame[frame["metric"] == "val/loss"].sort_values("step")["value"].tolist() == evaluated
+    assert frame.query("metric == 'val/loss'").sort_values("step")["value"].tolist() == evaluated
 
 
 class Interrupted(TrainerCallback):
@@ -373,7 +337,7 @@ def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, small_p
         entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry
     }
     frame = attached.store.to_pandas()
-    assert frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict() == logged
+    assert frame.query("metric == 'train/loss'").set_index("step")["value"].to_dict() == logged
     assert set(logged) == {2, 4, 6}
 
 

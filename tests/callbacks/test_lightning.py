@@ -82,7 +82,7 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, small
         job.load_state_dict(saved.at[step])
         expected = values(measure(job, small_probe, checkpoint=Checkpoint(step=step)).to_pandas())
         pd.testing.assert_series_equal(
-            values(frame[frame.step == step]),
+            values(frame.query("step == @step")),
             expected,
             check_exact=True,
             check_dtype=False,
@@ -120,9 +120,9 @@ def measured_by_step(probe, weights: dict[int, dict]) -> pd.Series:
     return values(pd.concat(frames))
 
 
-def assert_equal_values(found: pd.Series, expected: pd.Series) -> None:
+def assert_equal_values(values: pd.Series, expected: pd.Series) -> None:
     options = {"check_exact": True, "check_dtype": False, "check_index_type": False}
-    pd.testing.assert_series_equal(found, expected, **options)
+    pd.testing.assert_series_equal(values, expected, **options)
 
 
 @pytest.mark.parametrize(
@@ -138,20 +138,22 @@ def assert_equal_values(found: pd.Series, expected: pd.Series) -> None:
 def test_a_step_is_measured_after_the_hooks_of_the_module_itself(tmp_path, small_probe, settings):
     """Measured before, the rows are not those of the checkpoints of their steps; a callback's hooks
     come before the module's."""
-    plain, job, attached = Projecting(), Projecting(), tracker(small_probe, 2)
+    plain = Projecting()
+    job = Projecting()
+    attached = tracker(small_probe, 2)
     plain.load_state_dict(job.state_dict())
     saving = ModelCheckpoint(tmp_path / "saved", save_top_k=-1)
     validation = batches(False, n=8) if "val_check_interval" in settings else None
-    for one, callbacks in ((plain, []), (job, [attached, saving])):
+    for module, callbacks in ((plain, []), (job, [attached, saving])):
         pl.seed_everything(3)
-        trainer(tmp_path, *callbacks, **settings).fit(one, batches(), validation)
+        trainer(tmp_path, *callbacks, **settings).fit(module, batches(), validation)
     assert job.losses == plain.losses
     frame = attached.store.to_pandas()
-    frame = frame[frame["step"] > 0]
+    frame = frame.query("step > 0")
     at = {step: job.at[step] for step in sorted(set(frame["step"]))}
     if validation is not None:  # before which a step is measured, since its values may decide
         del at[8]
-        frame = frame[frame["step"] != 8]
+        frame = frame.query("step != 8")
     assert len(at) >= 3
     assert_equal_values(values(frame), measured_by_step(small_probe, at))
 
@@ -223,7 +225,7 @@ def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):
     job = Job()
     trainer(tmp_path, attached).fit(job, batches())
     frame = attached.store.to_pandas()
-    losses = frame[frame.metric == "train/loss"].set_index("step")["value"]
+    losses = frame.query("metric == 'train/loss'").set_index("step")["value"]
     assert losses.to_dict() == pytest.approx({3: job.losses[2], 6: job.losses[5], 8: job.losses[7]})
     tokens = frame.groupby("step")["tokens_seen"].unique().map(list).to_dict()
     assert tokens == {0: [0], 3: [3 * 48], 6: [6 * 48], 8: [8 * 48]}
@@ -248,7 +250,7 @@ class WarmedUp(Job):
 
 
 def learning_rates(frame: pd.DataFrame) -> dict[int, float]:
-    return frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
+    return frame.query("metric == 'train/learning_rate'").set_index("step")["value"].to_dict()
 
 
 def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_probe):
@@ -279,7 +281,8 @@ def test_a_callback_keeps_no_module_alive_after_its_fit(tmp_path, small_probe, f
                 raise ZeroDivisionError
             return super().training_step(batch, batch_idx)
 
-    attached, job = tracker(small_probe, 2), Failing()
+    attached = tracker(small_probe, 2)
+    job = Failing()
     with pytest.raises(ZeroDivisionError) if fails else nullcontext():
         trainer(tmp_path, attached, max_steps=4).fit(job, batches())
     module = weakref.ref(job)
@@ -333,7 +336,7 @@ def test_the_validation_loss_of_a_measured_step_is_its_own_or_the_last_before(
         Validated(), batches(), batches(shuffle=False)
     )
     frame = attached.store.to_pandas()
-    losses = frame[frame["metric"] == "val/loss"].set_index("step")["value"].to_dict()
+    losses = frame.query("metric == 'val/loss'").set_index("step")["value"].to_dict()
     assert losses == {3: 2.0, 6: 6.0}  # that of step 6 came after the measurement of step 6
 
 
@@ -349,7 +352,7 @@ def test_the_validation_loss_of_a_measured_step_is_its_own_or_the_last_before(
 )
 def test_training_is_bit_identical(tmp_path, small_probe, settings):
     """Losses, weights, random numbers and each module's flag; all else is in tests/nightly."""
-    found = []
+    outcomes = []
     for name, callbacks in (("plain", []), ("tracked", [tracker(small_probe, 2)])):
         pl.seed_everything(3)
         job = Job()
@@ -358,11 +361,11 @@ def test_training_is_bit_identical(tmp_path, small_probe, settings):
             job, batches(), batches(shuffle=False, n=8)
         )
         flags = [module.training for module in job.modules()]
-        found.append(
+        outcomes.append(
             (job.losses, [w.tolist() for w in job.parameters()], flags, torch.rand(1).item())
         )
-    assert found[0] == found[1]
-    assert len(found[0][0]) >= 8
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0][0]) >= 8
 
 
 def test_what_forward_logs_is_of_the_training_alone(tmp_path, small_probe):

@@ -9,20 +9,17 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from hugging_face_jobs import DATA
 from jobs import Job, Repeatable, batches, tiny_language_model
 from jobs import trainer as lightning_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
-from test_hugging_face_trainer import DATA
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from trainers_without_a_probe import trainer
 from transformers import (
     DataCollatorForLanguageModeling,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
     ViTConfig,
     ViTForImageClassification,
-    set_seed,
 )
 
 import repdyn
@@ -35,26 +32,6 @@ pytestmark = pytest.mark.usefixtures("without_figures")
 
 def lightning(schedule: Any = 4, **changes: Any) -> RepresentationDynamics:
     return RepresentationDynamics(schedule=schedule, **{"on_error": "raise"} | changes)
-
-
-def trainer(folder, *callbacks: TrainerCallback, of=None, **changes: Any) -> Trainer:
-    names = ("train_dataset", "eval_dataset", "data_collator", "processing_class")
-    data = {name: changes.pop(name) for name in names if name in changes}
-    settings = {
-        "max_steps": 4,
-        "per_device_train_batch_size": 4,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "logging_steps": 1,
-        "seed": 3,
-    }
-    arguments = TrainingArguments(output_dir=str(folder), **settings | changes)
-    set_seed(0)
-    model = of or tiny_language_model("llama").model
-    data = {"train_dataset": DATA, "eval_dataset": DATA[:8], **data}
-    return Trainer(model, arguments, callbacks=list(callbacks), **data)
 
 
 def probe_in(tracker) -> Probe:

@@ -230,13 +230,13 @@ def test_numbers_that_json_does_not_have(capsys):
 def test_json_of_alerts_insights_and_metrics_is_documented(store, capsys):
     (alerts,) = listed(capsys, "insights", store.path, "--alerts")
     assert (alerts["run"], alerts["steps"], len(alerts["alerts"])) == ("lab/a-70m", [0, 8], 7)
-    (found,) = listed(capsys, "insights", store.path)
-    assert found["statements"][0]["steps"] == [8]
+    (insights,) = listed(capsys, "insights", store.path)
+    assert insights["statements"][0]["steps"] == [8]
     (verdicts,) = listed(capsys, "insights", store.path, "--findings")
     metrics = listed(capsys, "metrics")
     assert [metric["name"] for metric in metrics] == list(METRICS)
-    parts = alerts["alerts"][0], found["statements"][0], verdicts["findings"][0]
-    for fields in (alerts, found, verdicts, *parts, metrics[0]):
+    parts = alerts["alerts"][0], insights["statements"][0], verdicts["findings"][0]
+    for fields in (alerts, insights, verdicts, *parts, metrics[0]):
         assert not [name for name in fields if f"`{name}`" not in DOCUMENTED]
 
 
@@ -298,8 +298,14 @@ def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion(
     """
     lines = [
         f'r() {{ {sys.executable} -m repdyn "$@"; }}',
-        "r metrics --json | head -1; echo ${PIPESTATUS[0]}; r metrics | head -1 >/dev/null; echo ${PIPESTATUS[0]}",
-        "r figres 2>/dev/full; echo $?; r figres 2>&-; echo $?; r metrics --json 2>/dev/full >/dev/null; echo $?",
+        (
+            "r metrics --json | head -1; echo ${PIPESTATUS[0]}; r metrics | head -1 >/dev/null; "
+            "echo ${PIPESTATUS[0]}"
+        ),
+        (
+            "r figres 2>/dev/full; echo $?; r figres 2>&-; echo $?; r metrics --json 2>/dev/full "
+            ">/dev/null; echo $?"
+        ),
         "r metrics --json 2>/dev/null >/dev/full; echo $?",
         command_line().generate_completion(shell="bash"),
         "COMP_WORDS=(repdyn insights --pri); COMP_CWORD=2; _repdyn; echo ${COMPREPLY[*]}",

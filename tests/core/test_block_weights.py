@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from hugging_face_jobs import tracker, trainer
 from small import HandWritten, random_tokens
-from test_hugging_face_trainer import tracker, trainer
 from torch.nn.functional import cross_entropy
 
 from repdyn import Tracker, kernels, measure, open_store
@@ -17,7 +17,9 @@ def joined(weights):
 
 
 def train(model, tracker, n_steps):
-    """Two batches a step, gradients that are clipped and, before the last measured step, cleared."""
+    """Two batches a step, gradients that are clipped and, before the last measured step,
+    cleared.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     expected = {}
     for step in range(1, n_steps + 1):
@@ -30,9 +32,13 @@ def train(model, tracker, n_steps):
         optimizer.step()
         for layer, block in enumerate(model.blocks, start=1):
             now = joined(block.parameters())
-            gradient = joined(each.grad for each in block.parameters())
-            matrices = [each.detach().double() for each in block.parameters() if each.ndim > 1]
-            ranks = [each.norm() ** 2 / torch.linalg.matrix_norm(each, 2) ** 2 for each in matrices]
+            gradient = joined(weight.grad for weight in block.parameters())
+            matrices = [
+                weight.detach().double() for weight in block.parameters() if weight.ndim > 1
+            ]
+            ranks = [
+                weight.norm() ** 2 / torch.linalg.matrix_norm(weight, 2) ** 2 for weight in matrices
+            ]
             ratio = (now - before[layer - 1]).norm() / before[layer - 1].norm()
             expected[step, layer] = [now.norm(), gradient.norm(), ratio, torch.stack(ranks).mean()]
         if step == n_steps:
@@ -53,21 +59,21 @@ def test_rows_of_a_live_training_and_of_its_end(tmp_path, small_probe):
         expected = train(model, attached, 4)
     assert torch.equal(joined(plain.parameters()), joined(model.parameters()))
     rows = attached.store.to_pandas().dropna(subset="layer")
-    found = rows.set_index(["step", "layer", "metric"])[["value", "reason"]]
+    cells = rows.set_index(["step", "layer", "metric"])[["value", "reason"]]
     for layer in (1, 2, 3):
-        values = [found.loc[(2, layer, name), "value"] for name in NAMES]
+        values = [cells.loc[(2, layer, name), "value"] for name in NAMES]
         assert values == pytest.approx([each.item() for each in expected[2, layer]], rel=1e-5)
-        assert found.loc[(4, layer, "update_ratio"), "value"] == pytest.approx(
+        assert cells.loc[(4, layer, "update_ratio"), "value"] == pytest.approx(
             expected[4, layer][2].item(), rel=1e-5
         )
-        assert "until zero_grad() clears them" in found.loc[(4, layer, "gradient_norm"), "reason"]
+        assert "until zero_grad() clears them" in cells.loc[(4, layer, "gradient_norm"), "reason"]
         assert (
             "kept at scheduled steps of a live training"
-            in found.loc[(0, layer, "update_ratio"), "reason"]
+            in cells.loc[(0, layer, "update_ratio"), "reason"]
         )
     of_end = {(row.layer, row.metric): row.value for row in measure(model, small_probe, NAMES).rows}
     assert all(
-        of_end[layer, name] == found.loc[(4, layer, name), "value"]
+        of_end[layer, name] == cells.loc[(4, layer, name), "value"]
         for layer in (1, 2, 3)
         for name in NAMES[::3]
     )
@@ -83,9 +89,9 @@ def test_the_step_after_the_start_has_an_update(tmp_path, small_probe):
     ) as attached:
         expected = train(model, attached, 2)
     rows = attached.store.to_pandas().dropna(subset="layer")
-    found = rows.set_index(["step", "layer"])["value"]
+    values = rows.set_index(["step", "layer"])["value"]
     for step, layer in expected:
-        assert found[step, layer] == pytest.approx(expected[step, layer][2].item(), rel=1e-5)
+        assert values[step, layer] == pytest.approx(expected[step, layer][2].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -96,10 +102,10 @@ def test_gradients_that_the_trainer_clears_before_it_says_so(tmp_path, small_pro
 
 
 def test_experts_that_are_stacked_are_not_one_matrix(hand_written, small_probe):
-    own = [each.detach() for each in hand_written.blocks[0].parameters() if each.ndim > 1]
+    matrices = [each.detach() for each in hand_written.blocks[0].parameters() if each.ndim > 1]
     hand_written.blocks[0].experts = torch.nn.Parameter(torch.eye(4).repeat(3, 1, 1))
     found = measure(hand_written, small_probe, ["weight_stable_rank"]).rows[0].value
-    assert found == kernels.weight_stable_rank(*own, *[torch.eye(4)] * 3).item()
+    assert found == kernels.weight_stable_rank(*matrices, *[torch.eye(4)] * 3).item()
 
 
 def test_undefined():

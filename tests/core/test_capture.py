@@ -18,10 +18,10 @@ from repdyn.capture.trial import prepare
 def stream_of(model, tokens):
     """The states that enter the first block and leave each."""
     x = model.token(tokens) + model.position(torch.arange(tokens.shape[1]))
-    found = [x]
+    stream = [x]
     for block in model.blocks:
-        found.append(x := block(x))
-    return found
+        stream.append(x := block(x))
+    return stream
 
 
 @pytest.mark.parametrize("tokens_per_forward", [12, 36, 10_000])
@@ -165,11 +165,11 @@ def test_the_states_are_what_the_next_block_takes(kind, hand_written, small_prob
     model = Unpacking()
     model.load_state_dict(hand_written.state_dict())
     model.blocks = nn.ModuleList(kind(block) for block in model.blocks)
-    found, expected = (
+    layers, expected = (
         capture(prepare(each, small_probe), small_probe, ["all"]).layers
         for each in (model, hand_written)
     )
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(layers, expected, strict=True):
         assert torch.equal(one.states, other.states)
 
 
@@ -377,9 +377,11 @@ def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind
     if kind == "tokens":
         probe = Probe.from_tokens(ids, max_vectors=192, batch_vectors=96)
     else:
-        given = inputs if kind != "inputs in order" else [(*batch.values(),) for batch in inputs]
+        probe_batches = (
+            inputs if kind != "inputs in order" else [(*batch.values(),) for batch in inputs]
+        )
         probe = Probe.from_inputs(
-            given, causal=True, vectors_per_input=8, max_vectors=192, batch_vectors=96
+            probe_batches, causal=True, vectors_per_input=8, max_vectors=192, batch_vectors=96
         )
     if kind == "forward":
 

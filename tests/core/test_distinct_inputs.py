@@ -24,7 +24,8 @@ def naive_fraction(points: torch.Tensor, groups: torch.Tensor, labels: torch.Ten
     distances = torch.cdist(
         points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
-    distances[groups[:, None] == groups] = math.inf
+    in_one_group = groups[:, None] == groups
+    distances[in_one_group] = math.inf
     nearest = distances.min(dim=1, keepdim=True).values
     is_nearest = distances == nearest
     is_alike = labels[:, None] == labels
@@ -195,7 +196,7 @@ def test_columns_say_what_the_nearest_neighbour_is(hand_written):
     embeddings = frame[(frame["metric"] == "two_nn") & (frame["layer"] == 0)].iloc[0]
     assert embeddings["same_token_fraction"] > 0.9
     assert 0 < embeddings["same_input_fraction"] <= embeddings["same_token_fraction"]
-    of_anisotropy = frame.loc[frame["metric"] == "anisotropy"]
+    of_anisotropy = frame.query("metric == 'anisotropy'")
     assert of_anisotropy[["same_token_fraction", "same_input_fraction"]].isna().all(axis=None)
 
 

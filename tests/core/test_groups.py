@@ -1,6 +1,9 @@
-"""Neighbours outside of a point's own group: against brute force in float64, whatever the groups."""
+"""Neighbours outside of a point's own group: against brute force in float64, whatever the
+groups.
+"""
 
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,11 +38,11 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
     if n_outside(groups) < 1:
         pytest.skip("no neighbours")
     k = min(16, n_outside(groups))
-    found, others = nearest_neighbours(points, k, groups=groups)
-    np.testing.assert_allclose(found, naive_nearest_outside(points, groups, k), rtol=1e-10)
+    distances, others = nearest_neighbours(points, k, groups=groups)
+    np.testing.assert_allclose(distances, naive_nearest_outside(points, groups, k), rtol=1e-10)
     assert (groups[others] != groups[:, None]).all()
     measured = (points.double()[:, None] - points.double()[others]).norm(dim=2)
-    torch.testing.assert_close(found, measured, rtol=1e-10, atol=0)
+    torch.testing.assert_close(distances, measured, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,8 @@ def test_tiles_of_all_shapes(n, grouping):
     exact = torch.cdist(
         points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
-    exact[groups[:, None] == groups] = torch.inf
+    in_one_group = groups[:, None] == groups
+    exact[in_one_group] = torch.inf
     expected = exact.topk(2, largest=False).values
     torch.testing.assert_close(
         nearest_distances(points, groups=groups), expected, rtol=1e-10, atol=0
@@ -82,9 +86,9 @@ def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     groups = GROUPINGS[grouping](len(points))
     monkeypatch.setattr(module, "_N_EXTRA", (more,))
-    found = module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
+    neighbours = module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
     np.testing.assert_allclose(
-        found.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10
+        neighbours.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10
     )
 
 
@@ -195,25 +199,18 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     points = HOSTILE["low_rank"]()
     groups = GROUPINGS["eights"](400)
     cloud = Cloud(points, groups=groups, n_neighbours=32)
-    searches = []
-    nearest_neighbours = module.nearest_neighbours
-    monkeypatch.setattr(
-        module,
-        "nearest_neighbours",
-        lambda points, k, groups: (
-            searches.append(k) or nearest_neighbours(points, k, groups=groups)
-        ),
-    )
-    found = [
+    search = Mock(wraps=module.nearest_neighbours)
+    monkeypatch.setattr(module, "nearest_neighbours", search)
+    values = [
         two_nn.or_raise(cloud).item(),
         gride.or_raise(cloud, k=8).item(),
         levina_bickel.or_raise(cloud).item(),
     ]
-    assert searches == [32]
+    assert [call.args[1] for call in search.call_args_list] == [32]
     monkeypatch.undo()
     kernels = (two_nn, partial(gride, k=8), levina_bickel)
     alone = [kernel(Cloud(points, groups=groups)) for kernel in kernels]
-    assert found == [value.item() for value in alone]
+    assert values == [value.item() for value in alone]
 
 
 def test_no_more_neighbours_are_searched_than_the_groups_leave():

@@ -93,13 +93,13 @@ def test_numbers_with_units_are_exact():
 )
 def test_chosen_revisions(spec, steps):
     names = ["main", *(f"step{step}" for step in (0, 1, 2, 4, 8, 512, 1000, 2000, 3000))]
-    found, others = match_revisions(names)
+    matches, others = match_revisions(names)
     assert others == ["main"]
     if steps is None:
         with pytest.raises(ValueError, match="expected"):
-            select_revisions(found, spec)
+            select_revisions(matches, spec)
     else:
-        assert [revision.step for revision in select_revisions(found, spec)] == steps
+        assert [revision.step for revision in select_revisions(matches, spec)] == steps
 
 
 def test_two_names_of_one_step_are_refused():
@@ -131,10 +131,10 @@ def test_a_listing_is_asked_for_again_while_the_hub_is_busy_and_kept(hub, commit
 def test_a_listing_that_fails(hub, commit, fault, reason):
     hub.fault("/api/models/lab/model/refs", fault[0], **fault[1])
     start = time.monotonic()
-    found, problem = attempt(
+    prepared, problem = attempt(
         lambda: prepare(SweepOptions(source="lab/model", timeout=2), to_plan=True)
     )
-    assert reason in (problem or found.problems[0])
+    assert reason in (problem or prepared.problems[0])
     assert time.monotonic() - start < 10
 
 
@@ -151,7 +151,7 @@ def test_files_of_other_folders_are_no_checkpoint(hub, commit, monkeypatch, fold
         [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
     ).encode()
     answer = (200, listing, {"Content-Type": "application/json"})
-    monkeypatch.setattr("hub_server._Repository.tree", lambda *_: answer)
+    monkeypatch.setattr("hub_server.Repository.tree", lambda *_: answer)
     with pytest.raises(CheckpointError, match="it has no config.json"):
         choose_files(Hub().files("lab/model", commit))
 
@@ -207,6 +207,12 @@ def test_time_size_and_cancelling_bound_a_download(hub, commit, tmp_path, monkey
     small = {"tokenizer_config.json": files["tokenizer_config.json"]}
     with pytest.raises(CheckpointError, match=r"larger than the hub lists|damaged"):
         Hub().download("lab/model", commit, small, tmp_path / "large")
+    hub.faults.clear()
+    hub.fault("^GET .*model.safetensors", "slow", bytes_per_second=20_000)
+    monkeypatch.setattr("repdyn.checkpoints.hub._MARGIN_BYTES", 1000)
+    listed = {"model.safetensors": RemoteFile(10)}
+    with pytest.raises(CheckpointError, match="larger than the hub lists"):
+        Hub().download("lab/model", commit, listed, tmp_path / "larger")
 
 
 def test_progress_is_that_of_the_disk(hub, commit, tmp_path):
@@ -310,9 +316,9 @@ def test_pickled_weights_give_the_same_model_and_run_no_code(family, tmp_path):
     tensors = load_file(family[8] / "model.safetensors")
     (family[8] / "model.safetensors").unlink()
     torch.save(tensors, family[8] / "pytorch_model.bin")
-    found = load_model(family[8], Loading(dtype="bfloat16")).state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-    assert {value.dtype for value in found.values() if value.is_floating_point()} == {
+    weights = load_model(family[8], Loading(dtype="bfloat16")).state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {
         torch.bfloat16
     }
     torch.save({**tensors, "more": Touch(tmp_path / "ran")}, family[8] / "pytorch_model.bin")
@@ -342,6 +348,6 @@ def test_names_of_a_compiled_or_wrapped_model_are_those_of_the_model(family, pre
         for name, weight in tensors.items()
     }
     torch.save(wrapped, family[8] / "pytorch_model.bin")
-    found = load_model(family[8], Loading()).state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    weights = load_model(family[8], Loading()).state_dict()
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
+from counting import Counting
 from torch.utils.flop_counter import FlopCounterMode
 
 from repdyn.utils import internals
@@ -25,14 +25,6 @@ def test_every_private_name_that_is_looked_up_is_listed():
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     looked_up = {call.args[0].value for call in calls if getattr(call.func, "id", "") == "private"}
     assert looked_up == {*internals.NAMES}
-
-
-class Counting(TorchFunctionMode):
-    n = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.n += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("is_there", [True, False])

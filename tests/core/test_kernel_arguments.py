@@ -27,7 +27,7 @@ class ArrayOfAnotherPackage:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 @pytest.mark.parametrize(
-    "given",
+    "argument",
     [
         CLOUD,
         CLOUD[::-1][::-1],
@@ -55,14 +55,16 @@ class ArrayOfAnotherPackage:
         "read-only array",
     ],
 )
-def test_arrays_lists_and_data_frames_are_points(kernel, given):
-    before = np.array(given, dtype="float64", copy=True) if hasattr(given, "__array__") else None
+def test_arrays_lists_and_data_frames_are_points(kernel, argument):
+    before = (
+        np.array(argument, dtype="float64", copy=True) if hasattr(argument, "__array__") else None
+    )
     expected = kernel(torch.as_tensor(CLOUD))
-    assert torch.equal(kernel(given), expected)
-    assert torch.equal(kernel(x=given), expected)
-    assert torch.equal(kernel.or_raise(given), expected)
-    assert torch.equal(kernel(kernels.Cloud(given)), expected)
-    assert before is None or np.array_equal(before, np.array(given, dtype="float64"))
+    assert torch.equal(kernel(argument), expected)
+    assert torch.equal(kernel(x=argument), expected)
+    assert torch.equal(kernel.or_raise(argument), expected)
+    assert torch.equal(kernel(kernels.Cloud(argument)), expected)
+    assert before is None or np.array_equal(before, np.array(argument, dtype="float64"))
 
 
 def test_half_precision_of_an_array_is_kept():
@@ -95,7 +97,7 @@ def test_further_points_and_labels_may_be_arrays_and_lists():
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("argument", "error", "words"),
     [
         ("states.npy", TypeError, r"nested lists of numbers, got str; read the file first"),
         (Path("states.npy"), TypeError, "got PosixPath; read the file first"),
@@ -111,12 +113,12 @@ def test_further_points_and_labels_may_be_arrays_and_lists():
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_is_no_points_is_refused_with_what_to_write(kernel, given, error, words):
+def test_what_is_no_points_is_refused_with_what_to_write(kernel, argument, error, words):
     """AttributeError: 'str' object has no attribute 'x'."""
     with pytest.raises(error, match=words):
-        kernel(given)
+        kernel(argument)
     with pytest.raises(error, match=words):
-        kernels.Cloud(given)
+        kernels.Cloud(argument)
 
 
 def test_an_undefined_value_of_an_array_is_nan():

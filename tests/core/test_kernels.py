@@ -88,14 +88,15 @@ def test_an_influence_is_the_change_of_the_anisotropy_without_a_window():
     x = low_rank().double()
     windows = torch.arange(400) // 4
     whole = kernels.anisotropy(x)
-    without = torch.stack([kernels.anisotropy(x[windows != window]) for window in range(100)])
+    others = [windows != window for window in range(100)]
+    without = torch.stack([kernels.anisotropy(x[of_others]) for of_others in others])
     jackknife = (99 / 100 * (without - without.mean()).square().sum()).sqrt()
     assert kernels.anisotropy.std_error is not None
     for cloud in (Cloud(x), Cloud(x[:, :20])):
-        found = kernels.anisotropy.std_error(cloud, windows=windows)
-        assert found.item() > 0
+        error = kernels.anisotropy.std_error(cloud, windows=windows)
+        assert error.item() > 0
         if cloud.x.shape == x.shape:
-            assert found.item() == pytest.approx(jackknife.item(), rel=0.05)
+            assert error.item() == pytest.approx(jackknife.item(), rel=0.05)
     wide = x[:60]  # fewer points than coordinates: the direction is found among the points
     assert kernels.anisotropy.std_error(wide, windows=windows[:60]).item() > 0
     assert 0 < whole < 1
@@ -128,9 +129,9 @@ def test_a_gaussian_control_has_the_unit_of_the_cloud():
     """It had the covariance of the cloud divided by a power of two: a norm of 0.29 for 12.6."""
     for factor in (2.0**-20, 1.0, 30.0, 2.0**20):
         x = factor * (low_rank() - low_rank().mean(0))
-        found = kernels.norm(kernels.gaussian_like(Cloud(x))).item()
+        norm = kernels.norm(kernels.gaussian_like(Cloud(x))).item()
         expected = np.linalg.norm(x.double().numpy(), axis=1).mean()
-        assert found == pytest.approx(expected, rel=0.1)
+        assert norm == pytest.approx(expected, rel=0.1)
 
 
 def test_a_constant_next_layer_of_few_points_has_no_linearity():

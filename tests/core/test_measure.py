@@ -78,10 +78,10 @@ def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
     frame = measure(hand_written, probe, ["anisotropy"]).to_pandas()
     assert set(frame["n_windows"]) == {24}
     half = 2.0686576 * math.sqrt(2) * frame["std_error"]  # Student's t of 23 degrees of freedom
-    for end, wanted in zip(
+    for end, expected in zip(
         ("low", "high"), interval_within(frame["value"], half, (0.0, 1.0)), strict=True
     ):
-        np.testing.assert_allclose(frame[end], wanted, rtol=1e-6)
+        np.testing.assert_allclose(frame[end], expected, rtol=1e-6)
 
 
 def test_default_rows(hand_written, small_probe):
@@ -122,7 +122,7 @@ def test_undefined_has_a_reason(small_probe):
     nn.init.zeros_(model.token.weight)
     nn.init.zeros_(model.position.weight)
     frame = measure(model, small_probe).to_pandas()
-    embedded = frame[frame.layer == 0]
+    embedded = frame.query("layer == 0")
     assert embedded["value"].isna().all()
     assert set(embedded["reason"]) == {"batch 0: 1 distinct of 96 points, at least 3 needed"}
     assert set(embedded["n_unique"]) == {1}
@@ -362,10 +362,10 @@ def test_noise_of_a_forward_is_the_same_in_every_measurement(small_probe):
 
     model = HandWritten()
     model.blocks[1] = nn.Sequential(model.blocks[1], Noisy())
-    found = [
+    values = [
         [row.value for row in measure(model, small_probe, ["anisotropy"]).rows] for _ in range(2)
     ]
-    assert found[0] == found[1]
+    assert values[0] == values[1]
 
 
 def test_no_bit_of_a_value_depends_on_which_other_metrics_are_asked_for():

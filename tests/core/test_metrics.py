@@ -68,7 +68,7 @@ def probe() -> Probe:
 @pytest.fixture(scope="module")
 def frames(probe) -> dict[str, pd.DataFrame]:
     """All metrics of each family, at the second of two checkpoints."""
-    found = {}
+    by_family = {}
     for family in CONFIGS:
         with tempfile.TemporaryDirectory() as folder:
             state_cache = StateCache(Path(folder), run="r", probe=probe.hash)
@@ -81,10 +81,10 @@ def frames(probe) -> dict[str, pd.DataFrame]:
                         + 0.1
                         * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
                     )
-            found[family] = measure(
+            by_family[family] = measure(
                 model, probe, "all", state_cache=state_cache, checkpoint=Checkpoint(step=5)
             ).to_pandas()
-    return found
+    return by_family
 
 
 HAS_WEIGHTS = hasattr(PreTrainedModel, "set_attn_implementation")
@@ -102,11 +102,14 @@ def test_the_table_keeps_its_promises(name, family, frames, probe):
     metric = METRICS[name]
     if "attention_weights" in metric.captures and not HAS_WEIGHTS:
         pytest.skip("an earlier version of transformers")
-    rows = frames[family][frames[family]["metric"] == name]
-    own = rows[rows["head"].isna()]
+    is_of_metric = frames[family]["metric"] == name
+    rows = frames[family][is_of_metric]
+    of_layers = rows[rows["head"].isna()]
     n_layers = {None: 4} if family != "t5" else {"encoder": 3, "decoder": 3}
     for stack, count in n_layers.items():
-        of_stack = own[own["stack"].isna() if stack is None else own["stack"] == stack]
+        of_stack = of_layers[
+            of_layers["stack"].isna() if stack is None else of_layers["stack"] == stack
+        ]
         expected = [
             layer
             for layer in range(count)
@@ -115,20 +118,20 @@ def test_the_table_keeps_its_promises(name, family, frames, probe):
         for request in resolve([name], probe):
             measured = of_stack.loc[of_stack["subset"] == request.subset, "layer"]
             assert measured.tolist() == expected
-    undefined = own["value"].isna()
+    undefined = of_layers["value"].isna()
     # the embedding output of models without learned positions has one vector for each of 50 tokens
     too_few = (
-        own["reason"]
+        of_layers["reason"]
         .fillna("")
         .str.contains("^fewer than half|distinct of 96 points, at least 6[45] needed$")
     )
-    few = own["on_distinct"] & (own["layer"] == 0) & too_few
+    few = of_layers["on_distinct"] & (of_layers["layer"] == 0) & too_few
     # a width of 32 leaves too few eigenvalues for a power law from rank 11 to 100 in no case here
     headless = "output_head" in metric.captures and family not in HEADS
-    assert (undefined == (few | headless)).all(), own.loc[undefined, ["layer", "reason"]]
+    assert (undefined == (few | headless)).all(), of_layers.loc[undefined, ["layer", "reason"]]
     assert not few.any() or family != "bert"
     low, high = metric.range
-    assert own.loc[~undefined, "value"].between(low, high).all()
+    assert of_layers.loc[~undefined, "value"].between(low, high).all()
     assert bool((rows["head"].notna().sum() > 0) == metric.per_head)
     assert metric.meaning
     assert metric.source
@@ -185,14 +188,14 @@ def test_tokens_are_held_against_their_own_rows(probe):
             ids = probe.tokens[tokens].numpy()
             ranks = np.array(
                 [
-                    rankdata(-line, method="min")[own] - 1
-                    for line, own in zip(cosines, ids, strict=True)
+                    rankdata(-line, method="min")[token] - 1
+                    for line, token in zip(cosines, ids, strict=True)
                 ]
             )
-            own = cosines[np.arange(len(ids)), ids]
+            token = cosines[np.arange(len(ids)), ids]
             values.append(
                 {
-                    "token_cosine": own.mean(),
+                    "token_cosine": token.mean(),
                     "token_rank": np.median(ranks),
                     "token_top1_match": (ranks == 0).mean(),
                 }
@@ -309,10 +312,10 @@ def test_attention_heeds_the_subset_and_leaves_out_what_has_no_pairs(probe):
     model = model_of("bert")
     names = ["attention_topic_gap", "attention_topic_gap@even"]
     frame = measure(model, probe, names).to_pandas()
-    own = frame[frame["head"].isna()].set_index(["subset", "layer"])
-    assert (own.loc["all", "value"] != own.loc["even", "value"]).all()
-    assert set(own.loc["all", "n_batches"]) == {20}
-    assert set(own["n_vectors"]) == set(own["n_unique"]) == {16}
+    of_layers = frame[frame["head"].isna()].set_index(["subset", "layer"])
+    assert (of_layers.loc["all", "value"] != of_layers.loc["even", "value"]).all()
+    assert set(of_layers.loc["all", "n_batches"]) == {20}
+    assert set(of_layers["n_vectors"]) == set(of_layers["n_unique"]) == {16}
     topics = probe.topics.clone()
     topics[16:32] = -1
     without = measure(model, probe.with_topics(topics), names[:1]).to_pandas()

@@ -41,7 +41,9 @@ def clean(dtype: torch.dtype) -> Tensor:
 
 
 def with_near_duplicates(x: Tensor, share: float, noise: float) -> Tensor:
-    """Append copies of the first points, each moved by a noise relative to the radius of the cloud."""
+    """Append copies of the first points, each moved by a noise relative to the radius of the
+    cloud.
+    """
     n = int(share * N)
     direction = torch.randn(n, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     radius = (x.double() - x.double().mean(0)).norm(dim=1).median()
@@ -61,9 +63,9 @@ def test_an_estimate_is_that_of_the_cloud_without_them(
     2.7.
     """
     x = clean(dtype)
-    found = ESTIMATORS[name](with_near_duplicates(x, share, noise))
+    estimate = ESTIMATORS[name](with_near_duplicates(x, share, noise))
     expected = ESTIMATORS[name](x)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert estimate.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

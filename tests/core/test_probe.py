@@ -20,13 +20,11 @@ def padded(side: str, pad: int = 0):
     ids = []
     mask = []
     for sequence in RAGGED:
-        filler = [pad] * (6 - len(sequence))
+        filler = [pad for _ in range(6 - len(sequence))]
+        is_filler = [0 for _ in filler]
+        is_token = [1 for _ in sequence]
         ids.append(filler + sequence if side == "left" else sequence + filler)
-        mask.append(
-            [0] * len(filler) + [1] * len(sequence)
-            if side == "left"
-            else [1] * len(sequence) + [0] * len(filler)
-        )
+        mask.append(is_filler + is_token if side == "left" else is_token + is_filler)
     return ids, mask
 
 
@@ -48,7 +46,8 @@ def test_batches_contain_every_token_once_in_order(n_sequences):
     for batch in probe.batches(n_sequences):
         assert batch.tokens.tolist() == list(range(len(seen), len(seen) + len(batch.tokens)))
         flat = batch.input_ids.flatten()
-        assert (flat[batch.attention_mask.flatten() == 0] == 3).all()
+        is_padding = batch.attention_mask.flatten() == 0
+        assert (flat[is_padding] == 3).all()
         seen += flat[torch.from_numpy(batch.positions)].tolist()
     assert seen == probe.tokens.tolist()
 
@@ -213,7 +212,7 @@ def test_a_mask_whose_meaning_is_another_is_refused(padding):
     rows = UserList(
         row[:length] for length, row in enumerate(ids, 3)
     )  # as a column of a dataset has them
-    for same in (None, UserList([1] * len(row) for row in rows)):
+    for same in (None, UserList([1 for _ in row] for row in rows)):
         assert Probe.from_tokens(rows, same, max_vectors=20).hash == expected.hash
     assert (
         Probe.from_tokens([*ids], max_vectors=20).hash

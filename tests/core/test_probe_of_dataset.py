@@ -44,7 +44,7 @@ class Rows(Dataset):
 
 
 def columns() -> datasets.Dataset:
-    return datasets.Dataset.from_dict({"input_ids": IDS.tolist(), "label": [0] * len(IDS)})
+    return datasets.Dataset.from_dict({"input_ids": IDS.tolist(), "label": [0 for _ in IDS]})
 
 
 def padded() -> list[dict[str, torch.Tensor]]:

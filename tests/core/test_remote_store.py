@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,16 +69,20 @@ def test_only_what_is_new_or_changed_is_transferred(faulty, elsewhere):
 
 
 def test_what_is_gone_remotely_is_deleted_but_not_what_waits(faulty, elsewhere):
+    """Neither a file that is new, nor one that was uploaded before and has been written again."""
     written(URL, KEY, OTHER).refresh()
     other = elsewhere(URL)
     faulty.faults["put_file"] = ConnectionError("unreachable")
     other.write(dataclasses.replace(KEY, step=24), [row(step=24)])
-    faulty.store.pop(f"/host/prefix/sweep/{KEY.filename}")
+    other.write(OTHER, [row(step=16, value=0.5)])
+    for gone in (KEY, OTHER):
+        faulty.store.pop(f"/host/prefix/sweep/{gone.filename}")
     other.refresh()
     assert other.steps("run") == [16, 24]
     faulty.faults.clear()
     assert other.drain(20) is None
     assert open_store(URL).steps("run") == [16, 24]
+    assert open_store(URL).read(OTHER)[0].value == 0.5
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,22 @@ def test_a_refusal_is_not_repeated_and_credentials_are_read_again(faulty):
     assert store.drain(20) is None
 
 
-def test_a_training_is_not_delayed_by_a_slow_server(faulty, monkeypatch):
+def test_writing_does_not_wait_for_the_upload(faulty, monkeypatch):
+    store = open_store(URL, refresh=False)
+    has_returned = threading.Event()
+    returned_first = []
+
+    def upload(names, source):
+        returned_first.append(has_returned.wait(20))
+
+    monkeypatch.setattr(store.remote, "upload", upload)
+    store.write(KEY, [row()])
+    has_returned.set()
+    assert store.drain(20) is None
+    assert returned_first == [True]
+
+
+def test_a_server_that_does_not_answer_ends_no_training(faulty, monkeypatch):
     monkeypatch.setattr("repdyn.store.remote.REQUEST_SECONDS", 0.2)
     faulty.faults.update(put_file=1.0, find=1.0)
     store = open_store(URL, refresh=False)

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import lightning.pytorch as pl
 import numpy as np
@@ -19,6 +20,7 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe, Tracker, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.measurement.measure import measure_with
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -40,13 +42,17 @@ def values(frame, step: int) -> list[float]:
 
 
 class RestoresLate(SingleDeviceStrategy):
-    """Restores after its setup, as FSDP does: at on_fit_start nobody knows yet that a run goes on."""
+    """Restores after its setup, as FSDP does: at on_fit_start nobody knows yet that a run goes
+    on.
+    """
 
     restore_checkpoint_after_setup = True
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["early", "late"])
-def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, small_probe, is_late):
+def test_resume_goes_on_in_its_history_and_measures_nothing_again(
+    tmp_path, small_probe, monkeypatch, is_late
+):
     pl.seed_everything(1)
     settings = {"logger": False, "overfit_batches": 1}
     first = tracker(small_probe, 2)
@@ -55,11 +61,14 @@ def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, smal
         Repeatable(), batches(shuffle=False)
     )
     before = files(tmp_path)
+    measure = Mock(wraps=measure_with)
+    monkeypatch.setattr("repdyn.tracking.run.measure_with", measure)
     if is_late:
         settings["strategy"] = RestoresLate(torch.device("cpu"))
     trainer(tmp_path / "job", second, **settings).fit(
         Repeatable(), batches(shuffle=False), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
     )
+    assert measure.call_count == 1  # at step 8
     assert second.store.path == first.store.path
     assert second.store.runs() == ["job"]
     assert second.store.steps("job") == [0, 2, 4, 6, 8]
@@ -148,11 +157,11 @@ def test_kills_do_not_change_what_a_step_is_compared_with(tmp_path, small_probe,
         if loses_states:
             for states in tmp_path.glob("b/*/kept_states"):
                 shutil.rmtree(states)
-    found = job.train(20, is_killed=False)
+    finished = job.train(20, is_killed=False)
     expected = of_path(undisturbed)
     if loses_states:  # no one has the states before the first step after a kill
         expected = {step: each for step, each in expected.items() if step % 4 != 2}
-    assert expected.items() <= of_path(found).items()
+    assert expected.items() <= of_path(finished).items()
     assert {step: compared for step, (_, compared) in expected.items()}[20] == [18] * 4
 
 
@@ -182,14 +191,14 @@ def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
     runs = second.store.runs()
     assert len(runs) == 2
     assert all(second.store.steps(name) == [0, 2, 4, 6, 8] for name in runs)
-    assert values(frame[frame["run"] == "job"], 8) == values(trunk, 8)
+    assert values(frame.query("run == 'job'"), 8) == values(trunk, 8)
     expected = (
         measure(job, small_probe)
         .to_pandas()
         .sort_values(["metric", "subset", "layer"])["value"]
         .tolist()
     )
-    np.testing.assert_array_equal(values(frame[frame["run"] != "job"], 8), expected)
+    np.testing.assert_array_equal(values(frame.query("run != 'job'"), 8), expected)
 
 
 def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe):
@@ -226,14 +235,14 @@ def test_what_the_user_gives_wins_over_what_a_checkpoint_remembers(tmp_path, sma
     ).fit(Job(), batches())
     shutil.move(tmp_path / "a", tmp_path / "moved")
     other = Probe.from_tokens(random_tokens(24, 12, seed=5), max_vectors=192, batch_vectors=96)
-    given = tracker(other, 3, store=tmp_path / "given", metrics=["two_nn"])
-    trainer(tmp_path / "b", given).fit(
+    attached = tracker(other, 3, store=tmp_path / "given", metrics=["two_nn"])
+    trainer(tmp_path / "b", attached).fit(
         Job(), batches(), ckpt_path=tmp_path / "moved" / "saved" / "step=4.ckpt"
     )
-    assert given.store.path == tmp_path / "given"
-    frame = given.store.to_pandas()
+    assert attached.store.path == tmp_path / "given"
+    frame = attached.store.to_pandas()
     assert set(frame.loc[frame["step"] > 4, "probe"]) == {other.hash}
-    assert given.store.steps("job/0") == [0, 4, 6, 8]
+    assert attached.store.steps("job/0") == [0, 4, 6, 8]
 
 
 def test_the_checkpoint_remembers_built_in_types_alone(tmp_path, small_probe):
@@ -265,21 +274,22 @@ def test_a_cell_that_runs_twice_makes_two_runs(tmp_path, small_probe):
             .sort_values(["metric", "subset", "layer"])["value"]
             .tolist()
         )
-        np.testing.assert_array_equal(values(frame[frame["run"] == run], 8), expected)
+        is_of_run = frame["run"] == run
+        np.testing.assert_array_equal(values(frame[is_of_run], 8), expected)
 
 
 def test_one_callback_serves_folds_and_copies_serve_trials(tmp_path, small_probe):
     attached = tracker(small_probe)
     trackers = [attached, attached]
-    for number, one in enumerate(trackers):
-        trainer(tmp_path / str(number), one).fit(Job(), batches())
-        assert one.store.path == tmp_path / str(number) / "job" / "0" / "repdyn"
-        assert one.store.to_pandas()["tokens_seen"].max() == 8 * 48
-    for number, one in enumerate(
+    for number, tracked in enumerate(trackers):
+        trainer(tmp_path / str(number), tracked).fit(Job(), batches())
+        assert tracked.store.path == tmp_path / str(number) / "job" / "0" / "repdyn"
+        assert tracked.store.to_pandas()["tokens_seen"].max() == 8 * 48
+    for number, tracked in enumerate(
         (copy.deepcopy(attached), pickle.loads(pickle.dumps(attached))), 2
     ):
-        trainer(tmp_path / str(number), one).fit(Job(), batches())
-        assert one.store.steps("job/0") == [0, 4, 8]
+        trainer(tmp_path / str(number), tracked).fit(Job(), batches())
+        assert tracked.store.steps("job/0") == [0, 4, 8]
 
 
 def test_fit_twice_with_one_trainer_is_one_curve(tmp_path, small_probe):

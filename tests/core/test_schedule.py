@@ -66,7 +66,7 @@ def test_a_step_is_due_once_however_often_it_is_reached():
     last one.
     """
     state = ScheduleState(2)
-    asked = []
+    steps_asked = []
     assert [state.is_due(step) for step in (0, 0, 1, 2, 2, 3)] == [
         True,
         False,
@@ -75,13 +75,13 @@ def test_a_step_is_due_once_however_often_it_is_reached():
         False,
         False,
     ]
-    state.has_time = asked.append
+    state.has_time = steps_asked.append
     assert [state.is_due(4), state.is_due(4), state.is_due(4, "end"), state.is_due(4, "end")] == [
         0,
         0,
         1,
         0,
     ]
-    assert asked == [4]
+    assert steps_asked == [4]
     assert ScheduleState("checkpoints").is_due(7, "checkpoint")
     assert not state.is_due(9, "checkpoint")

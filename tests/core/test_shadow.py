@@ -12,16 +12,15 @@ import threading
 import types
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from counting import Counting
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.nn.utils import parametrizations, prune
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from repdyn import Probe, measure
@@ -61,6 +60,38 @@ class Slotted:
         self.seen = []
 
 
+WRITES = (
+    "list",
+    "dict of lists",
+    "deque",
+    "counter",
+    "private number",
+    "new attribute",
+    "tensor attribute",
+    "tensor replaced",
+    "buffer",
+    "big buffer",
+    "weight",
+    "weight in place",
+    "data of a weight",
+    "weight merged by eval",
+    "data of a quantised weight",
+    "attribute of a weight",
+    "object",
+    "slots",
+    "submodule replaced",
+    "flags",
+    "torch generator",
+    "numpy generator",
+    "python generator",
+    "bound method",
+    "closure",
+    "partial",
+    "global random state",
+)
+"""What a forward pass writes to, in one of many ways."""
+
+
 class Part(nn.Module):
     """Something between the embedding and the blocks whose forward writes in one of many ways.
 
@@ -69,41 +100,6 @@ class Part(nn.Module):
     ``eval()`` (microsoft/LoRA, loralib/layers.py), weights that are packed as they are first used
     (bitsandbytes-foundation/bitsandbytes, bitsandbytes/nn/modules.py).
     """
-
-    WRITES: ClassVar = {
-        "list": lambda self, x: self.items.append(x.sum().item()),
-        "dict of lists": lambda self, x: self.by_length[x.shape[1]].append(1),
-        "deque": lambda self, x: self.recent.append(x.detach()),
-        "counter": lambda self, x: self.counter.update(["calls"]),
-        "private number": lambda self, x: setattr(self, "_n", self._n + 1),
-        "new attribute": lambda self, x: setattr(self, "latest", x.detach()),
-        "tensor attribute": lambda self, x: self.plain.add_(1),
-        "tensor replaced": lambda self, x: setattr(self, "plain", x.detach().mean((0, 1))),
-        "buffer": lambda self, x: self.load.add_(1),
-        "big buffer": lambda self, x: self.big.mul_(2),
-        "weight": lambda self, x: self.scale.data.mul_(2),
-        "weight in place": lambda self, x: self.scale.mul_(2),
-        "data of a weight": lambda self, x: setattr(self.scale, "data", self.scale.data * 2),
-        "weight merged by eval": lambda self, x: None,
-        "data of a quantised weight": lambda self, x: setattr(
-            self.quantised, "data", self.quantised.data * 2
-        ),
-        "attribute of a weight": lambda self, x: setattr(self.quantised, "n_passes", 1),
-        "object": lambda self, x: (
-            self.cache.tensors.append(x),
-            setattr(self.cache, "length", x.shape[1]),
-        ),
-        "slots": lambda self, x: self.slotted.seen.append(1),
-        "submodule replaced": lambda self, x: setattr(self, "inner", nn.Identity()),
-        "flags": lambda self, x: self.train(),
-        "torch generator": lambda self, x: torch.rand(1, generator=self.of_torch),
-        "numpy generator": lambda self, x: self.of_numpy.random(),
-        "python generator": lambda self, x: self.of_python.random(),
-        "bound method": lambda self, x: self.bound(),
-        "closure": lambda self, x: self.closed(),
-        "partial": lambda self, x: self.partial(),
-        "global random state": lambda self, x: (torch.rand(1), random.random(), np.random.rand()),
-    }
 
     def __init__(self, kind):
         super().__init__()
@@ -138,8 +134,70 @@ class Part(nn.Module):
         return super().train(mode)
 
     def forward(self, x):
-        self.WRITES[self.kind](self, x)
+        self.write(x)
         return x * self.scale
+
+    def write(self, x):
+        match self.kind:
+            case "list":
+                self.items.append(x.sum().item())
+            case "dict of lists":
+                self.by_length[x.shape[1]].append(1)
+            case "deque":
+                self.recent.append(x.detach())
+            case "counter":
+                self.counter.update(["calls"])
+            case "private number":
+                self._n += 1
+            case "new attribute":
+                self.latest = x.detach()
+            case "tensor attribute":
+                self.plain.add_(1)
+            case "tensor replaced":
+                self.plain = x.detach().mean((0, 1))
+            case "buffer":
+                self.load.add_(1)
+            case "big buffer":
+                self.big.mul_(2)
+            case "weight":
+                self.scale.data.mul_(2)
+            case "weight in place":
+                self.scale.mul_(2)
+            case "data of a weight":
+                self.scale.data = self.scale.data * 2
+            case "weight merged by eval":
+                pass  # train() writes
+            case "data of a quantised weight":
+                self.quantised.data = self.quantised.data * 2
+            case "attribute of a weight":
+                self.quantised.n_passes = 1
+            case "object":
+                self.cache.tensors.append(x)
+                self.cache.length = x.shape[1]
+            case "slots":
+                self.slotted.seen.append(1)
+            case "submodule replaced":
+                self.inner = nn.Identity()
+            case "flags":
+                self.train()
+            case "torch generator":
+                torch.rand(1, generator=self.of_torch)
+            case "numpy generator":
+                self.of_numpy.random()
+            case "python generator":
+                self.of_python.random()
+            case "bound method":
+                self.bound()
+            case "closure":
+                self.closed()
+            case "partial":
+                self.partial()
+            case "global random state":
+                torch.rand(1)
+                random.random()
+                np.random.rand()
+            case _:
+                raise ValueError(self.kind)
 
 
 def state_of(model):
@@ -164,9 +222,9 @@ def plain(value, seen=()):
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, dict):
-        return {key: plain(part, inner) for key, part in value.items()}
+        return {key: plain(item, inner) for key, item in value.items()}
     if isinstance(value, list | tuple | deque):
-        return [plain(part, inner) for part in value]
+        return [plain(item, inner) for item in value]
     if isinstance(value, Slotted):
         return plain(value.seen)
     return plain(vars(value), inner) if hasattr(value, "__dict__") else repr(value)
@@ -188,7 +246,7 @@ def probe():
     return Probe.from_tokens(random_tokens(24, 12), max_vectors=96)
 
 
-@pytest.mark.parametrize("kind", Part.WRITES)
+@pytest.mark.parametrize("kind", WRITES)
 def test_what_a_forward_pass_writes_is_not_found_in_the_model(kind, probe):
     model = writing(kind)
     before = state_of(model)
@@ -385,8 +443,8 @@ MANAGER = Manager()
 
 
 class Routed(nn.Module):
-    """A router that hands its loss to a manager of the Python module in every pass (dalin27/nanoMoE,
-    model.py): the training's next step adds up what is there.
+    """A router that hands its loss to a manager of the Python module in every pass
+    (dalin27/nanoMoE, model.py): the training's next step adds up what is there.
     """
 
     def __init__(self):
@@ -582,9 +640,9 @@ def test_hooks_that_make_weights_act(make, probe):
     assert values(model, probe)
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     with torch.no_grad():
-        found = Shadow(model).module.eval()(random_tokens(2, 12))
+        output = Shadow(model).module.eval()(random_tokens(2, 12))
         expected = model.eval()(random_tokens(2, 12))
-    assert torch.equal(found, expected)
+    assert torch.equal(output, expected)
 
 
 def test_other_weights_stand_in_for_the_models_own(probe):
@@ -632,7 +690,11 @@ def test_a_model_without_a_shadow_is_restored(probe):
     flags = [module.training for module in model.modules()]
     model.register_buffer("n", torch.zeros(1))
     model.seen = []
-    model.register_forward_pre_hook(lambda module, args: module.seen.append(module.n.add_(1)))
+
+    def count(module, args):
+        module.seen.append(module.n.add_(1))
+
+    model.register_forward_pre_hook(count)
     with pytest.raises(ShadowError):
         Shadow(model)
     rows = measure(model, probe, ["anisotropy"]).rows
@@ -655,14 +717,6 @@ def test_weights_that_are_overwritten_out_of_sight_are_an_error(probe):
 
     with pytest.raises(RuntimeError, match=r"head\.weight"):
         measure(Writing(), probe, ["anisotropy"])
-
-
-class Counting(TorchFunctionMode):
-    n = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.n += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(
@@ -710,12 +764,12 @@ def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatc
         with contexts.get(state, torch.enable_grad)():
             before = settings_now()
             n_before = mode.n
-            found = values(model, probe)
+            with_settings = values(model, probe)
             assert mode.n == n_before
             assert settings_now() == before
     finally:
         set_(back)
-    assert found == plain
+    assert with_settings == plain
     assert flops.get_total_flops() == 0
     model(random_tokens(2, 12)).sum().backward()
 
@@ -726,6 +780,7 @@ def settings_now():
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled("cpu"),
+            torch.backends.mha.get_fastpath_enabled(),
         ),
         *(
             torch.is_anomaly_enabled(),

@@ -1,4 +1,5 @@
 from itertools import permutations
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def entropy_rank(shares):
 def test_numbers_of_directions_against_a_float64_svd(name):
     points = HOSTILE[name]()
     values = naive_singular_values(points)
-    squares = values[values > 0] ** 2
+    is_above_zero = values > 0
+    squares = values[is_above_zero] ** 2
     assert participation_ratio(points).item() == pytest.approx(
         squares.sum() ** 2 / (squares**2).sum(), rel=1e-6
     )
@@ -40,7 +42,8 @@ def test_numbers_of_directions_against_a_float64_svd(name):
         entropy_rank(squares / squares.sum()), rel=1e-6
     )
     # directions that float32 rounding makes up have singular values of 1e-7 of the largest
-    shares = values[values > 1e-6 * values[0]] / values.sum()
+    is_more_than_rounding = values > 1e-6 * values[0]
+    shares = values[is_more_than_rounding] / values.sum()
     assert effective_rank(points).item() == pytest.approx(entropy_rank(shares), rel=1e-3)
 
 
@@ -48,7 +51,8 @@ def test_numbers_of_directions_against_a_float64_svd(name):
 def test_ranks_of_points_as_they_are(name):
     points = HOSTILE[name]().double() + 3
     values = np.linalg.svd(points.numpy(), compute_uv=False) ** 2
-    shares = values[values > 0] / values.sum()
+    is_above_zero = values > 0
+    shares = values[is_above_zero] / values.sum()
     raw = effective_rank_of_variance(points, centred=False).item()
     assert raw == pytest.approx(entropy_rank(shares), rel=1e-8)
     assert effective_rank_of_variance(points * 7, centred=False).item() == pytest.approx(
@@ -86,15 +90,12 @@ def test_even_spectra_count_their_directions():
 
 
 def test_one_decomposition_serves_all(monkeypatch):
-    calls = []
-    gram_matrix = spectrum.gram_matrix
-    monkeypatch.setattr(
-        spectrum, "gram_matrix", lambda *args, **how: calls.append(1) or gram_matrix(*args, **how)
-    )
+    gram_matrix = Mock(wraps=spectrum.gram_matrix)
+    monkeypatch.setattr(spectrum, "gram_matrix", gram_matrix)
     cloud = Cloud(HOSTILE["gaussian"]())
     for kernel in (participation_ratio.or_raise, effective_rank.or_raise):
         kernel(cloud)
-    assert calls == [1]
+    assert gram_matrix.call_count == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The store: atomic files, every column read as it was written, and a frame of the rows that count."""
+"""The store: atomic files, every column read as it was written, and a frame of the rows that
+count.
+"""
 
 from __future__ import annotations
 
@@ -75,16 +77,16 @@ def test_rows_are_read_as_written(tmp_path):
     assert sorted(READ_FIRST) == sorted(COLUMNS)
     by_metric = frame.set_index(["metric", "layer"])
     first = by_metric.loc[("two_nn", 1)]
-    given = row(weights_kind="averaged", way="shadow")
+    written = row(weights_kind="averaged", way="shadow")
     for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
-        assert first[name] == given.columns()[name] or (
-            given.columns()[name] is None and pd.isna(first[name])
+        assert first[name] == written.columns()[name] or (
+            written.columns()[name] is None and pd.isna(first[name])
         ), name
     second = by_metric.loc[("two_nn", 2)]
     assert math.isnan(second["value"])
     assert pd.isna(second["tokens_seen"])
     assert second["reason"] == "constant cloud"
-    scalar = frame[frame.metric == "train/loss"]
+    scalar = frame.query("metric == 'train/loss'")
     assert scalar[["layer", "trainer_step", "rank"]].isna().to_numpy().tolist() == [
         [True, False, False]
     ]
@@ -142,12 +144,12 @@ def test_distinct_runs_have_distinct_folders():
     ) == len(names)
 
 
-@pytest.mark.parametrize("part", ["run", "checkpoint", "probe", "metrics"])
-def test_measurements_that_differ_in_one_thing_have_files_of_their_own(tmp_path, part):
+@pytest.mark.parametrize("field", ["run", "checkpoint", "probe", "metrics"])
+def test_measurements_that_differ_in_one_thing_have_files_of_their_own(tmp_path, field):
     """Else the second would replace the first."""
     store = open_store(tmp_path)
     store.write(KEY, [row(value=1.0)])
-    store.write(dataclasses.replace(KEY, **{part: "other"}), [row(value=2.0)])
+    store.write(dataclasses.replace(KEY, **{field: "other"}), [row(value=2.0)])
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
@@ -316,9 +318,9 @@ def store(tmp_path):
     """
     store = open_store(tmp_path)
 
-    def measured(step, value, layer=1, at="2026-01-02", **given):
+    def measured(step, value, layer=1, at="2026-01-02", **fields):
         return make_row(
-            run="r", step=step, layer=layer, value=value, probe="p", measured_at=at, **given
+            run="r", step=step, layer=layer, value=value, probe="p", measured_at=at, **fields
         )
 
     def failed(step, at, metrics=("anisotropy", "two_nn"), same_as=None):
@@ -345,13 +347,14 @@ def store(tmp_path):
 
 def test_the_newest_counts_and_replaced_failures_and_values_of_copies_are_left_out(store):
     frame = store.to_pandas()
-    found = [
+    cells = [
         tuple(each) for each in frame[["step", "metric", "layer", "value"]].fillna(-1).to_numpy()
     ]
-    assert found == [
+    assert cells == [
         (0, "anisotropy", 2, 5.0), (0, "two_nn", 1, 1.0),
         (1, "anisotropy", 2, 5.0), (1, "two_nn", 1, 2.0),
-        (2, "anisotropy", 2, 5.0), (2, "anisotropy", -1, -1), (2, "two_nn", 1, 1.0), (2, "two_nn", -1, -1),
+        (2, "anisotropy", 2, 5.0), (2, "anisotropy", -1, -1),
+        (2, "two_nn", 1, 1.0), (2, "two_nn", -1, -1),
         (3, "anisotropy", -1, -1), (3, "two_nn", -1, -1),
     ]  # fmt: skip
 
@@ -424,15 +427,15 @@ def test_rows_are_in_the_order_in_which_views_are_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "repdyn", "..", "../.."], ids=["run", "store", "parent", "grandparent"]
+    "folder", ["", "repdyn", "..", "../.."], ids=["run", "store", "parent", "grandparent"]
 )
-def test_a_store_is_found_in_a_run_and_from_the_folders_above_it(given, tmp_path):
+def test_a_store_is_found_in_a_run_and_from_the_folders_above_it(folder, tmp_path):
     run = tmp_path / "runs" / "quickstart" / "2026-01-02"
     store = fill(run / "repdyn", make_published("lab/a", steps=(0,)))
     (run / "checkpoints").mkdir()
-    found = find_store(run / given)
-    assert found.path.resolve() == store.path
-    assert found.runs() == ["lab/a"]
+    opened = find_store(run / folder)
+    assert opened.path.resolve() == store.path
+    assert opened.runs() == ["lab/a"]
 
 
 def test_several_stores_are_listed_and_hidden_linked_and_deep_ones_are_not(tmp_path):
@@ -471,7 +474,10 @@ def test_no_store(tmp_path):
 
 
 def test_a_local_store_loads_no_package_of_remote_ones(tmp_path):
-    code = "import sys, repdyn; repdyn.open_store(sys.argv[1]).runs(); print({'fsspec', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys, repdyn; repdyn.open_store(sys.argv[1]).runs(); print({'fsspec', 'torch'} & "
+        "set(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
     )

@@ -195,9 +195,9 @@ def test_blocks_that_carry_two_streams_are_refused_until_one_is_chosen(of):
     layers = ast.literal_eval(named[1])
     with torch.no_grad():
         expected = model.eval().streams(IDS)
-    for part, chosen in ((1, layers), (0, "blocks.*:0")):
+    for stream, chosen in ((1, layers), (0, "blocks.*:0")):
         states = capture(prepare(model, probe_of(of), chosen), probe_of(of), ["all"])
         for index, layer in enumerate(states):
-            assert are_rows_of(layer.states, expected[index][part])
+            assert are_rows_of(layer.states, expected[index][stream])
     with pytest.raises(ValueError, match="part 5"):
         measure(model, probe_of(of), ["anisotropy"], "blocks.*:5")

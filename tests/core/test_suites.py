@@ -73,9 +73,9 @@ def test_all_keys_of_a_model(write):
     assert (model.repository, model.revisions, model.expected) == (None, None, ())
     assert model.checkpoints == (
         PublishedCheckpoint("me/final", 0, tokens=0, stage="start"),
-        PublishedCheckpoint("me/1.4b", 5000, "seed3", 10**7),
-        PublishedCheckpoint("me/1.4b", 10000, "seed3", 2 * 10**7),
-        PublishedCheckpoint("me/1.4b", 20000, "seed3", 4 * 10**7),
+        PublishedCheckpoint("me/1.4b", 5000, "seed3", tokens=10**7),
+        PublishedCheckpoint("me/1.4b", 10000, "seed3", tokens=2 * 10**7),
+        PublishedCheckpoint("me/1.4b", 20000, "seed3", tokens=4 * 10**7),
     )
 
 
@@ -188,7 +188,8 @@ def test_invalid_files(tmp_path, text):
 FAULTY = """title: mine
 card: here
 models:
-  - {name: 'm-{size}', for: {size: [a, b]}, repository: 'me/{size}', revisions: 'step(?P<step>.*)', expected: ['0..9:1']}
+  - {name: 'm-{size}', for: {size: [a, b]}, repository: 'me/{size}',
+     revisions: 'step(?P<step>.*)', expected: ['0..9:1']}
 known_faults:
 """
 
@@ -196,7 +197,7 @@ known_faults:
 def test_known_faults(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"{FAULTY}  - {{models: ['m-*'], steps: [1, 0], what: the same weights, report: https://a}}\n"
+        FAULTY + "  - {models: ['m-*'], steps: [1, 0], what: the same weights, report: https://a}\n"
         "  - {models: [m-b], steps: ['2..4:2', 7], what: missing weights, report: https://b}\n"
     )
     first, second = read_suite(path).models

@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from gguf_files import write_gguf
 from hub_fixtures import SIZES, save_again
 from jobs import batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -133,7 +134,7 @@ def test_models_that_functions_load_are_measured(tmp_path, probe):
     ).to_pandas()
     frame = swept.to_pandas()
     pd.testing.assert_frame_equal(
-        values(frame[frame["step"] == 20]), values(direct), check_exact=True
+        values(frame.query("step == 20")), values(direct), check_exact=True
     )
     assert repdyn.sweep(loads, name="mine", probe=probe, store=tmp_path, **QUIET).measured == ()
     with pytest.raises(ValueError, match="probe="):
@@ -355,15 +356,15 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
         family[0].parent, like=tmp_path / "live", store=tmp_path / "store", **options
     )
     columns = ["attention", "dtype", "probe", "metric", "settings", "subset"]
-    live, found = (
+    live, of_sweep = (
         frame.loc[frame["layer"].notna(), columns]
         .drop_duplicates()
         .sort_values(columns)
         .reset_index(drop=True)
         for frame in (store.to_pandas(), swept.to_pandas())
     )
-    pd.testing.assert_frame_equal(found, live)
-    assert set(found["attention"]) == {"eager"}
+    pd.testing.assert_frame_equal(of_sweep, live)
+    assert set(of_sweep["attention"]) == {"eager"}
     with pytest.raises(ValueError, match="nowhere"):
         repdyn.sweep(family[0].parent, like=tmp_path / "nowhere", **options)
 
@@ -393,9 +394,9 @@ def test_an_adapter_is_measured_merged_onto_its_base(
     direct = repdyn.measure(
         merged, probe, ["anisotropy"], checkpoint=Checkpoint(step=5)
     ).to_pandas()
-    for each in (swept, published):
-        assert each.failures == ()
-        pd.testing.assert_frame_equal(values(each.to_pandas()), values(direct), check_exact=True)
+    for result in (swept, published):
+        assert result.failures == ()
+        pd.testing.assert_frame_equal(values(result.to_pandas()), values(direct), check_exact=True)
     # names of the adapter's weights that the base has not, and a base that is nowhere
     weights = load_file(folder / "adapter_model.safetensors")
     renamed = {name.replace("query_key_value", "qkv"): value for name, value in weights.items()}
@@ -464,8 +465,8 @@ def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
     hub, commits, command, shown, tmp_path
 ):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
-    given = ("lab/model", "--metrics", "anisotropy", "--no-loss")
-    status, _, err = command(*given)
+    arguments = ("lab/model", "--metrics", "anisotropy", "--no-loss")
+    status, _, err = command(*arguments)
     store = open_store(tmp_path / "sweeps")
     assert status == 1
     assert lines(err)[-1].startswith("not measured: lab/model step8: ")
@@ -475,10 +476,10 @@ def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
         [["lab/model"]],
     )
     hub.faults.clear()
-    status, _, err = command(*given)
+    status, _, err = command(*arguments)
     assert (status, set(weights_fetched(hub).values())) == (1, {1})
     assert "--retry-failed" in err
-    assert command(*given, "--retry-failed")[0] == 0
+    assert command(*arguments, "--retry-failed")[0] == 0
     assert (reasons(store), store.steps("lab/model")) == ({}, [0, 8, 16])
 
 
@@ -516,11 +517,11 @@ def test_copies_of_another_step_are_not_measured(hub, family, tmp_path, command,
     for name, step in {"step0": 0, "step1": 16, "step8": 8, "step16": 16}.items():
         hub.publish("lab/copies", name, family[step])
     hub.publish("lab/copies", "step4", save_again(family[0], tmp_path / "again"))
-    given = ("lab/copies", "--metrics", "anisotropy", "--no-loss")
-    status, out, err = command(*given, "--dry-run", "--json")
+    arguments = ("lab/copies", "--metrics", "anisotropy", "--no-loss")
+    status, out, err = command(*arguments, "--dry-run", "--json")
     assert (status, '"same_as": {\n      "step1": "step16"\n    }' in out) == (0, True)
     assert "step1" in err
-    assert command(*given)[0] == 0
+    assert command(*arguments)[0] == 0
     store = open_store(tmp_path / "sweeps")
     assert store.steps("lab/copies") == [0, 4, 8, 16]
     frame = store.to_pandas()
@@ -557,11 +558,29 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"dtype": "bfloat16"}, "dtype"), ({"layers": ["layers.*"]}, "layers"), ({}, "location")],
+)
+def test_values_of_another_precision_layers_or_place_are_not_added_to_a_run(
+    family, tmp_path, probe, changes, what
+):
+    """The curve would change where the precision did, without a word."""
+    options = QUIET | {"name": "mine", "probe": probe, "store": tmp_path / "store"}
+    options["dtype"] = "float32"
+    repdyn.sweep(family[0], **options)
+    other = family[8] if changes else shutil.copytree(family[8], tmp_path / "other" / "step8")
+    with pytest.raises(ValueError, match=f"expected one {what} for the run 'mine'"):
+        repdyn.sweep(other, **options | changes)
+    assert open_store(tmp_path / "store").steps("mine") == [0]
+
+
 def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_meant(
     tmp_path, probe, monkeypatch
 ):
     """Both were done two to four times for each checkpoint, and every time its rows were read."""
-    store, everything = open_store(tmp_path), settings("all", loss=None)
+    store = open_store(tmp_path)
+    everything = settings("all", loss=None)
     tasks = [Task(Target("mine", step, f"step{step}", path=tmp_path), probe) for step in range(6)]
     for task in tasks[:3]:
         store.write(task.key(everything), [row()])
@@ -619,60 +638,23 @@ def test_a_sweep_of_measured_checkpoints_begins_with_two_readings_of_each_file(
 def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(
     hub, commits, command, shown, monkeypatch
 ):
-    given = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
-    status, out, err = command(*given)
+    arguments = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
+    status, out, err = command(*arguments)
     assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
     assert re_row(out) == ["lab/model", "0", "0", "3"]
-    assert command(*given[:-1], "--revisions", "step0")[0] == 0
-    status, out, _ = command(*given)
+    assert command(*arguments[:-1], "--revisions", "step0")[0] == 0
+    status, out, _ = command(*arguments)
     assert re_row(out) == ["lab/model", "1", "0", "2"]
     assert " min\n" in out
     monkeypatch.setattr(
         "repdyn.checkpoints.probes.load_corpus", Mock(side_effect=ConnectionError("no text"))
     )
-    assert "lab/model: no text; it is not planned" in command(*given)[2]
+    assert "lab/model: no text; it is not planned" in command(*arguments)[2]
 
 
 def re_row(out: str) -> list[str]:
     (row,) = [line for line in out.splitlines() if line.startswith("lab/model")]
     return [row.split()[0], *[part for part in row.split() if part.isdecimal()][:3]]
-
-
-def write_gguf(model, path, quantization) -> None:
-    """Write a Llama model as llama.cpp does, and leave in the model what can be read of its
-    quantised weights.
-    """
-    config, names = (
-        model.config,
-        gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers),
-    )
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{quantization.name}"))
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    for name, weight in model.state_dict().items():
-        values = weight.numpy()
-        if name.endswith(("q_proj.weight", "k_proj.weight")):  # whose halves llama.cpp interleaves
-            halves = values.reshape(config.num_attention_heads, 2, -1, values.shape[1])
-            values = halves.swapaxes(1, 2).reshape(values.shape)
-        kind = quantization if values.ndim == 2 else gguf.GGMLQuantizationType.F32
-        stored = gguf.quantize(np.ascontiguousarray(values), kind)
-        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=kind)
-        read = gguf.dequantize(stored, kind)
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            halves = read.reshape(config.num_attention_heads, -1, 2, values.shape[1])
-            read = halves.swapaxes(1, 2).reshape(values.shape)
-        weight.copy_(torch.from_numpy(read.copy()))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def test_a_gguf_file_has_the_values_of_its_dequantised_weights(probe, tmp_path):

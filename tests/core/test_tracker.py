@@ -16,16 +16,17 @@ import threading
 import time
 import weakref
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
+from internals import TorchDispatchMode
 from jobs import Loop
 from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
 from synthetic_runs import make_row
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from repdyn import Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
@@ -245,10 +246,10 @@ def test_a_tracker_that_has_finished_keeps_no_model_alive(attach, ends):
     gc.collect()
     assert model() is None
     assert tracker.store.steps("mine")[:2] == [0, 2]
-    for each in [tracker, *copies]:
-        assert each.state_dict()["step"] == 3
+    for finished in [tracker, *copies]:
+        assert finished.state_dict()["step"] == 3
         with pytest.raises(RuntimeError, match="another Tracker"):
-            each.start()
+            finished.start()
 
 
 def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
@@ -264,7 +265,8 @@ def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
     assert kinds == {"mine": ["raw"], "mine (averaged)": ["averaged"]}
     for run, model in (("mine", loop.model), ("mine (averaged)", average.module)):
         expected = measure(model, small_probe).to_pandas()
-        assert values(frame[frame["run"] == run], 4) == values(expected.assign(step=4), 4)
+        is_of_run = frame["run"] == run
+        assert values(frame[is_of_run], 4) == values(expected.assign(step=4), 4)
 
 
 def test_the_budget_counts_raw_and_averaged_weights_as_one_measurement(attach, monkeypatch):
@@ -479,7 +481,7 @@ def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(
         at_once = re.search(r"wait in memory, and in (\S+)", caplog.text)[1]  # type: ignore[index]
         rescued = open_store(at_once)  # which a killed process leaves
         assert [step for run in rescued.runs() for step in rescued.steps(run)] == [1]
-    assert re.search(r"they are in (\S+), from where", caplog.text)[1] == at_once  # type: ignore[index]
+    assert re.search(r"they are in (\S+), from where", caplog.text)[1] == at_once
 
 
 class Stuck(CSVLogger):
@@ -499,12 +501,11 @@ def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(
     stuck = Stuck(tmp_path, name="stuck", version="0")
     quick = CSVLogger(tmp_path, name="quick", version="0")
     loop = Loop()
-    steps = []
-    quick.log_metrics = lambda metrics, step=None: steps.append(step)  # type: ignore[method-assign]
+    quick.log_metrics = Mock()
     tracker = attach(loop.model, schedule=1, loggers=[stuck, quick], on_error="warn").start()
     for _ in range(3):
         tracker.step(loss=loop.step())
-    assert steps == [0, 1, 2, 3]
+    assert [call.kwargs["step"] for call in quick.log_metrics.call_args_list] == [0, 1, 2, 3]
     stuck.answer.set()
     tracker.finish()
     stuck.save()

@@ -1,4 +1,5 @@
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -91,18 +92,14 @@ def test_repeating_points_changes_nothing(name):
 
 
 def test_neighbours_are_searched_once_for_all_settings(monkeypatch):
-    searches, search = [], neighbours.nearest_neighbours
-    monkeypatch.setattr(
-        neighbours,
-        "nearest_neighbours",
-        lambda points, k, groups: searches.append(k) or search(points, k, groups=groups),
-    )
+    search = Mock(wraps=neighbours.nearest_neighbours)
+    monkeypatch.setattr(neighbours, "nearest_neighbours", search)
     cloud = Cloud(HOSTILE["low_rank"]())
     first = two_nn.or_raise(cloud)
     assert two_nn.or_raise(cloud).item() == first.item()
     assert two_nn.or_raise(cloud, discard=0.8).item() != first.item()
     assert two_nn.or_raise(cloud, estimator="maximum_likelihood").item() != first.item()
-    assert searches == [2]
+    assert [call.args[1] for call in search.call_args_list] == [2]
 
 
 UNDEFINED = {

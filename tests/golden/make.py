@@ -152,7 +152,7 @@ class MockLogger(DummyLogger):
         super().__init__()
         self.calls: list[tuple[dict[str, Any], int | None]] = []
 
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:  # type: ignore[override]
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         self.calls.append((dict(metrics), step))
 
 
@@ -162,7 +162,7 @@ def logged() -> Table:
 
     pl.seed_everything(7, verbose=False)
     probe = probe_of("independent", 48, 2, padded=False)
-    data = DataLoader(list(probe.tokens.view(48, -1)), batch_size=8, shuffle=True)  # type: ignore[arg-type]
+    data = DataLoader(list(probe.tokens.view(48, -1)), batch_size=8, shuffle=True)
     logger = MockLogger()
     with tempfile.TemporaryDirectory() as folder, quiet():
         tracker = RepresentationDynamics(
@@ -190,12 +190,11 @@ def logged() -> Table:
         )
         trainer.fit(Job(), data, data)
         rows = stored(Path(folder) / "store")
-    calls = {
-        f"call {number:02d} step {step} {name}": {"value": exact(float(value))}
-        for number, (metrics, step) in enumerate(logger.calls)
-        for name, value in sorted(metrics.items())
-        if "seconds" not in name
-    }
+    calls = {}
+    for number, (metrics, step) in enumerate(logger.calls):
+        for name in sorted(name for name in metrics if "seconds" not in name):
+            key = f"call {number:02d} step {step} {name}"
+            calls[key] = {"value": exact(float(metrics[name]))}
     return calls | rows
 
 
@@ -209,10 +208,10 @@ def swept() -> Table:
         folder = Path(place) / "run"
         for step in (0, 8, 16):
             with quiet():
-                model_of("gpt2", seed=step).save_pretrained(folder / f"step{step}")  # type: ignore[operator]
+                model_of("gpt2", seed=step).save_pretrained(folder / f"step{step}")
         (folder / "step16" / "model.safetensors").write_bytes(b"damaged")
         probe_of("independent", 48, 2).save(folder / "probe.safetensors")
-        given = [
+        arguments = [
             folder,
             "--probe",
             folder / "probe.safetensors",
@@ -226,7 +225,7 @@ def swept() -> Table:
         for attempt in ("first", "second"):
             before = set(open_store(folder / "swept").path.rglob("*.parquet"))
             # a shard of the work has no views
-            status = status_of(main, [*given, *options, "--device", "cpu", "--shard", "1/1"])
+            status = status_of(main, [*arguments, *options, "--device", "cpu", "--shard", "1/1"])
             written = set(open_store(folder / "swept").path.rglob("*.parquet")) - before
             table[f"{attempt} run"] = {"value": f"exit status {status}, {len(written)} new files"}
         for key, row in stored(folder / "swept").items():
@@ -280,7 +279,8 @@ def tables() -> Table:
             for (metric, subset), series in run.series.items():
                 table[f"{first} {metric}@{subset}"] = {"value": curve(series.values)}
             if not run.finished:
-                for finding in findings(by_stack(frame[frame["run"] == run.name])[run.stack]):
+                is_of_run = frame["run"] == run.name
+                for finding in findings(by_stack(frame[is_of_run])[run.stack]):
                     # the sentence may be worded otherwise
                     verdict = [
                         str(finding.verdict),
@@ -337,19 +337,22 @@ PARTS: dict[str, Callable[[], Table]] = {
 def machine() -> dict[str, str]:
     """Return what the last bits of a value depend on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    known = {
+    fields = {
         name.strip(): text.strip()
         for name, _, text in (line.partition(":") for line in reversed(lines))
     }
     sets = {
         flag
-        for flag in known.get("flags", "").split()
+        for flag in fields.get("flags", "").split()
         if flag.startswith(("avx", "fma", "amx", "sse4"))
     }
     packages = ("torch", "numpy", "scipy", "pandas", "transformers", "lightning")
     return {
-        "processor": known.get("model name", platform.processor()),
-        "model": f"family {known.get('cpu family')}, model {known.get('model')}, stepping {known.get('stepping')}",
+        "processor": fields.get("model name", platform.processor()),
+        "model": (
+            f"family {fields.get('cpu family')}, model {fields.get('model')}, stepping "
+            f"{fields.get('stepping')}"
+        ),
         "instruction sets": " ".join(sorted(sets)),
         "torch uses": torch.backends.cpu.get_cpu_capability(),
         **{package: version(package) for package in packages},
@@ -360,14 +363,14 @@ def path_of(part: str) -> Path:
     return HERE / f"{part}.tsv"
 
 
-def write(part: str, table: Table) -> None:
+def write(name: str, table: Table) -> None:
     columns = list(dict.fromkeys(column for row in table.values() for column in row))
     lines = ["\t".join(["key", *columns])]
     lines += [
         "\t".join([key, *(row.get(column, "") for column in columns)])
         for key, row in sorted(table.items())
     ]
-    path_of(part).write_text("\n".join(lines) + "\n")
+    path_of(name).write_text("\n".join(lines) + "\n")
 
 
 def read(part: str) -> Table:
@@ -381,9 +384,9 @@ def read(part: str) -> Table:
 def main() -> None:
     sys.path.append(str(ROOT))  # with analyze_checkpoints.py, as pytest has it
     torch.set_num_threads(1)
-    for part, compute in PARTS.items():
-        write(part, compute())
-        print(path_of(part).relative_to(ROOT))
+    for name, compute in PARTS.items():
+        write(name, compute())
+        print(path_of(name).relative_to(ROOT))
     (HERE / "machine.json").write_text(json.dumps(machine(), indent=2) + "\n")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
+from studying import PAIR, numbers, run_study, told
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModel,
@@ -22,7 +23,6 @@ from transformers import (
 
 import repdyn
 from repdyn import layer_states
-from repdyn.cli.main import main
 from repdyn.lab.studies import embedding_tables as tables
 from repdyn.lab.studies import table_geometry as geometry
 from repdyn.lab.studies.anatomy import followed
@@ -105,7 +105,7 @@ def test_relations_of_tables_against_all_pairs_by_hand():
         for i in range(40)
         for j in range(i + 1, 40)
     ]
-    found = geometry.extreme_pairs(
+    extremes = geometry.extreme_pairs(
         words, tables.closest_pairs(words.rows, k=5, ends=tables.ENDS)[0]
     )
     for kind, key in (
@@ -113,7 +113,8 @@ def test_relations_of_tables_against_all_pairs_by_hand():
         ("nearest to zero", lambda pair: abs(pair[0])),
     ):
         expected = sorted(within, key=key)[:5]
-        rows = found[found["pairs"] == kind]
+        is_of_kind = extremes["pairs"] == kind
+        rows = extremes[is_of_kind]
         assert [*zip(rows["first"], rows["second"], strict=True)] == [pair[1:] for pair in expected]
         np.testing.assert_allclose(rows["cosine"], [pair[0] for pair in expected], atol=1e-12)
     (across,) = geometry.across_tables([words, places]).to_dict("records")
@@ -185,14 +186,14 @@ def test_planes_keep_groups_apart_and_are_reproducible(monkeypatch):
     )  # without UMAP
     vectors = torch.cat([drawn(30, 5), drawn(30, 5, seed=1) + 20])
     labels = {"number": [*range(60)], "group": ["a"] * 30 + ["b"] * 30}
-    found = plane_table(vectors, labels, 0)
-    assert found["method"].unique().tolist() == ["PCA", "t-SNE"]
-    for _, places in found.groupby("method"):
+    plane = plane_table(vectors, labels, 0)
+    assert plane["method"].unique().tolist() == ["PCA", "t-SNE"]
+    for _, places in plane.groupby("method"):
         centre = places.groupby("group")[["x", "y"]].mean()
         spread = places.groupby("group")[["x", "y"]].std().to_numpy().max()
         assert np.linalg.norm(centre.loc["a"] - centre.loc["b"]) > 2 * spread
     again = plane_table(vectors, labels, 0)
-    pd.testing.assert_frame_equal(found, again)
+    pd.testing.assert_frame_equal(plane, again)
 
 
 def test_the_plane_of_pca_is_fitted_on_all_rows(monkeypatch):
@@ -239,9 +240,9 @@ def test_a_known_spectrum():
         np.repeat(np.eye(4) * np.sqrt([4.0, 3, 2, 1]), 2, axis=0) * np.tile([1, -1], 4)[:, None]
     )
     rotation = np.linalg.qr(RANDOM.normal(size=(4, 4)))[0]
-    found = explained_variance(torch.from_numpy(deviations @ rotation + 100))
-    np.testing.assert_allclose(found, [0.4, 0.7, 0.9, 1.0], rtol=1e-9)
-    assert components_for(found) == {0.5: 2, 0.9: 3, 0.95: 4, 0.99: 4}
+    explained = explained_variance(torch.from_numpy(deviations @ rotation + 100))
+    np.testing.assert_allclose(explained, [0.4, 0.7, 0.9, 1.0], rtol=1e-9)
+    assert components_for(explained) == {0.5: 2, 0.9: 3, 0.95: 4, 0.99: 4}
 
 
 def brute(rows: np.ndarray, k: int) -> list[tuple[int, int]]:
@@ -249,10 +250,6 @@ def brute(rows: np.ndarray, k: int) -> list[tuple[int, int]]:
     cosines = unit @ unit.T
     pairs = [(-cosines[a, b], a, b) for a in range(len(rows)) for b in range(a + 1, len(rows))]
     return [(a, b) for _, a, b in sorted(pairs)[:k]]
-
-
-def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
-    return list(zip(pairs["first"], pairs["second"], strict=True))
 
 
 @pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
@@ -269,9 +266,9 @@ def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
 
 def test_duplicates_come_in_the_order_of_their_rows():
     rows = torch.tensor([[1.0, 0], [0, 1], [2, 0], [0, 3], [1, 0]])
-    found = closest_pairs(rows, k=4)[0]["largest"]
-    assert numbers(found) == [(0, 2), (0, 4), (1, 3), (2, 4)]
-    assert found["cosine"].eq(1).all()
+    closest = closest_pairs(rows, k=4)[0]["largest"]
+    assert numbers(closest) == [(0, 2), (0, 4), (1, 3), (2, 4)]
+    assert closest["cosine"].eq(1).all()
 
 
 def helix(
@@ -291,13 +288,13 @@ def helix(
     )
 
 
-def walk(kept: float, n=512, dim=64, seed=0) -> torch.Tensor:
+def walk(share: float, n=512, dim=64, seed=0) -> torch.Tensor:
     """A random walk that is drawn back to the origin, more so the less is kept."""
     random = np.random.default_rng(seed)
     at = np.zeros(dim)
     points = []
     for _ in range(n):
-        at = kept * at + random.normal(size=dim)
+        at = share * at + random.normal(size=dim)
         points.append(at)
     return torch.from_numpy(np.stack(points))
 
@@ -353,10 +350,10 @@ def test_where_order_ends(ends):
 def test_a_token_that_turns_and_grows():
     # one token: (1, 0), (0, 1), (0, 3)
     states = np.array([[[1.0, 0]], [[0, 1]], [[0, 3]]])
-    found = movements(states)
-    np.testing.assert_allclose(found["norm"], [[1], [1], [3]])
-    np.testing.assert_allclose(found["step"], [[math.sqrt(2)], [2]])
-    np.testing.assert_allclose(found["cosine"], [[0], [1]], atol=1e-15)
+    moves = movements(states)
+    np.testing.assert_allclose(moves["norm"], [[1], [1], [3]])
+    np.testing.assert_allclose(moves["step"], [[math.sqrt(2)], [2]])
+    np.testing.assert_allclose(moves["cosine"], [[0], [1]], atol=1e-15)
 
 
 def test_textbook_positions_in_closed_form():
@@ -387,21 +384,21 @@ def test_rounding_keeps_the_largest_value_and_errs_by_half_a_step_at_most():
         assert ((held - rows).abs() <= step / 2 + 1e-12).all()
         torch.testing.assert_close(held.abs().amax(1), rows.abs().amax(1))
     assert all(len(row.unique()) <= 3 for row in held)
-    found = geometry.quantisation_table(
+    rounded = geometry.quantisation_table(
         EmbeddingTable(
             name="input", kind="input", parameter="w", rows=rows, labels=("",) * 40, left_out={}
         ),
         0,
     ).set_index("bits")
-    assert found.loc[32, ["error", "cosine_moved", "nearest"]].tolist() == [0, 0, 1]
-    assert found.loc[2, "error"] > 10 * found.loc[8, "error"] > 0
+    assert rounded.loc[32, ["error", "cosine_moved", "nearest"]].tolist() == [0, 0, 1]
+    assert rounded.loc[2, "error"] > 10 * rounded.loc[8, "error"] > 0
 
 
 def test_the_dimensions_of_cubes():
-    found = geometry.dimension_table(geometry.known_clouds(0)).set_index("cloud")
+    dimensions = geometry.dimension_table(geometry.known_clouds(0)).set_index("cloud")
     for dim in geometry.CUBES:
-        assert found.loc[f"cube of {dim}", "two_nn"] == pytest.approx(dim, rel=0.2)
-        assert dim - 1 <= found.loc[f"cube of {dim}", "components_90"] <= dim
+        assert dimensions.loc[f"cube of {dim}", "two_nn"] == pytest.approx(dim, rel=0.2)
+        assert dim - 1 <= dimensions.loc[f"cube of {dim}", "components_90"] <= dim
 
 
 def test_a_circle_is_one_loop_and_a_line_none():
@@ -420,30 +417,36 @@ def test_a_circle_is_one_loop_and_a_line_none():
             labels=("",) * 40,
             left_out={},
         )
-        found, features = geometry.loops_of(table, 0)
-        assert found["loops"].tolist() == [loops]
-        assert features["dimension"].tolist() == [0] * 39 + [1] * loops
-    assert found["longest"].tolist() == [0]
+        counts, features = geometry.loops_of(table, 0)
+        assert counts["loops"].tolist() == [loops]
+        assert features["dimension"].tolist() == [
+            *(0 for _ in range(39)),
+            *(1 for _ in range(loops)),
+        ]
+    assert counts["longest"].tolist() == [0]
 
 
 def test_opposites_are_opposite_without_what_they_have_in_common():
-    words = sorted({word for pairs in geometry.PAIRS.values() for pair in pairs for word in pair})
-    own = drawn(1000, 30)
+    pairs = [pair for of_kind in geometry.PAIRS.values() for pair in of_kind]
+    words = sorted({word for pair in pairs for word in pair})
+    vectors = drawn(1000, 30)
     rows = {word: number for number, word in enumerate(words)}
     for one, other in geometry.PAIRS["opposites"]:
-        own[rows[other]] = -own[rows[one]]
+        vectors[rows[other]] = -vectors[rows[one]]
     table = EmbeddingTable(
         name="input",
         kind="input",
         parameter="w",
-        rows=own[: len(words)] + 5,
+        rows=vectors[: len(words)] + 5,
         labels=tuple(words),
         left_out={},
     )
-    found = geometry.compare_opposites(table, rows, 0)["opposites"].set_index(["removed", "pairs"])
-    assert found.loc[("nothing", "opposites"), "cosine"] > 0.9
-    assert found.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
-    assert found.loc[("mean of adjectives", "synonyms"), "above_opposites"] > 0.9
+    compared = geometry.compare_opposites(table, rows, 0)["opposites"].set_index(
+        ["removed", "pairs"]
+    )
+    assert compared.loc[("nothing", "opposites"), "cosine"] > 0.9
+    assert compared.loc[("mean of adjectives", "opposites"), "cosine"] < -0.8
+    assert compared.loc[("mean of adjectives", "synonyms"), "above_opposites"] > 0.9
     assert geometry.probe_words(table, rows, 0) == {}  # adjectives alone
 
 
@@ -461,12 +464,14 @@ def test_no_two_tokens_of_a_sentence_share_a_colour():
 def test_which_token_is_followed():
     states = np.ones((2, 4, 3))
     other = states + np.arange(4)[:, None] * np.array([0, 1, 0])
-    one, two = (TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), each) for each in (states, other))
-    found = followed((one, replace(two, tokens=("[CLS]", "a", "b", "c"))), ("bank",))
-    assert [each.tokens for each in found] == [("Ġbank",), ()]
-    np.testing.assert_array_equal(found[0].states, states[:, [2]])
+    first, second = (
+        TokenTrajectory(("[CLS]", "the", "Ġbank", "a"), track) for track in (states, other)
+    )
+    tracks = followed((first, replace(second, tokens=("[CLS]", "a", "b", "c"))), ("bank",))
+    assert [track.tokens for track in tracks] == [("Ġbank",), ()]
+    np.testing.assert_array_equal(tracks[0].states, states[:, [2]])
     with pytest.raises(ValueError, match="got dog; they have"):
-        followed((one, two), ("dog",))
+        followed((first, second), ("dog",))
 
 
 @pytest.mark.parametrize(
@@ -487,13 +492,13 @@ def test_which_tokens_stand_for_each_other(one, other, expected):
 def test_states_are_those_of_the_model_token_by_token(save_model):
     model = AutoModel.from_pretrained(save_model()).eval()
     sequences = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
-    found = list(layer_states(model, sequences))
-    assert [(layer.index, layer.stack) for layer in found] == [(0, None), (1, None), (2, None)]
+    layers = list(layer_states(model, sequences))
+    assert [(layer.index, layer.stack) for layer in layers] == [(0, None), (1, None), (2, None)]
     for number, sequence in enumerate(sequences):
         start = sum(map(len, sequences[:number]))
         with torch.no_grad():
             expected = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states
-        for layer, whole in zip(found, expected, strict=True):
+        for layer, whole in zip(layers, expected, strict=True):
             torch.testing.assert_close(
                 layer.states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5
             )
@@ -522,7 +527,9 @@ def tokenizer_of(*tokens: str) -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def vocabulary():
-    """24 words, 4 tokens that nothing is turned into, and 2 special ones, in a table of 100 rows."""
+    """24 words, 4 tokens that nothing is turned into, and 2 special ones, in a table of 100
+    rows.
+    """
     return tokenizer_of(
         "[UNK]", "[CLS]", *(f"[unused{n}]" for n in range(4)), *(f"word{n}" for n in range(24))
     )
@@ -546,7 +553,6 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
     assert parts.left_out == {}
 
 
-PAIR = ("the cat sat", "the dog sat")
 FIGURES = (
     "dimension_curves",
     "paths_without_last",
@@ -554,14 +560,6 @@ FIGURES = (
     *(f"sinusoids_{name}" for name in ("image", "cosines", "path")),
 )
 PLANES = ("plane_of_tokens", "plane_of_tokens_and_position", "position_plane")
-
-
-def ran(*arguments):
-    main(["study", "anatomy", *map(str, arguments)])
-
-
-def told(capsys) -> str:
-    return " ".join(capsys.readouterr().out.split())
 
 
 def named(figures, folder):
@@ -590,7 +588,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("repdyn.lab.studies.result.save", named)
     folder = save_model("small")
     output = tmp_path / "out"
-    ran(folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
+    run_study("anatomy", folder, "--pair", *PAIR, "--closest", 3, "--follow", "c", "-o", output)
     files = {path.name for path in (output / "small").iterdir()}
     assert files == {
         *("tables.csv", "distributions.csv", "dimension_curves.csv", "closest.csv"),

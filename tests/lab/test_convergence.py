@@ -1,4 +1,6 @@
-"""The study of convergence: profiles, their uncertainty, gaps between classes, made-up sentences."""
+"""The study of convergence: profiles, their uncertainty, gaps between classes, made-up
+sentences.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from converging import noisy, short, sums_of
+from converging import text as text
+from converging import tokenizer as tokenizer
 from scipy import stats
 from scipy.optimize import isotonic_regression
+from studying import run_study
 from synthetic_runs import make_row, make_scalar, to_frame
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.nn.functional import cosine_similarity
-from transformers import PreTrainedTokenizerFast
 
 import repdyn
 from repdyn import Probe, layer_states, load_model
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
-from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.kernels import UndefinedError, alignment_falls, self_similarity
 from repdyn.lab.studies.bootstrap import Estimate, SequenceSums, bootstrap
@@ -39,7 +42,6 @@ from repdyn.lab.studies.convergence_measurements import (
     token_cosines,
 )
 from repdyn.lab.studies.generated_sentences import (
-    VOCABULARY,
     long_sentences,
     sentence_probe,
     short_sentences,
@@ -105,20 +107,6 @@ def test_the_published_fit_of_bert(seed):
     )
 
 
-def sums_of(sequences):
-    """From one (n_tokens, L + 1) array of cosines for each sequence."""
-    return SequenceSums(
-        np.array([one.sum(0) for one in sequences]), np.array([len(one) for one in sequences])
-    )
-
-
-def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
-    random = np.random.default_rng(seed)
-    level = np.linspace(0.1, 1, n_layers)
-    of_sequence = random.normal(0, 0.05, (n_sequences, 1, n_layers))
-    return level + shift + of_sequence + random.normal(0, 0.01, (n_sequences, n_tokens, n_layers))
-
-
 def test_the_mean_is_over_tokens_and_not_over_sequences():
     sums = sums_of([np.array([[0.0, 1.0]] * 3), np.array([[0.8, 1.0]])])
     np.testing.assert_allclose(sums.over_tokens, [0.2, 1.0])
@@ -126,7 +114,9 @@ def test_the_mean_is_over_tokens_and_not_over_sequences():
 
 
 def test_the_draws_are_of_whole_sequences():
-    """Against a resampling written out: every draw is the ratio for some multiset of the sequences."""
+    """Against a resampling written out: every draw is the ratio for some multiset of the
+    sequences.
+    """
     sums = SequenceSums(np.array([[1.0], [4.0], [9.0]]), np.array([1, 2, 3]))
     possible = {
         round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9)
@@ -144,12 +134,12 @@ def test_pairs_are_sequences_that_have_both_classes():
     gap = compare_classes(first, second, paired=True)
     both = [0, 1, 3, 5]
     for layer in range(3):
-        one = first.means[both, layer]
+        means = first.means[both, layer]
         other = second.means[both, layer]
-        expected = stats.ttest_rel(one, other)
+        expected = stats.ttest_rel(means, other)
         assert gap.t[layer] == pytest.approx(expected.statistic, rel=1e-12)
         assert gap.p[layer] == pytest.approx(expected.pvalue, rel=1e-12)
-        assert gap["gap"][layer] == pytest.approx((one - other).mean(), rel=1e-12)
+        assert gap["gap"][layer] == pytest.approx((means - other).mean(), rel=1e-12)
         assert gap["gap_low"][layer] < gap["gap"][layer] < gap["gap_high"][layer]
     assert gap["n"].tolist() == ["4 sequences"] * 3
     np.testing.assert_array_equal(gap.p_holm, holm(gap.p))
@@ -200,19 +190,19 @@ def test_correlations_against_scipy():
     assert table["rate of the middle third"][4] == pytest.approx(0.7 - PROFILES[4][1])
     assert table["last step"][4] == pytest.approx(0.3)
     assert table["decay of the gradient"][4] == pytest.approx(decay_rate(np.diff(PROFILES[4])))
-    found = correlations(table).set_index("summary")
-    assert found.index.tolist() == list(SUMMARIES)
+    correlated = correlations(table).set_index("summary")
+    assert correlated.index.tolist() == list(SUMMARIES)
     values = table["average rate"].to_numpy()
     loss = table["value"].to_numpy()
     assert (
-        found.spearman["average rate"]
+        correlated.spearman["average rate"]
         == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
         == 0.8
     )
-    assert found.pearson["average rate"] == pytest.approx(
+    assert correlated.pearson["average rate"] == pytest.approx(
         stats.pearsonr(values, loss)[0], rel=1e-12
     )
-    assert np.isnan(found.pearson["last step"])  # the same at every step
+    assert np.isnan(correlated.pearson["last step"])  # the same at every step
 
 
 @pytest.mark.parametrize("rate", [-1.5, 0.0, 0.3, 2.0])
@@ -220,59 +210,17 @@ def test_the_decay_of_an_exponential_is_its_rate(rate):
     assert decay_rate(-0.2 * np.exp(-rate * np.arange(6))) == pytest.approx(rate, abs=1e-6)
 
 
-@pytest.fixture
-def text(tmp_path):
-    """Words of every class, often enough."""
-    path = tmp_path / "text.txt"
-    random = np.random.default_rng(0)
-    words = [
-        "the",
-        "of",
-        "and",
-        "river",
-        "stone",
-        "walk",
-        "green",
-        *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou"),
-    ]
-    chosen = random.choice(
-        words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum()
-    )
-    path.write_text(" ".join(chosen))
-    return path
-
-
-def ran(*arguments):
-    main(["study", "convergence", *map(str, arguments)])
-
-
-def short(text, output, *more):
-    given = [
-        "--text",
-        text,
-        "--sequence-length",
-        32,
-        "--max-vectors",
-        512,
-        "--resamples",
-        50,
-        "-o",
-        output,
-    ]
-    return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
-
-
 def test_cosines_against_the_states_themselves(hand_written, small_probe):
     states = capture(prepare(hand_written, small_probe), small_probe, ["all", "no_sink"])
-    found = token_cosines(hand_written, small_probe, ["all", "no_sink"])
+    by_layer = token_cosines(hand_written, small_probe, ["all", "no_sink"])
     sampled = np.flatnonzero(states.rows >= 0)
     last = states.layers[-1].states.double()
-    for layer, cosines in zip(states.layers, found, strict=True):
+    for layer, cosines in zip(states.layers, by_layer, strict=True):
         expected = torch.nn.functional.cosine_similarity(layer.states.double(), last)
         np.testing.assert_allclose(
             cosines[sampled], expected.numpy()[states.rows[sampled]], rtol=1e-12
         )
-    np.testing.assert_allclose(found[-1, sampled], 1, atol=1e-12)
+    np.testing.assert_allclose(by_layer[-1, sampled], 1, atol=1e-12)
 
 
 def naive_cosine(a, b):
@@ -286,14 +234,15 @@ def test_falls_and_words_against_loops(hand_written, small_probe):
     captured = layer_states(hand_written, small_probe)
     tokens = small_probe.sample("all").ravel()
     states, rows = [layer.states.double().numpy() for layer in captured], captured.rows
+    to_last = [
+        [naive_cosine(layer[row], states[-1][row]) for layer in states] for row in rows[tokens]
+    ]
     falls = {
         size: [
-            [naive_cosine(before[row], states[-1][row]) - naive_cosine(after[row], states[-1][row]) > size
-             for before, after in pairwise(states)]
-            for row in rows[tokens]
+            [before - after > size for before, after in pairwise(cosines)] for cosines in to_last
         ]
         for size in FALLS
-    }  # fmt: skip
+    }
     found = token_cosines(hand_written, small_probe, ["all"])
     measured = class_cosines(found, tokens, small_probe)
     for size, of_tokens in falls.items():
@@ -345,11 +294,16 @@ def test_the_bound_over_the_alignment(alignment):
     order = np.argsort(before)
     assert (np.diff(bound[order]) >= 0).all()
     for at, value in zip(before, bound, strict=True):
-        assert value in steps[before >= at]  # a larger one would cut off a layer
+        is_no_lower = before >= at
+        assert value in steps[is_no_lower]  # a larger one would cut off a layer
 
 
 def test_the_text_alone(save_model, text, tmp_path):
-    ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
+    run_study(
+        "convergence",
+        save_model("a"),
+        *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"),
+    )
     assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {
         "profiles.csv",
         "classes.csv",
@@ -362,9 +316,6 @@ def test_the_text_alone(save_model, text, tmp_path):
     ]
 
 
-WORDS = sorted({word for words in VOCABULARY.values() for word in words})
-
-
 def words_of(sentence: str) -> list[str]:
     return sentence.removesuffix(".").split()
 
@@ -372,7 +323,10 @@ def words_of(sentence: str) -> list[str]:
 def test_the_first_sentences_never_change():
     assert short_sentences(3)["complex"] == [
         "these singers that many women admire think that every tall boy runs quietly.",
-        "the clever baker that these lawyers like thinks that these young painters follow the young women because a sailor helps many clever boys who rest.",
+        (
+            "the clever baker that these lawyers like thinks that these young painters follow "
+            "the young women because a sailor helps many clever boys who rest."
+        ),
         "every woman hopes that every soldier visits some sailors.",
     ]
     assert short_sentences(2, seed=7)["complex"] == [
@@ -381,7 +335,10 @@ def test_the_first_sentences_never_change():
     ]
     assert short_sentences(2)["simple"] == [
         "boy clever women sailor that like follow young that who a that singers.",
-        "these lawyers these painters tall admire these that the the young helps because baker clever every rest many quietly many boys think women runs thinks.",
+        (
+            "these lawyers these painters tall admire these that the the young helps because "
+            "baker clever every rest many quietly many boys think women runs thinks."
+        ),
     ]
 
 
@@ -396,18 +353,6 @@ def test_both_kinds_have_the_same_words_and_lengths(seed):
         len(words_of(sentence)) for sentence in ordered
     ]
     assert not set(simple) & set(ordered)
-
-
-@pytest.fixture
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each word, with a prefix and a suffix as BERT has."""
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", ".", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
-    )
 
 
 def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
@@ -453,7 +398,7 @@ def test_what_is_lost_without_a_block(save_model, text, caplog):
     """
     loaded = load_model(str(save_model("a", "gpt_neox", n_layers=3)), with_head=True)
     probe = text_probe(loaded, str(text), sequence_length=32, max_vectors=256)
-    found = skip_blocks(loaded, probe)
+    losses = skip_blocks(loaded, probe)
     assert "hook" not in caplog.text  # a user has set none: the study's own is no news
     *_, last = layer_states(loaded, probe)
     expected = {-1: 1.0}
@@ -464,10 +409,10 @@ def test_what_is_lost_without_a_block(save_model, text, caplog):
             cosine_similarity(changed.states.double(), last.states.double()).mean()
         )
         del block.forward
-    assert found["layer"].tolist() == list(expected)
-    assert found["final_alignment"].to_numpy() == pytest.approx(list(expected.values()), rel=1e-9)
-    assert found["final_alignment"][1:].lt(1).all()
-    assert found["loss"].nunique() == len(expected)
+    assert losses["layer"].tolist() == list(expected)
+    assert losses["final_alignment"].to_numpy() == pytest.approx(list(expected.values()), rel=1e-9)
+    assert losses["final_alignment"][1:].lt(1).all()
+    assert losses["loss"].nunique() == len(expected)
 
 
 def test_phrases_are_found_across_tokens_and_not_across_windows():

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import gradio as gr
 import pytest
 import torch
+from explored import SENTENCE, logits
 from saved_models import MARKUP
 
 from repdyn.cli.main import main
@@ -21,8 +22,6 @@ from repdyn.lab.explorer.session import LISTED
 from repdyn.lab.studies.token_measurements import encode_sentence, token_names
 from repdyn.utils.addresses import free_port
 
-SENTENCE = "The £1 coin"
-
 
 @pytest.mark.parametrize(
     ("sentence", "message"),
@@ -31,7 +30,10 @@ SENTENCE = "The £1 coin"
         ("a", "expected a sentence of 2 or more tokens for an encoder, got 1"),
         (
             "a" * 41,
-            "expected a sentence of at most 40 tokens for an encoder, got 41; shorten it, or start with a larger --max-tokens",
+            (
+                "expected a sentence of at most 40 tokens for an encoder, got 41; shorten it, or "
+                "start with a larger --max-tokens"
+            ),
         ),
         ("a" * 65, "expected a sentence of 2 to 64 tokens for an encoder, got 65"),
     ],
@@ -53,29 +55,24 @@ SENTENCE_OF_EXPLORER_LENS = f"The £ {MARKUP[0]}"
 ENCODER, DECODER = 0, 1
 
 
-def logits(loaded, ids):
-    with torch.no_grad():
-        return loaded.with_head(torch.tensor([ids])).logits[0].double()
-
-
 def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
     loaded = session.models[DECODER]
-    found = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
-    expected = logits(loaded, list(found.ids)).softmax(1)
-    last = found.layers[-1]
-    assert not found.masked
+    lens = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    expected = logits(loaded, list(lens.ids)).softmax(1)
+    last = lens.layers[-1]
+    assert not lens.masked
     assert torch.equal(last.ids, expected.topk(LISTED).indices)
     assert torch.allclose(last.probabilities, expected.topk(LISTED).values, atol=1e-7)
     assert torch.allclose(last.entropy, -(expected * expected.log()).sum(1), atol=1e-6)
-    assert last.kl.tolist() == [0.0] * len(found.ids)
+    assert last.kl.tolist() == [0.0 for _ in lens.ids]
 
 
 @pytest.mark.parametrize("colour", tables.COLOURS)
 def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, colour):
     loaded = session.models[DECODER]
-    found = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
-    shown = tables.grid(loaded, found, colour, (len(found.layers) - 1, len(found.ids) - 1))
-    assert shown.count("<button") == len(found.layers) * len(found.ids)
+    lens = session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    shown = tables.grid(loaded, lens, colour, (len(lens.layers) - 1, len(lens.ids) - 1))
+    assert shown.count("<button") == len(lens.layers) * len(lens.ids)
     assert shown.count('aria-pressed="true"') == 1
     assert all(0 <= int(share) <= 100 for share in re.findall(r"--shade: (\d+)%", shown))
     assert MARKUP[0] not in shown
@@ -90,16 +87,16 @@ SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"
 def test_weights_are_those_that_the_model_returns(session, number, layer):
     loaded = session.models[number]
     ids = encode_sentence(loaded, SENTENCE_OF_EXPLORER_ATTENTION)
-    names, found = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
+    names, weights = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
         expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][
             0
         ]
     assert names == token_names(loaded.tokenizer, ids)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:2]))
-    assert bool((found.triu(1) > 0).any()) is (number == ENCODER)
+    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+    assert bool((weights.triu(1) > 0).any()) is (number == ENCODER)
 
 
 def test_all_layers_have_a_table_for_each_checkpoint(session):
@@ -171,7 +168,9 @@ def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
 
 @pytest.fixture
 def steps_folder(tmp_path):
-    """The folder of a run with the names of six checkpoints, one of another kind, and no weights."""
+    """The folder of a run with the names of six checkpoints, one of another kind, and no
+    weights.
+    """
     for name in ("step0", "step8", "step16", "step100", "step1000", "best", "step007"):
         (tmp_path / "run/hf_checkpoints" / name).mkdir(parents=True)
         (tmp_path / "run/hf_checkpoints" / name / "config.json").write_text("{}")

@@ -34,7 +34,7 @@ def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_pa
     of the models.
     """
     values = published.published_values().query("model == 'pythia-6.9b' and revision == 'step512'")
-    values = pd.concat([values.loc[values["layer"] == 1].assign(layer=0), values])
+    values = pd.concat([values.query("layer == 1").assign(layer=0), values])
     rows = []
     for layer, name, value in values[["layer", "metric", "value"]].itertuples(index=False):
         own = published.QUANTITIES[name].metric.format(k=32).replace("gride_32", "gride_2")
@@ -54,13 +54,13 @@ def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_pa
     assert table.groupby("metric")["layer"].agg(["min", "max"]).to_numpy().tolist() == 3 * [[1, 31]]
     np.testing.assert_allclose(table["value"], table["value_published"])
     assert (
-        "gride of BIA is not drawn elsewhere: checkpoint step4000 was not measured (4 such checkpoints)."
-        in out
-    )
+        "gride of BIA is not drawn elsewhere: checkpoint step4000 was not measured (4 such "
+        "checkpoints)."
+    ) in out
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("changes", "reason"),
     [
         (
             {"n_vectors": 4096},
@@ -75,9 +75,9 @@ def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_pa
     ],
 )
 def test_what_does_not_agree_is_not_drawn_and_a_command_measures_it(
-    given, reason, tmp_path, capsys
+    changes, reason, tmp_path, capsys
 ):
-    rows = [make_row(**OURS | {"metric": "gride_32", "settings": '{"k": 32}'} | given)]
+    rows = [make_row(**OURS | {"metric": "gride_32", "settings": '{"k": 32}'} | changes)]
     status, out = compare(capsys, fill(tmp_path / "store", rows).path, "-o", tmp_path / "out")
     assert status == 1
     assert f"gride of BIA is not drawn: {reason}" in out
@@ -118,14 +118,14 @@ def test_a_metric_that_precedes_a_score_is_found_at_its_lag(tmp_path, capsys):
     assert status == 0
     assert "12 correlations were tried" in out
     assert "arXiv 2604.20276" in out
-    found = pd.read_csv(tmp_path / "out" / "correlations.csv")
-    best = found.iloc[0]
+    correlations = pd.read_csv(tmp_path / "out" / "correlations.csv")
+    best = correlations.iloc[0]
     assert (best["metric"], best["lag"], best["changes_correlation"]) == (
         "two_nn",
         2,
         pytest.approx(1),
     )
-    plain = found.query("metric == 'two_nn' and lag == 0").iloc[0]
+    plain = correlations.query("metric == 'two_nn' and lag == 0").iloc[0]
     assert plain["correlation"] == pytest.approx(spearmanr(course[2:], course[:-2])[0])
     assert plain["low"] < plain["correlation"] < plain["high"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from reproducing import command as command
 from synthetic_runs import (
     SAMPLED,
     fill,
@@ -26,7 +26,6 @@ from synthetic_runs import (
 )
 
 from repdyn import Probe, open_store
-from repdyn.cli.main import main
 from repdyn.data.tokens import byte_tokenizer
 from repdyn.lab.recipes.cells import Cell
 from repdyn.lab.recipes.criteria import Measured, NotMeasuredError
@@ -77,7 +76,7 @@ def rows_of(
     n_blocks=9,
     noise=0.01,
     name="lab/a",
-    **given,
+    **fields,
 ):
     """One metric whose value at a place in training and a relative depth is ``curve(number of the
     step, depth)``.
@@ -91,7 +90,7 @@ def rows_of(
             depth=layer / n_blocks,
             value=(value := curve(number, (layer - 1) / (n_blocks - 1))),
             std=noise * abs(value),
-            **given,
+            **fields,
         )
         for number, step in enumerate(steps)
         for layer in range(1, n_blocks + 1)
@@ -164,9 +163,9 @@ def test_a_published_value_is_judged_on_each_of_the_runs_that_are_named(tmp_path
     sampled = {"cloud": {"vectors_per_dimension": 20}}
     recipe = read_recipe(write(tmp_path / "mine.yaml", models=["lab/a"], **changed, **sampled))
     runs = {f"lab/a-seed{seed}": course for seed, course in enumerate((ENTROPY, sorted(ENTROPY)))}
-    given = {"metric": "anisotropy", "noise": 0.001, "n_blocks": 3, "dim": 768}
+    fields = {"metric": "anisotropy", "noise": 0.001, "n_blocks": 3, "dim": 768}
     rows = [
-        rows_of(lambda number, _, of=of: of[number], name=name, **given)
+        rows_of(lambda number, _, of=of: of[number], name=name, **fields)
         for name, of in runs.items()
     ]
     store = fill(tmp_path / "store", *rows)
@@ -264,8 +263,9 @@ models: [lab/a]
 studies: {convergence: {sentences: 0}}
 differs: [nothing]
 published:
-  - {claim: first, source: figure 1, criterion: {kind: cell, study: convergence, table: profiles, column: alignment,
-     row: {layer: 0, class: all}, value: 0.1, within: 0.05}}
+  - {claim: first, source: figure 1,
+     criterion: {kind: cell, study: convergence, table: profiles, column: alignment,
+                 row: {layer: 0, class: all}, value: 0.1, within: 0.05}}
 """
 
 
@@ -301,10 +301,14 @@ models: [lab/a, lab/b, lab/bert]
 metrics: [anisotropy, two_nn]
 differs: [nothing]
 published:
-  - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
-  - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
-  - {claim: width, source: figure 2, models: [lab/bert], metric: two_nn, criterion: {kind: between, step: first, bounds: [0, 0.1]}}
-  - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
+  - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy,
+     criterion: {kind: finding, finding: bell}}
+  - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy,
+     criterion: {kind: finding, finding: uniform}}
+  - {claim: width, source: figure 2, models: [lab/bert], metric: two_nn,
+     criterion: {kind: between, step: first, bounds: [0, 0.1]}}
+  - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink,
+     criterion: {kind: peak}}
   - {claim: tasks, source: table 1, not_run: no tasks}
 """
 
@@ -334,13 +338,13 @@ def verdicts(outcomes):
 
 def test_every_verdict(recipe, store):
     outcomes, measured = evaluate(recipe, store)
-    found = verdicts(outcomes)
-    assert found["bell", "lab/a"][0] == "reproduced"
-    assert found["bell", "lab/b"] == ("not run", "not in the store")
-    assert found["flat", "lab/bert"][0] == "reproduced"
-    assert found["width", "lab/bert"][0] == "not reproduced"
-    assert found["rank", "lab/a"] == ("not run", "two_nn@no_sink was not measured")
-    assert found["tasks", ""] == ("not run", "no tasks")
+    by_claim = verdicts(outcomes)
+    assert by_claim["bell", "lab/a"][0] == "reproduced"
+    assert by_claim["bell", "lab/b"] == ("not run", "not in the store")
+    assert by_claim["flat", "lab/bert"][0] == "reproduced"
+    assert by_claim["width", "lab/bert"][0] == "not reproduced"
+    assert by_claim["rank", "lab/a"] == ("not run", "two_nn@no_sink was not measured")
+    assert by_claim["tasks", ""] == ("not run", "no tasks")
     assert [each.name for each in measured] == ["lab/a", "lab/bert"]
     assert count_verdicts(outcomes) == "2 reproduced, 1 not reproduced, 3 not run"
 
@@ -360,18 +364,18 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
     store = open_store(tmp_path / "store")
     probe = saved_probe(store, "another text (sha256 0123)", max_vectors=256)
     fill(store.path, make_published("lab/a", probe=probe, **sampled))
-    (found,) = [
-        each
-        for each in evaluate(recipe, store)[0]
-        if each.run == "lab/a" and each.published.claim == "bell"
+    (outcome,) = [
+        candidate
+        for candidate in evaluate(recipe, store)[0]
+        if candidate.run == "lab/a" and candidate.published.claim == "bell"
     ]
-    assert found.deviations == (
+    assert outcome.deviations == (
         "text another text (sha256 0123), not enwik8",
         "windows of 32 tokens, not 80",
         "1 batch of 256 vectors, not 1 of 4,096",
         "up to 12 vectors of a window, not 8",
     )
-    assert "; measured otherwise: text another text" in found.text
+    assert "; measured otherwise: text another text" in outcome.text
 
 
 def test_the_page_states_what_was_measured(recipe, store, tmp_path):
@@ -493,30 +497,6 @@ def test_every_recipe_and_kind_is_documented():
         assert kind in {*SHIPPED, "valley"} or named == {
             each.name for each in fields(of_kinds[kind])
         }
-
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status,
-    output and errors.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr("repdyn.checkpoints.hub.has_abandoned_threads", lambda: False)
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        status = 0
-        try:
-            main(["reproduce", *map(str, arguments)])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        return status, *capsys.readouterr()
-
-    return command
 
 
 @pytest.mark.parametrize(

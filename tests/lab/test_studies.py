@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
+from itertools import islice, permutations
 
 import numpy as np
 import pandas as pd
@@ -14,7 +12,12 @@ import pytest
 import torch
 from scipy import stats
 from scipy.spatial.distance import cdist, pdist
+from studied_sentences import GROUPS, grouped, names, split
+from studied_sentences import files as files
+from studied_sentences import subject as subject
+from studying import run_study
 from synthetic_runs import make_row, to_frame
+from text_fixtures import cache as cache  # of every test its own
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import AutoModel, BertConfig, BertModel, T5Config
 
@@ -121,15 +124,6 @@ def test_every_failure_is_one_line(failure, status, capsys, monkeypatch):
     assert capsys.readouterr().err == "error: expected a model, got https://host\n"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
-
-
-def names(*models, **loading) -> list[str]:
-    return [subject.name for subject in load_models([*map(str, models)], **loading)]
-
-
 def test_a_folder(save_model):
     [subject] = _loaded(save_model("small", "bert"))
     assert subject.name == "small"
@@ -139,23 +133,23 @@ def test_a_folder(save_model):
     assert subject.context == 64
 
 
-def _loaded(*given):
+def _loaded(*sources):
     """The subjects as they are while it is their turn."""
-    found = []
-    for subject in load_models([*map(str, given)]):
-        found.append(LoadedModel(subject.name, subject.model, subject.tokenizer))
-        yield found[-1]
+    models = []
+    for loaded in load_models([*map(str, sources)]):
+        models.append(LoadedModel(loaded.name, loaded.model, loaded.tokenizer))
+        yield models[-1]
 
 
 def test_one_model_at_a_time(save_model):
     folders = save_model("a", seed=0), save_model("b", seed=1)
     earlier = []
-    for subject in load_models([*map(str, folders)]):
-        assert all(parameter.device.type == "cpu" for parameter in subject.model.parameters())
+    for loaded in load_models([*map(str, folders)]):
+        assert all(parameter.device.type == "cpu" for parameter in loaded.model.parameters())
         assert all(
             parameter.device.type == "meta" for model in earlier for parameter in model.parameters()
         )
-        earlier.append(subject.model)
+        earlier.append(loaded.model)
     assert all(parameter.device.type == "meta" for parameter in earlier[-1].parameters())
 
 
@@ -171,39 +165,19 @@ def test_checkpoints_of_a_run(run_folder):
     assert names(run_folder, revisions=("step0", "step16")) == ["run@step0", "run@step16"]
 
 
-def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
-    """Sentences around the middle of their group."""
-    random = np.random.default_rng(seed)
-    middles = random.normal(size=(n_groups, dim))
-    vectors = np.repeat(middles, n_each, axis=0) + spread * random.normal(
-        size=(n_groups * n_each, dim)
-    )
-    return vectors, np.repeat(range(n_groups), n_each).tolist()
-
-
-def split(vectors: np.ndarray, groups: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines within and between, one pair after the other."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    values = {True: [], False: []}
-    for a in range(len(unit)):
-        for b in range(a):
-            values[groups[a] == groups[b]].append(unit[a] @ unit[b])
-    return np.array(values[True]), np.array(values[False])
-
-
 @pytest.mark.parametrize("spread", [0.3, 1.0, 5.0])
 def test_separation_pair_by_pair(spread):
     vectors, groups = grouped(spread=spread)
     within, between = split(vectors, groups)
-    found = separation(cosine_matrix(vectors), groups)
-    assert found["within"] == pytest.approx(within.mean())
-    assert found["between"] == pytest.approx(between.mean())
+    separated = separation(cosine_matrix(vectors), groups)
+    assert separated["within"] == pytest.approx(within.mean())
+    assert separated["between"] == pytest.approx(between.mean())
     effect = (within.mean() - between.mean()) / math.sqrt((within.var() + between.var()) / 2)
-    assert found["effect"] == pytest.approx(effect)
+    assert separated["effect"] == pytest.approx(effect)
     better = stats.mannwhitneyu(within, between).statistic / (len(within) * len(between))
-    assert found["probability"] == pytest.approx(better)
+    assert separated["probability"] == pytest.approx(better)
     for name in ("within", "between", "effect", "probability"):
-        assert found[f"{name}_low"] <= found[name] <= found[f"{name}_high"]
+        assert separated[f"{name}_low"] <= separated[name] <= separated[f"{name}_high"]
 
 
 def changed(n_each=8, dim=30, noise=0.2, seed=0, kinds=("plural", "past", "negated"), shared=False):
@@ -225,33 +199,26 @@ def test_consistency_pair_by_pair(shared):
     before, after, kinds, sources = changed(shared=shared)
     moves = after - before
     unit = moves / np.linalg.norm(moves, axis=1, keepdims=True)
-    pairs = [(a, b) for a in range(len(unit)) for b in range(len(unit)) if sources[a] != sources[b]]
-    for found in consistency(before, after, kinds, sources).itertuples():
-        mine = [(a, b) for a, b in pairs if found.change in (ALL_KINDS, kinds[a])]
+    pairs = [(a, b) for a, b in permutations(range(len(unit)), 2) if sources[a] != sources[b]]
+    for line in consistency(before, after, kinds, sources).itertuples():
+        mine = [(a, b) for a, b in pairs if line.change in (ALL_KINDS, kinds[a])]
         within = [unit[a] @ unit[b] for a, b in mine if kinds[a] == kinds[b]]
         across = [unit[a] @ unit[b] for a, b in mine if kinds[a] != kinds[b]]
-        assert found.within == pytest.approx(np.mean(within))
-        assert found.across == pytest.approx(np.mean(across))
-        assert found.n == (24 if found.change == ALL_KINDS else 8)
+        assert line.within == pytest.approx(np.mean(within))
+        assert line.across == pytest.approx(np.mean(across))
+        assert line.n == (24 if line.change == ALL_KINDS else 8)
 
 
 def test_one_direction_for_each_kind():
     before, after, kinds, sources = changed(noise=0)
-    whole, *each = consistency(before, after, kinds, sources).itertuples()
+    whole, *by_kind = consistency(before, after, kinds, sources).itertuples()
     assert whole.change == ALL_KINDS
-    assert [found.change for found in each] == ["plural", "past", "negated"]
-    for found in (whole, *each):
-        assert found.within == pytest.approx(1)
-        assert found.across == pytest.approx(0, abs=1e-12)
-        assert found.p == pytest.approx(1 / (sentence_measurements.N_PERMUTATIONS + 1))
-        assert found.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
-
-
-GROUPS = {
-    "cats": ["a cat", "one cat sat", "cats"],
-    "dogs": ["a dog", "the dog"],
-    "rain": ["it rains", "wet", "rain"],
-}
+    assert [line.change for line in by_kind] == ["plural", "past", "negated"]
+    for line in (whole, *by_kind):
+        assert line.within == pytest.approx(1)
+        assert line.across == pytest.approx(0, abs=1e-12)
+        assert line.p == pytest.approx(1 / (sentence_measurements.N_PERMUTATIONS + 1))
+        assert line.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
 
 
 FIGURES = (
@@ -266,37 +233,6 @@ FIGURES = (
     ),
     *("two_collections", "plane_of_collections"),
 )
-CHANGED = {
-    "more": [["a cat", "cats"], ["a dog", "dogs"]],
-    "not": [["he runs", "he runs not"], ["i eat", "i eat not"]],
-}
-
-
-def ran(*arguments):
-    main(["study", "sentences", *map(str, arguments)])
-
-
-@pytest.fixture
-def files(tmp_path) -> list[str | Path]:
-    """Options for small inputs."""
-    groups, changes, text = (
-        tmp_path / name for name in ("groups.json", "changes.json", "text.txt")
-    )
-    groups.write_text(json.dumps(GROUPS))
-    changes.write_text(json.dumps(CHANGED))
-    text.write_text("\n\n".join(f"paragraph {n} of {n * n}" for n in range(20)))
-    return [
-        "--groups",
-        groups,
-        "--changes",
-        changes,
-        "--text",
-        text,
-        "--texts",
-        "8",
-        "--other",
-        "builtin",
-    ]
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -306,9 +242,9 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
     )  # passes of two sentences, the last one of a single one
     model = AutoModel.from_pretrained(save_model(family=family)).eval()
     sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
-    found = sentence_vectors(model, sequences)
+    vectors = sentence_vectors(model, sequences)
     kinds = [FIRST, MEAN, LAST, MAXIMUM] if family == "bert" else [MEAN, LAST, MAXIMUM]
-    assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
+    assert set(vectors) == {(layer, kind) for layer in range(3) for kind in kinds}
     # the last of a decoder's hidden_states is after its final norm
     for layer in range(3 if family == "bert" else 2):
         for number, sequence in enumerate(sequences):
@@ -326,7 +262,7 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
             }
             for kind in kinds:
                 np.testing.assert_allclose(
-                    found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5
+                    vectors[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5
                 )
 
 
@@ -335,14 +271,14 @@ def test_cosines_of_kinds_of_change_against_means_by_hand():
     kinds = ["a", "b", "b", "a", "c", "c"]
     before = random.randn(6, 7)
     change = random.randn(6, 7)
-    found = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(
+    matrix = pd.DataFrame(kind_matrix(before, before + change, kinds, seed=0)).set_index(
         ["kind", "other"]
     )
     mean = {kind: change[[each == kind for each in kinds]].mean(0) for kind in kinds}
     for a, b in (("a", "b"), ("a", "c"), ("b", "c")):
         expected = mean[a] @ mean[b] / np.linalg.norm(mean[a]) / np.linalg.norm(mean[b])
-        assert found.loc[(a, b), "cosine"] == pytest.approx(expected)
-        assert found.loc[(a, b), "low"] <= expected <= found.loc[(a, b), "high"]
+        assert matrix.loc[(a, b), "cosine"] == pytest.approx(expected)
+        assert matrix.loc[(a, b), "low"] <= expected <= matrix.loc[(a, b), "high"]
 
 
 def test_nonsense_is_told_apart_where_its_vectors_are():
@@ -352,23 +288,23 @@ def test_nonsense_is_told_apart_where_its_vectors_are():
     apart = np.stack([np.eye(6)[int(places[kind]) % 6] for kind in kinds]) + around
     (row,) = nonsense_rows(apart, np.array(kinds))
     assert (row["nonsense"], row["kinds"]) == (1.0, 1.0)
-    made = nonsense(3, seed=0)
-    assert made["kind"].tolist() == [WORDS] * 3 + [CHARACTERS] * 3
-    pd.testing.assert_frame_equal(made, nonsense(3, seed=0))
+    table = nonsense(3, seed=0)
+    assert table["kind"].tolist() == [WORDS] * 3 + [CHARACTERS] * 3
+    pd.testing.assert_frame_equal(table, nonsense(3, seed=0))
 
 
 def test_two_collections_against_pairs_by_hand():
     random = np.random.RandomState(0)
-    one = random.randn(5, 4) - 30
+    first = random.randn(5, 4) - 30
     other = random.randn(6, 4) + 30
-    rows = collection_rows(np.concatenate([one, other]), np.repeat(["a", "b"], [5, 6]))
-    found = pd.DataFrame(rows).set_index(["texts", "quantity"])
-    assert found["nearest"].eq(1).all()
-    assert found.loc[("a", "distance"), "max"] == pytest.approx(pdist(one).max())
-    assert found.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx(
-        [30, cdist(one, other).min()]
+    rows = collection_rows(np.concatenate([first, other]), np.repeat(["a", "b"], [5, 6]))
+    table = pd.DataFrame(rows).set_index(["texts", "quantity"])
+    assert table["nearest"].eq(1).all()
+    assert table.loc[("a", "distance"), "max"] == pytest.approx(pdist(first).max())
+    assert table.loc[(BETWEEN, "distance"), ["n", "min"]].tolist() == pytest.approx(
+        [30, cdist(first, other).min()]
     )
-    assert found.loc[("b", "length"), "mean"] == pytest.approx(np.linalg.norm(other, axis=1).mean())
+    assert table.loc[("b", "length"), "mean"] == pytest.approx(np.linalg.norm(other, axis=1).mean())
 
 
 def test_a_group_with_slots_stands_for_every_sentence():
@@ -387,7 +323,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys, m
     monkeypatch.setattr(
         "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)
     )
-    ran(save_model("small"), *files, "-o", tmp_path / "out")
+    run_study("sentences", save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
         *("separation.csv", "changes.csv", "collections.csv"),
         *("nonsense.csv", "kinds_of_change.csv", "plane_of_sentences.csv"),
@@ -552,31 +488,31 @@ def made_up(n_documents=60, length=60, own_share=1.0, seed=0) -> list[str]:
     random = np.random.RandomState(seed)
     documents = []
     for number in range(n_documents):
-        own, other = (
+        of_theme, other = (
             random.choice(THEMES[(number + shift) % N].split(), length) for shift in (0, 1)
         )
-        words = np.where(random.random_sample(length) < own_share, own, other)
+        words = np.where(random.random_sample(length) < own_share, of_theme, other)
         between = random.choice(["the", "of", "and", "everywhere"], length)
         documents.append(" ".join(f"{a} {b}" for a, b in zip(between, words, strict=True)))
     return documents
 
 
 @pytest.fixture(scope="module")
-def found() -> TextTopics:
+def themes_found() -> TextTopics:
     # some seeds end with two topics for one theme
     return find_topics(made_up(), n_topics=N, seed=1)
 
 
-def test_themes_are_found(found):
+def test_themes_are_found(themes_found):
     themes = [set(theme.split()) for theme in THEMES]
-    assert sorted(sorted(words.split()) for words in found.table(10)["words"]) == sorted(
+    assert sorted(sorted(words.split()) for words in themes_found.table(10)["words"]) == sorted(
         map(sorted, themes)
     )
-    np.testing.assert_allclose(found.word_shares.sum(axis=1), 1)
-    np.testing.assert_allclose(found.document_shares.sum(axis=1), 1)
+    np.testing.assert_allclose(themes_found.word_shares.sum(axis=1), 1)
+    np.testing.assert_allclose(themes_found.document_shares.sum(axis=1), 1)
     assert (
-        found.document_shares.argmax(axis=1).reshape(-1, N)
-        == found.document_shares[:N].argmax(axis=1)
+        themes_found.document_shares.argmax(axis=1).reshape(-1, N)
+        == themes_found.document_shares[:N].argmax(axis=1)
     ).all()
 
 
@@ -585,12 +521,6 @@ SENTENCE = "The £1 coin"
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def subject(save_model):
-    folder = save_model("bert")
-    return LoadedModel("bert", AutoModel.from_pretrained(folder).eval(), byte_tokenizer())
 
 
 @pytest.fixture
@@ -610,47 +540,50 @@ def test_trajectories_against_naive_ones(positions):
     sentence = SentenceStates(
         ids=ids, vectors=dict(zip(keys, vectors, strict=True)), embeddings=table, reasons=[]
     )
-    found = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
-    lines = found.table.to_dict("records")
-    near = found.nearest.to_dict("records")
+    compared = compare_with_vocabulary(sentence, table, byte_tokenizer(), k=4, positions=added)
+    lines = compared.table.to_dict("records")
+    near = compared.nearest.to_dict("records")
     assert len(lines) == 6 * 5
     assert len(near) == 6 * 5 * 4
     for number, line in enumerate(lines):
-        place = number % 5
-        assert (line["layer"], line["state"], line["position"]) == (*keys[number // 5], place)
+        position = number % 5
+        assert (line["layer"], line["state"], line["position"]) == (*keys[number // 5], position)
         assert (line["token_id"], line["token"]) == (
-            ids[place],
-            token_names(byte_tokenizer(), ids)[place],
+            ids[position],
+            token_names(byte_tokenizer(), ids)[position],
         )
-        rows = table.double() + (added[place].double() if positions else 0)
-        cosines = cosine_similarity(vectors[number // 5][place].double(), rows, dim=1)
-        assert line["cosine"] == pytest.approx(cosines[ids[place]].item(), rel=1e-10)
-        assert line["rank"] == (cosines > cosines[ids[place]] + 1e-12).sum()
+        rows = table.double() + (added[position].double() if positions else 0)
+        cosines = cosine_similarity(vectors[number // 5][position].double(), rows, dim=1)
+        assert line["cosine"] == pytest.approx(cosines[ids[position]].item(), rel=1e-10)
+        assert line["rank"] == (cosines > cosines[ids[position]] + 1e-12).sum()
         best = near[4 * number : 4 * number + 4]
-        assert [one["nearest_id"] for one in best] == cosines.topk(4).indices.tolist()
-        assert [one["place"] for one in best] == [1, 2, 3, 4]
-        assert [one["cosine"] for one in best] == pytest.approx(
+        assert [candidate["nearest_id"] for candidate in best] == cosines.topk(4).indices.tolist()
+        assert [candidate["place"] for candidate in best] == [1, 2, 3, 4]
+        assert [candidate["cosine"] for candidate in best] == pytest.approx(
             cosines.topk(4).values.tolist(), rel=1e-10
         )
 
 
 def test_the_states_are_those_of_a_plain_run(subject):
     captured = capture_sentence(subject, SENTENCE)
-    found = compare_sentence(subject, captured, k=3)
+    compared = compare_sentence(subject, captured, k=3)
     model, ids = subject.model, encode_sentence(subject, SENTENCE)
     sums = []
+
+    def keep_sum(_module, arguments):
+        sums.append(arguments[0][0])
+
     for block in model.encoder.layer:
-        norm = block.attention.output.LayerNorm
-        norm.register_forward_pre_hook(lambda _module, given: sums.append(given[0][0]))
+        block.attention.output.LayerNorm.register_forward_pre_hook(keep_sum)
     with torch.no_grad():
         hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
     expected = {("block", layer): states[0] for layer, states in enumerate(hidden)}
     expected |= {("attention", layer): states for layer, states in enumerate(sums, start=1)}
-    own = model.embeddings.word_embeddings.weight[ids]
+    token_rows = model.embeddings.word_embeddings.weight[ids]
     assert captured.reasons == []
-    assert len(found.table) == len(ids) * len(expected)
-    for (state, layer), lines in found.table.groupby(["state", "layer"]):
-        cosines = cosine_similarity(expected[state, layer], own, dim=1).tolist()
+    assert len(compared.table) == len(ids) * len(expected)
+    for (state, layer), lines in compared.table.groupby(["state", "layer"]):
+        cosines = cosine_similarity(expected[state, layer], token_rows, dim=1).tolist()
         assert lines["cosine"].tolist() == pytest.approx(cosines, rel=1e-4)
 
 
@@ -716,12 +649,12 @@ def test_density_against_a_naive_one():
     table[50] = 0
     ids = torch.tensor([3, 20, 3, 50, 7, 59, 7, 7])
     is_function = torch.tensor([True, False, True, False, False, True, True, False])
-    found = density(Vocabulary(table), ids, is_function)
+    densities = density(Vocabulary(table), ids, is_function)
     unit = normalize(table.double())
-    assert found["token_id"].tolist() == [3, 7, 20, 59]
-    assert found["count"].tolist() == [2, 3, 1, 1]
-    assert found["class"].tolist() == ["function", "content", "content", "function"]
-    for line in found.to_dict("records"):
+    assert densities["token_id"].tolist() == [3, 7, 20, 59]
+    assert densities["count"].tolist() == [2, 3, 1, 1]
+    assert densities["class"].tolist() == ["function", "content", "content", "function"]
+    for line in densities.to_dict("records"):
         cosines = unit @ unit[line["token_id"]]
         cosines[[line["token_id"], 50]] = -2
         assert line["density"] == pytest.approx(cosines.topk(10).values.mean().item(), rel=1e-10)
@@ -738,14 +671,14 @@ def test_common_direction_against_all_pairs():
     within, between = common_direction(before, after, sequences)
     units = normalize((after - before).double())
     moved = [place for place in range(12) if place != 4]
-    pairs = [(a, b) for a in moved for b in moved if a != b]
-    for found, same in ((within, True), (between, False)):
+    pairs = list(permutations(moved, 2))
+    for mean, same in ((within, True), (between, False)):
         cosines = [
             float(units[a] @ units[b])
             for a, b in pairs
             if bool(sequences[a] == sequences[b]) is same
         ]
-        assert found == pytest.approx(np.mean(cosines), rel=1e-6)
+        assert mean == pytest.approx(np.mean(cosines), rel=1e-6)
 
 
 def ran_of_tokens_study(*arguments):
@@ -820,19 +753,19 @@ def test_attention_that_goes_by_position_has_a_gap_and_the_same_under_the_topics
 
 def test_the_gap_over_sequences_against_numpy():
     random = np.random.RandomState(0)
-    found = {"gap": random.random_sample((6, 3)), "control": random.random_sample((6, 3))}
-    *heads, mean = over_sequences(found).to_dict("records")
-    difference = found["gap"] - found["control"]
+    gaps = {"gap": random.random_sample((6, 3)), "control": random.random_sample((6, 3))}
+    *heads, mean = over_sequences(gaps).to_dict("records")
+    difference = gaps["gap"] - gaps["control"]
     for number, gap in enumerate(heads):
         assert gap["head"] == number
-        assert gap["gap"] == pytest.approx(found["gap"][:, number].mean())
+        assert gap["gap"] == pytest.approx(gaps["gap"][:, number].mean())
         assert gap["difference"] == pytest.approx(difference[:, number].mean())
         assert gap["standard_error"] == pytest.approx(
             difference[:, number].std(ddof=1) / np.sqrt(6)
         )
     assert pd.isna(mean["head"])
     assert mean["difference"] == pytest.approx(difference.mean())
-    without = over_sequences({name: np.vstack([x, [[np.nan] * 3]]) for name, x in found.items()})
+    without = over_sequences({name: np.vstack([x, [[np.nan] * 3]]) for name, x in gaps.items()})
     np.testing.assert_allclose(
         without["standard_error"][:3], [gap["standard_error"] for gap in heads]
     )
@@ -850,9 +783,9 @@ def test_a_gap_appears_at_the_step_from_which_on_it_stays():
         for m in values
         for s, v in zip(steps, values[m], strict=True)
     ]
-    found = onset_table(to_frame(rows)).set_index("metric")
-    assert found[["onset", "half"]].to_numpy().tolist() == [[4, 8], [4, 8]]
-    assert found.loc["attention_topic_gap", "evenness"] == 0.6
+    onsets = onset_table(to_frame(rows)).set_index("metric")
+    assert onsets[["onset", "half"]].to_numpy().tolist() == [[4, 8], [4, 8]]
+    assert onsets.loc["attention_topic_gap", "evenness"] == 0.6
 
 
 def model_and_probe():
@@ -875,7 +808,7 @@ def model_and_probe():
 
 def test_every_number_against_the_kernels():
     model, probe = model_and_probe()
-    found = measure_topics(model, probe, seed=3)
+    measured = measure_topics(model, probe, seed=3)
     tokens = np.flatnonzero(~probe.is_sink.numpy())
     whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
     states = capture(prepare(model, whole), whole, ["no_sink"])
@@ -884,7 +817,9 @@ def test_every_number_against_the_kernels():
     for layer in states.layers:
         x = layer.states[states.rows_of(tokens)]
         for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
-            [gap] = select(found.embeddings, layer=layer.index, product=product).to_dict("records")
+            [gap] = select(measured.embeddings, layer=layer.index, product=product).to_dict(
+                "records"
+            )
             assert gap["gap"] == pytest.approx(
                 kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6
             )
@@ -892,8 +827,8 @@ def test_every_number_against_the_kernels():
             controls = [kernel(x, probe.tokens[tokens], labels[tokens]).item() for labels in others]
             assert gap["control"] == pytest.approx(np.mean(controls), rel=1e-6)
             assert gap["control_std"] == pytest.approx(np.std(controls, ddof=1), rel=1e-6)
-    assert set(found.attention["layer"]) == {1, 2}
-    for layer, gaps in found.attention.groupby("layer"):
+    assert set(measured.attention["layer"]) == {1, 2}
+    for layer, gaps in measured.attention.groupby("layer"):
         expected = [
             attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
             for of_sequence, numbers in weights.of(None, int(layer))
@@ -901,5 +836,5 @@ def test_every_number_against_the_kernels():
         np.testing.assert_allclose(
             gaps["gap"][gaps["head"].notna()], np.nanmean(np.stack(expected), axis=0)
         )
-    assert len(found.ids) == 8 * 31
-    assert found.length == 32
+    assert len(measured.ids) == 8 * 31
+    assert measured.length == 32

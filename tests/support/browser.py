@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import ConsoleMessage, Page, Request
+    from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OWN_HOSTS = ("127.0.0.1", "localhost")
@@ -53,7 +53,7 @@ def browser_page() -> Iterator[Watched]:
         watched = Watched(context.new_page())
         context.route(_is_strange, lambda route: route.abort())
         watched.page.on("console", lambda message: _keep_error(watched, message))
-        watched.page.on("pageerror", lambda error: watched.errors.append(str(error)))
+        watched.page.on("pageerror", lambda error: _keep_page_error(watched, error))
         watched.page.on("request", lambda request: _keep_stranger(watched, request))
         try:
             yield watched
@@ -70,6 +70,10 @@ def watched_page() -> Iterator[Watched]:
 def _keep_error(watched: Watched, message: ConsoleMessage) -> None:
     if message.type == "error":
         watched.errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+
+def _keep_page_error(watched: Watched, error: Error) -> None:
+    watched.errors.append(str(error))
 
 
 def _keep_stranger(watched: Watched, request: Request) -> None:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs
 
-from hub_server import HubServer, _Answer, _File, _Handler, _Repository
+from hub_server import Answer, File, Handler, HubServer, Repository
 
 
 class DatasetServer(HubServer):
@@ -43,7 +43,7 @@ class DatasetServer(HubServer):
 
     def create(self, name: str) -> None:
         """Make an empty dataset."""
-        self.repositories[name] = _Repository(
+        self.repositories[name] = Repository(
             branches={"main": "0" * 40},
             commits={"0" * 40: {}},
             dates={"0" * 40: "2024-01-01T00:00:00.000Z"},
@@ -54,7 +54,7 @@ class DatasetServer(HubServer):
         return {path: file.content for path, file in _tree(self.repositories[name]).items()}
 
 
-class _DatasetHandler(_Handler):
+class _DatasetHandler(Handler):
     server: DatasetServer  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def do_GET(self) -> None:
@@ -83,7 +83,7 @@ class _DatasetHandler(_Handler):
 
     do_PUT = do_POST
 
-    def _answer(self, path: str, query: Mapping[str, list[str]]) -> _Answer:
+    def _answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         if refusal := self._refusal():
             content, code, headers = refusal
             return code, json.dumps(content).encode(), headers
@@ -125,37 +125,38 @@ class _DatasetHandler(_Handler):
             return {"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"}
         if kind == "info":
             return {
-                "objects": [self._large_object(one) for one in json.loads(body)["objects"]]
+                "objects": [self._large_object(entry) for entry in json.loads(body)["objects"]]
             }, 200
         if kind == "preupload":
             return {
                 "files": [
-                    self._upload_mode(repository, one["path"]) for one in json.loads(body)["files"]
+                    self._upload_mode(repository, entry["path"])
+                    for entry in json.loads(body)["files"]
                 ]
             }, 200
         if kind == "paths-info":
-            asked = (
+            paths = (
                 parse_qs(body.decode())["paths"] if b"paths=" in body else json.loads(body)["paths"]
             )
             here = _tree(repository)
-            found = [
+            entries = [
                 {"type": "file", "path": path} | here[path].described("oid", "oid")
-                for path in asked
+                for path in paths
                 if path in here
             ]
-            return found, 200
+            return entries, 200
         return self._commit(repository, [json.loads(line) for line in body.splitlines()])
 
-    def _large_object(self, one: dict[str, Any]) -> dict[str, Any]:
-        if one["oid"] in self.server.objects:
-            return one
-        return one | {
+    def _large_object(self, entry: dict[str, Any]) -> dict[str, Any]:
+        if entry["oid"] in self.server.objects:
+            return entry
+        return entry | {
             "actions": {
-                "upload": {"href": f"{self.server.url}/objects/{one['oid']}?signature=secret"}
+                "upload": {"href": f"{self.server.url}/objects/{entry['oid']}?signature=secret"}
             }
         }
 
-    def _upload_mode(self, repository: _Repository, path: str) -> dict[str, Any]:
+    def _upload_mode(self, repository: Repository, path: str) -> dict[str, Any]:
         """Say how a file is to be uploaded, and which content the branch has."""
         file = _tree(repository).get(path)
         return {
@@ -166,18 +167,18 @@ class _DatasetHandler(_Handler):
         }
 
     def _commit(
-        self, repository: _Repository, records: list[dict[str, Any]]
+        self, repository: Repository, records: list[dict[str, Any]]
     ) -> tuple[Any, int] | tuple[Any, int, dict[str, str]]:
         head = repository.branches["main"]
         files = dict(_tree(repository))
         if records[0]["value"].get("parentCommit", head) != head:
             return {"error": "A commit has happened since. Please refresh and try again."}, 412
-        added: dict[str, _File] = {}
+        added: dict[str, File] = {}
         for key, value in ((record["key"], record["value"]) for record in records[1:]):
             if key == "file":
-                added[value["path"]] = _File(base64.b64decode(value["content"]), False)
+                added[value["path"]] = File(base64.b64decode(value["content"]), False)
             elif key == "lfsFile":
-                added[value["path"]] = _File(self.server.find_object(value["oid"]), True)
+                added[value["path"]] = File(self.server.find_object(value["oid"]), True)
             elif value["path"] not in files:
                 return (
                     {"error": f"{value['path']} does not exist"},
@@ -211,5 +212,5 @@ class _DatasetHandler(_Handler):
         self.wfile.write(body)
 
 
-def _tree(repository: _Repository) -> dict[str, _File]:
+def _tree(repository: Repository) -> dict[str, File]:
     return repository.commits[repository.branches["main"]]

@@ -43,8 +43,8 @@ def naive_nearest_outside(points: Tensor, groups: Tensor, k: int) -> np.ndarray:
     of = groups.numpy()
     return np.stack(
         [
-            np.sort(np.sqrt(((x[of != own] - row) ** 2).sum(1)))[:k]
-            for row, own in zip(x, of, strict=True)
+            np.sort(np.sqrt(((x[is_other] - row) ** 2).sum(1)))[:k]
+            for row, is_other in zip(x, of[:, None] != of, strict=True)
         ]
     )
 

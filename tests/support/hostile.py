@@ -125,10 +125,13 @@ def nearest_distances(points: Tensor, k: int = 2, **settings) -> Tensor:
 def naive_nearest(points: Tensor, k: int = 2, groups: Tensor | None = None) -> np.ndarray:
     """Distances to the k nearest others, or others outside the own group, shape (n, k)."""
     x = points.double().numpy()
-    own = np.arange(len(x)) if groups is None else groups.numpy()
+    group_of = np.arange(len(x)) if groups is None else groups.numpy()
     distances = (np.sqrt(((x - row) ** 2).sum(1)) for row in x)
     return np.stack(
-        [np.sort(row[own != group])[:k] for row, group in zip(distances, own, strict=True)]
+        [
+            np.sort(row[is_other])[:k]
+            for row, is_other in zip(distances, group_of[:, None] != group_of, strict=True)
+        ]
     )
 
 

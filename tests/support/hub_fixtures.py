@@ -1,4 +1,6 @@
-"""Fixtures of the sweep's tests: a hub on this machine, and a family of checkpoints to put there."""
+"""Fixtures of the sweep's tests: a hub on this machine, and a family of checkpoints to put
+there.
+"""
 
 from __future__ import annotations
 

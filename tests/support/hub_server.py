@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote
 from weakref import WeakSet
 
-_Answer: TypeAlias = tuple[int, bytes, Mapping[str, str]]  # code, body, headers
+Answer: TypeAlias = tuple[int, bytes, Mapping[str, str]]  # code, body, headers
 KINDS = ("status", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt", "headers", "gzip")
 
 _NAME = r"(?P<name>[^/]+(?:/[^/]+)?)"
@@ -89,12 +89,12 @@ class HubServer(ThreadingHTTPServer):
     commits_per_page = 50
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[tuple[str, str]] = []
         self.bytes_sent = 0
         self.faults: list[Fault] = []
-        self.repositories: dict[str, _Repository] = {}
+        self.repositories: dict[str, Repository] = {}
         self.lock = threading.Lock()
         self.closed = threading.Event()
         self._connections: WeakSet[socket.socket] = WeakSet()
@@ -137,12 +137,12 @@ class HubServer(ThreadingHTTPServer):
         """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         files = {
-            path.relative_to(folder).as_posix(): _File(path.read_bytes(), path.suffix in _LARGE)
+            path.relative_to(folder).as_posix(): File(path.read_bytes(), path.suffix in _LARGE)
             for path in paths
         }
         content = [repository, revision, {path: file.sha256 for path, file in files.items()}]
         commit = sha1(json.dumps(content).encode()).hexdigest()
-        target = self.repositories.setdefault(repository, _Repository())
+        target = self.repositories.setdefault(repository, Repository())
         target.commits[commit] = files
         target.dates[commit] = f"{date}T00:00:00.000Z"
         (target.tags if tag else target.branches)[revision] = commit
@@ -178,7 +178,7 @@ class HubServer(ThreadingHTTPServer):
 
 
 @dataclass(frozen=True)
-class _File:
+class File:
     content: bytes
     is_lfs: bool
 
@@ -199,26 +199,26 @@ class _File:
         return {"size": size, oid: self.oid} | lfs
 
 
-def _json(content: object) -> _Answer:
+def _json(content: object) -> Answer:
     return 200, json.dumps(content).encode(), {"Content-Type": "application/json"}
 
 
-def _error(code: int, message: str, headers: Mapping[str, str]) -> _Answer:
+def _error(code: int, message: str, headers: Mapping[str, str]) -> Answer:
     return code, json.dumps({"error": message}).encode(), {"X-Error-Message": message, **headers}
 
 
 @dataclass
-class _Repository:
+class Repository:
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, dict[str, _File]] = field(default_factory=dict)
+    commits: dict[str, dict[str, File]] = field(default_factory=dict)
     dates: dict[str, str] = field(default_factory=dict)
     histories: dict[str, list[tuple[str, str]]] = field(
         default_factory=dict
     )  # (commit, title), the newest first
     gated: bool = False
 
-    def refs(self) -> _Answer:
+    def refs(self) -> Answer:
         def listed(kind: str, named: Mapping[str, str]) -> list[dict[str, str]]:
             return [
                 {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": sha}
@@ -233,19 +233,19 @@ class _Repository:
             }
         )
 
-    def info(self, name: str, commit: str, blobs: bool) -> _Answer:
+    def info(self, name: str, commit: str, blobs: bool) -> Answer:
         files = self.commits[commit].items()
         siblings = [
             {"rfilename": path} | (file.described("blobId", "sha256") if blobs else {})
             for path, file in files
         ]
-        known = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": []}
+        description = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": []}
         return _json(
-            known
+            description
             | {"private": False, "disabled": False, "gated": "manual" if self.gated else False}
         )
 
-    def history(self, revision: str, page: int, size: int, address: str) -> _Answer:
+    def history(self, revision: str, page: int, size: int, address: str) -> Answer:
         """One page of the commits of a branch, with the address of the next page."""
         commits = self.histories[revision]
         listed = [
@@ -266,7 +266,7 @@ class _Repository:
         )
         return code, body, {**headers, **more}
 
-    def tree(self, commit: str, folder: str, recursive: bool) -> _Answer:
+    def tree(self, commit: str, folder: str, recursive: bool) -> Answer:
         entries: dict[PurePosixPath, dict[str, Any]] = {}
         for name, file in self.commits[commit].items():
             path = PurePosixPath(name)
@@ -285,7 +285,7 @@ class _Repository:
             else _error(404, f"{folder} does not exist", {"X-Error-Code": "EntryNotFound"})
         )
 
-    def file(self, commit: str, path: str, authorized: bool) -> _Answer:
+    def file(self, commit: str, path: str, authorized: bool) -> Answer:
         headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if self.gated:
             return _error(
@@ -304,7 +304,7 @@ class _Repository:
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = (
         True  # headers and body are two writes, which it would hold apart for 40 ms
@@ -346,18 +346,18 @@ class _Handler(BaseHTTPRequestHandler):
                 fault.times -= 1
         return fault
 
-    def _answer(self, path: str, query: Mapping[str, list[str]]) -> _Answer:
+    def _answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         matches = ((route, pattern.fullmatch(path)) for route, pattern in _ROUTES.items())
         route, match = next((pair for pair in matches if pair[1]), (None, None))
         if match is None:
             return _error(404, "Page not found", {})
-        asked = {key: unquote(text or "") for key, text in match.groupdict().items()}
-        repository = self.server.repositories.get(asked["name"])
+        fields = {key: unquote(text or "") for key, text in match.groupdict().items()}
+        repository = self.server.repositories.get(fields["name"])
         if repository is None:
             return _error(404, "Repository not found", {"X-Error-Code": "RepoNotFound"})
         if route == "refs":
             return repository.refs()
-        revision = asked["revision"] or "main"
+        revision = fields["revision"] or "main"
         commit = {**repository.tags, **repository.branches}.get(revision, revision)
         if commit not in repository.commits:
             return _error(404, f"Invalid rev id: {revision}", {"X-Error-Code": "RevisionNotFound"})
@@ -368,36 +368,35 @@ class _Handler(BaseHTTPRequestHandler):
             )
         on = {name for name, values in query.items() if values[0].lower() in {"true", "1"}}
         if route == "info":
-            return repository.info(asked["name"], commit, "blobs" in on)
+            return repository.info(fields["name"], commit, "blobs" in on)
         if route == "tree":
-            return repository.tree(commit, asked["path"], "recursive" in on)
-        return repository.file(commit, asked["path"], "Authorization" in self.headers)
+            return repository.tree(commit, fields["path"], "recursive" in on)
+        return repository.file(commit, fields["path"], "Authorization" in self.headers)
 
     def _send(
         self, code: int, body: bytes, headers: Mapping[str, str], fault: Fault | None
     ) -> None:
         """An answer, or the range of it that was asked for, with what goes wrong on the way."""
-        part = len(body) // 2 if fault is None or fault.after is None else fault.after
+        n_sound = len(body) // 2 if fault is None or fault.after is None else fault.after
         if fault is not None and fault.kind in {"wrong_size", "corrupt"}:
-            body = body[:part] + (
-                bytes(255 - byte for byte in body[part:]) if fault.kind == "corrupt" else b""
+            body = body[:n_sound] + (
+                bytes(255 - byte for byte in body[n_sound:]) if fault.kind == "corrupt" else b""
             )
         start = 0
         stop = len(body)
         extent = {}
         if code == 200 and "Range" in self.headers:
             code, start, stop = _range(self.headers["Range"], len(body))
-            extent = {
-                "Content-Range": f"bytes {f'{start}-{stop - 1}' if code == 206 else '*'}/{len(body)}"
-            }
+            sent = f"{start}-{stop - 1}" if code == 206 else "*"
+            extent = {"Content-Range": f"bytes {sent}/{len(body)}"}
         self.send_response(code)
         for name, value in {"Content-Length": str(stop - start), **headers, **extent}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self._send_body(body[:stop], start, part, fault)
+            self._send_body(body[:stop], start, n_sound, fault)
 
-    def _send_body(self, body: bytes, start: int, part: int, fault: Fault | None) -> None:
+    def _send_body(self, body: bytes, start: int, n_sound: int, fault: Fault | None) -> None:
         if fault is None or fault.kind in {"status", "headers", "gzip", "wrong_size", "corrupt"}:
             self._write(body[start:])
         elif fault.kind == "slow":
@@ -406,10 +405,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._write(body[position : position + step])
                 self.server.closed.wait(step / fault.bytes_per_second)
         else:
-            self._write(body[start:part])
+            self._write(body[start:n_sound])
             if fault.kind == "stall":
                 self.server.closed.wait(fault.seconds)
-                self._write(body[max(start, part) :])
+                self._write(body[max(start, n_sound) :])
             self.close_connection = True
             if fault.kind == "cut":
                 self._reset()
@@ -429,9 +428,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _range(asked: str, size: int) -> tuple[int, int, int]:
-    """Status code, first byte, and byte after the last, of "bytes=2-", "bytes=2-5" or "bytes=-3"."""
-    first, _, last = asked.removeprefix("bytes=").partition("-")
+def _range(header: str, size: int) -> tuple[int, int, int]:
+    """Status code, first byte, and byte after the last, of "bytes=2-", "bytes=2-5" or
+    "bytes=-3".
+    """
+    first, _, last = header.removeprefix("bytes=").partition("-")
     start = int(first) if first else max(size - int(last), 0)
     stop = min(int(last) + 1, size) if first and last else size
     return (206, start, stop) if start < stop else (416, 0, 0)

@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from internals import TorchDispatchMode, tree_iter
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):

@@ -9,16 +9,13 @@ from typing import Any
 
 import metric_oracles as oracles
 import torch
+from pairs import normal
 from torch import Tensor
 
 from repdyn.kernels import Cloud, Sequences, Vocabulary
 from repdyn.metrics.layer_view import read_lens
 
 N, DIM, N_TOKENS = 240, 24, 60
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # ---- inputs: clouds are of floats, (n, dim); labels are integers, (n,)

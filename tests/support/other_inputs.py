@@ -241,9 +241,9 @@ def values(frame: pd.DataFrame) -> pd.DataFrame:
 def step(model: nn.Module, inputs: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Tensor:
     output = model(**inputs)
     loss = sum(
-        part.float().square().mean()
-        for part in output.values()
-        if isinstance(part, Tensor) and part.requires_grad
+        value.float().square().mean()
+        for value in output.values()
+        if isinstance(value, Tensor) and value.requires_grad
     )
     assert isinstance(loss, Tensor)
     loss.backward()

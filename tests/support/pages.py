@@ -33,11 +33,11 @@ def read_page(path: Path) -> ReadPage:
 
 
 def _unpacked(text: str, name: str) -> bytes:
-    found = re.search(
+    match = re.search(
         rf'<script type="application/octet-stream" id="{name}">([^<]*)</script>', text
     )
-    assert found, name
-    return gzip.decompress(base64.b64decode(found[1]))
+    assert match, name
+    return gzip.decompress(base64.b64decode(match[1]))
 
 
 class Outline(HTMLParser):

@@ -21,9 +21,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from internals import TorchDispatchMode
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
 _devices = [CUDA]  # the last one is claimed
@@ -197,7 +197,8 @@ def _on_cuda(value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.dtype == torch.float64 and _devices[-1].type == "mps":
             raise TypeError(
-                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't "
+                "support float64."
             )
         return value if isinstance(value, CudaTensor) else value.as_subclass(CudaTensor)
     if isinstance(value, dict):
@@ -245,7 +246,8 @@ def _refuse_mixture(
     first = args[0] if args else None
     if name in {"numpy", "__array__", "__dlpack__"}:
         raise TypeError(
-            f"can't convert {CUDA} device type tensor to numpy. Use Tensor.cpu() to copy the tensor first."
+            f"can't convert {CUDA} device type tensor to numpy. Use Tensor.cpu() to copy the "
+            f"tensor first."
         )
     if name in _INDEXING:
         indices = _tensors_in(args[1])
@@ -271,7 +273,8 @@ def _refuse_mixture(
         ]
     if mixed:
         raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            "cuda:0 and cpu! "
             f"({name} with {_shapes(tensors)})"
         )
 

@@ -14,9 +14,8 @@ class Block(nn.Module):
         self.causal = causal
         self.norm = nn.LayerNorm(dim)
         self.attention = nn.MultiheadAttention(dim, num_heads=2, batch_first=True, dropout=0.1)
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)
-        )
+        layers = [nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)]
+        self.feed_forward = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]

@@ -1,4 +1,6 @@
-"""A row of a store with every column filled, for tests that need some rows and do not care which."""
+"""A row of a store with every column filled, for tests that need some rows and do not care
+which.
+"""
 
 from __future__ import annotations
 

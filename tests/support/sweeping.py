@@ -80,10 +80,15 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.setattr("repdyn.probe.corpus.builtin_corpus", lambda: builtin_corpus().head(50_000))
 
     def command(*arguments: object) -> tuple[int, str, str]:
-        given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]
+        arguments_of_command = [
+            "--downloads",
+            str(tmp_path / "downloads"),
+            *QUICK,
+            *map(str, arguments),
+        ]
         status: object = 0
         try:
-            main(given)
+            main(arguments_of_command)
         except SystemExit as stop:
             status = stop.code
         assert isinstance(status, int)
@@ -96,9 +101,11 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 def shown(monkeypatch) -> list[list[str]]:
     """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
-    monkeypatch.setattr(
-        "repdyn.views.publish.results.show_store", lambda store, names: runs.append(names)
-    )
+
+    def note(store, names) -> None:
+        runs.append(names)
+
+    monkeypatch.setattr("repdyn.views.publish.results.show_store", note)
     monkeypatch.setattr("repdyn.views.report.write_report", lambda _, path: path)
     return runs
 
@@ -144,13 +151,13 @@ def settings(
     without the loss.
     """
     loading = loading or Loading()
-    given = {
+    options = {
         "loss": more.pop("probe_loss", False),
         "device": loading.device,
         "dtype": loading.dtype,
         **more,
     }
-    return CompleteOptions(metrics=as_tuple(metrics), layers=layers, **given)
+    return CompleteOptions(metrics=as_tuple(metrics), layers=layers, **options)
 
 
 def downloads_in(
@@ -169,9 +176,9 @@ class Report(NamedTuple):
 
 def report_of(outcomes: Generator[Outcome]) -> Report:
     """Return which checkpoints were measured, and why others failed."""
-    found = measuring.collect(outcomes, tqdm(disable=True), lambda line: None)
-    failed = [(each.task, each.text) for each in found if each.state == "failed"]
-    return Report([each.task for each in found if each.state == "measured"], failed)
+    collected = measuring.collect(outcomes, tqdm(disable=True), lambda line: None)
+    failed = [(each.task, each.text) for each in collected if each.state == "failed"]
+    return Report([each.task for each in collected if each.state == "measured"], failed)
 
 
 def measure_tasks(*arguments: Any) -> Report:

@@ -52,7 +52,7 @@ COSTS = {
 LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def make_row(**given: Any) -> Row:
+def make_row(**changes: Any) -> Row:
     """A measured row of a decoder with 6 blocks, its batches of disjoint windows; any field can be
     given.
     """
@@ -99,7 +99,7 @@ def make_row(**given: Any) -> Row:
         "torch_version": "2.13.0",
         "transformers_version": "5.23.0",
     }
-    fields |= given
+    fields |= changes
     if fields["reason"] is not None:
         fields.setdefault("reason_code", code_of_text(fields["reason"]))
     n_independent = fields["n_batches"] if fields["design"] in {"independent", "shuffled"} else 1
@@ -120,7 +120,7 @@ def interval_of(value: float, std: float, n_batches: int) -> dict[str, float | N
     return {"std_error": std / math.sqrt(n_batches), "low": value - half, "high": value + half}
 
 
-def make_scalar(step: int, value: float, metric: str = "train/loss", **given: Any) -> Row:
+def make_scalar(step: int, value: float, metric: str = "train/loss", **changes: Any) -> Row:
     """A scalar of the run, such as its loss."""
     geometry = {
         "layer": None,
@@ -131,7 +131,7 @@ def make_scalar(step: int, value: float, metric: str = "train/loss", **given: An
         "n_batches": 1,
     }
     counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""} | NO_DESIGN
-    return make_row(step=step, metric=metric, value=value, **(geometry | counts | given))
+    return make_row(step=step, metric=metric, value=value, **(geometry | counts | changes))
 
 
 def to_frame(rows: Sequence[Row]) -> pd.DataFrame:
@@ -147,7 +147,8 @@ def anisotropy_at(step: int, depth: float, peak: float = 0.55) -> float:
 def dimension_at(step: int, depth: float) -> float:
     """A dimension that rises to step 64 and then falls, lower in the middle layers."""
     bump = math.exp(-(((math.log1p(step) - math.log1p(64)) / 1.6) ** 2))
-    return 9 + 8 * bump + 2 * (step > 64) * (1 - bump) - 1.5 * math.sin(math.pi * depth)
+    late = 2 * (1 - bump) if step > 64 else 0
+    return 9 + 8 * bump + late - 1.5 * math.sin(math.pi * depth)
 
 
 def make_rows(
@@ -163,7 +164,7 @@ def make_rows(
     without_repeats: str = "distinct_inputs",
     noise: float = 0.01,
     loss: bool = True,
-    **given: Any,
+    **changes: Any,
 ) -> list[Row]:
     """All rows of one run, without repeats too where they have a curve.
 
@@ -197,9 +198,9 @@ def make_rows(
                     if math.isnan(value)
                     else {}
                 )
-                rows.append(make_row(**(cell | measured | neighbours | missing | given)))
+                rows.append(make_row(**(cell | measured | neighbours | missing | changes)))
         if loss:
-            of_run = given | {"stack": None, "own_window_excluded": None} | NO_DESIGN
+            of_run = changes | {"stack": None, "own_window_excluded": None} | NO_DESIGN
             rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **of_run))
     return rows
 
@@ -209,7 +210,7 @@ def make_run(**given: Any) -> pd.DataFrame:
 
 
 def make_published(
-    name: str = "lab/model-70m", *, steps: Sequence[int] = LOG_STEPS, **given: Any
+    name: str = "lab/model-70m", *, steps: Sequence[int] = LOG_STEPS, **changes: Any
 ) -> list[Row]:
     """A swept training history of a published model: 1000 tokens in each step, and what each
     checkpoint cost.
@@ -222,14 +223,14 @@ def make_published(
             "revision": f"step{step}",
             "tokens_seen": 1000 * step,
         }
-        fields = {"probe": f"{zlib.crc32(name.encode()):016x}"} | origin | given
+        fields = {"probe": f"{zlib.crc32(name.encode()):016x}"} | origin | changes
         rows += make_rows(steps=(step,), loss=False, **fields)
         columns = {name: value for name, value in fields.items() if name in COLUMNS}
         rows += [make_scalar(step, value, scalar, **columns) for scalar, value in COSTS.items()]
     return rows
 
 
-def make_finished(name: str = "lab/bert", **given: Any) -> list[Row]:
+def make_finished(name: str = "lab/bert", **changes: Any) -> list[Row]:
     """A published encoder of which only the end is known."""
     kind = {
         "causal": False,
@@ -239,14 +240,14 @@ def make_finished(name: str = "lab/bert", **given: Any) -> list[Row]:
         "tokens_seen": None,
     }
     level = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
-    return make_published(name, steps=(0,), **(kind | level | given))
+    return make_published(name, steps=(0,), **(kind | level | changes))
 
 
-def make_two_stacks(name: str = "lab/t5", **given: Any) -> list[Row]:
+def make_two_stacks(name: str = "lab/t5", **changes: Any) -> list[Row]:
     """A live run of a model with an encoder of 4 blocks and a decoder of 6, each with layers and
     values of its own.
     """
-    fields = {"run": name, "model": "T5ForConditionalGeneration"} | given
+    fields = {"run": name, "model": "T5ForConditionalGeneration"} | changes
     flat = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
     encoder = flat | fields | {"stack": "encoder", "causal": False, "loss": False}
     return make_rows(n_blocks=4, **encoder) + make_rows(
@@ -255,7 +256,7 @@ def make_two_stacks(name: str = "lab/t5", **given: Any) -> list[Row]:
 
 
 def make_failures(
-    step: int, reason: str = "the model cannot be measured: ValueError: no", **given: Any
+    step: int, reason: str = "the model cannot be measured: ValueError: no", **changes: Any
 ) -> list[Row]:
     """What is filed where a checkpoint could not be measured."""
     fields = {
@@ -263,7 +264,7 @@ def make_failures(
         "reason": reason,
         "run": "lab/model-70m",
         "revision": f"step{step}",
-    } | given
+    } | changes
     return [make_scalar(step, metric=metric, **fields) for metric in ("anisotropy", "two_nn")]
 
 

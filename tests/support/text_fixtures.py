@@ -11,8 +11,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEADER = (
-    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" xml:lang="en"><siteinfo><namespaces>'
-    '<namespace key="0" /><namespace key="10">Template</namespace><namespace key="14">Category</namespace>'
+    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" '
+    'xml:lang="en"><siteinfo><namespaces>'
+    '<namespace key="0" /><namespace key="10">Template</namespace><namespace '
+    'key="14">Category</namespace>'
     "</namespaces></siteinfo>\n"
 )
 

@@ -17,7 +17,8 @@ from repdyn.data.tokens import byte_tokenizer
 
 CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
 SAMPLE = (
-    f"Don't stop: naïve cafés sold 12 apples (the 20th time) to Zoë{CURLY}s dog; m² of x_y [SEP] — don{CURLY}t.\n\t"
+    f"Don't stop: naïve cafés sold 12 apples (the 20th time) to Zoë{CURLY}s dog; m² of x_y [SEP] "
+    f"— don{CURLY}t.\n\t"
     "The end"
 )
 WORDS = [

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from alert_rules import rule
 from rich.console import Console
 from synthetic_runs import make_failures, make_row, make_run, make_scalar, measured_runs, to_frame
 
@@ -33,18 +34,20 @@ def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
     """Return the rows of one layer at steps 0, 10, 20, ..."""
     return [
         make_row(
-            step=10 * place, layer=layer, metric=metric, subset=subset, value=value, std=std, **more
+            step=10 * number,
+            layer=layer,
+            metric=metric,
+            subset=subset,
+            value=value,
+            std=std,
+            **more,
         )
-        for place, value in enumerate(values)
+        for number, value in enumerate(values)
     ]
 
 
 def steps_and_layers(rows, *rules):
     return [(alert.step, alert.layer) for alert in find_alerts(to_frame(rows), rules)]
-
-
-def rule(when, bound=None, metrics=("two_nn",), **more):
-    return Rule(name=when, when=when, bound=bound, metrics=metrics, **more)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():
             reason="the states of step 10 could not be saved",
         ),
     ]
-    assert find_alerts(to_frame(rows)) == []
+    assert find_alerts(to_frame(rows), [rule("undefined", metrics=("cka_previous",))]) == []
 
 
 def test_collapsed_vectors_are_an_alert():
@@ -187,8 +190,12 @@ def test_a_profile_jumps_relative_to_its_history():
         steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []
     )  # steps without a change are ignored
     # a fault in one layer changes those after it, and most the last of them
-    late = [row.with_columns(value=row.value * (row.layer < 2 or 1 + row.layer)) if row.step == 50 else row
-            for row in profile([*steady, 1.3])]  # fmt: skip
+    late = [
+        row.with_columns(value=row.value * (1 + row.layer))
+        if row.step == 50 and row.layer >= 2
+        else row
+        for row in profile([*steady, 1.3])
+    ]
     (alert,) = find_alerts(to_frame(late), [jumps])
     assert alert.detail.startswith("first in layer 2, most in layer 3, 4.88 at step 40, now 20.8")
 
@@ -414,14 +421,14 @@ def collapsing(step, depth):
 
 def marks(axes):
     """Return the positions of everything drawn in the colour of alerts."""
-    found = []
+    points = []
     for line in axes.get_lines():
         if any(
             isinstance(of, str) and of == ALERT_COLOUR
             for of in (line.get_color(), line.get_markeredgecolor())
         ):
-            found += list(zip(line.get_xdata(), line.get_ydata(), strict=True))
-    return sorted((float(x), float(y)) for x, y in found)
+            points += list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    return sorted((float(x), float(y)) for x, y in points)
 
 
 def caption(figure):
@@ -443,12 +450,12 @@ def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
 
 
 def test_cells_of_a_heatmap_are_outlined(collapsed):
-    (one,) = measured_runs(collapsed[0])
-    figure = heatmap(one, "two_nn", "all")
+    (run,) = measured_runs(collapsed[0])
+    figure = heatmap(run, "two_nn", "all")
     # step 20 stands in the third column
     assert marks(figure.axes[0]) == [(2.0, 3.0), (2.0, 4.0), (2.0, 5.0), (2.0, 6.0)]
     assert MARKED in caption(figure)[-1]
-    other = heatmap(one, "anisotropy", "all")
+    other = heatmap(run, "anisotropy", "all")
     assert marks(other.axes[0]) == []
     assert MARKED not in " ".join(caption(other))
 
@@ -468,10 +475,10 @@ def test_the_summary_lists_the_first_alerts(run):
     assert said[3].startswith("and 1 more alerts")
 
 
-def printed(store, **given):
+def printed(store, **changes):
     stream = io.StringIO()
     print_alerts(
-        [replace(run, **given) for run in described_runs([store]).runs],
+        [replace(run, **changes) for run in described_runs([store]).runs],
         Console(file=stream, width=200),
     )
     return stream.getvalue().splitlines()

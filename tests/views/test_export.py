@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from exported import store as store
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from synthetic_runs import SAMPLED, fill, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -33,23 +34,6 @@ from repdyn.views.publish.results import (
     show_run,
 )
 from repdyn.views.sinks import report as sink_of_report
-
-NAN = math.nan
-
-
-@pytest.fixture
-def store(published, failures, filled, tmp_path):
-    """One model swept at three steps, the second without a value in the embedding output, and a
-    failed step.
-    """
-
-    def dimension(step, depth):
-        return NAN if (step, depth) == (1, 0) else 10 + step + depth
-
-    rows = published(
-        "lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123"
-    )
-    return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -81,8 +65,15 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
 def test_rows_and_the_report_are_logged_as_the_logger_takes_them(store, tmp_path, monkeypatch):
     """The methods of the base class were called, so that W&B had no x axis and no report."""
     calls = []
+
+    def note(name):
+        def call(*_, **__):
+            calls.append(name)
+
+        return call
+
     for name in [name for name in vars(WandbTarget) if name.startswith("log_")]:
-        monkeypatch.setattr(WandbTarget, name, lambda *_, name=name, **__: calls.append(name))
+        monkeypatch.setattr(WandbTarget, name, note(name))
     logger = type("WandbLogger", (CSVLogger,), {})(tmp_path)
     export_run(store, "lab/model-70m", [logger])
     assert (calls.count("log_values"), calls.count("log_page")) == (3, 1)
@@ -168,9 +159,9 @@ def test_provenance(store):
 
 @pytest.mark.parametrize("name", ["../outside", ".hidden/x", "a b/ü"])
 def test_no_name_leads_out_of_the_folder(name, tmp_path):
-    with open_logger("csv", name, tmp_path / "logs") as (logger, place):
+    with open_logger("csv", name, tmp_path / "logs") as (logger, location):
         logger.log_metrics({"x": 1.0}, 0)
-    assert Path(place).resolve().is_relative_to((tmp_path / "logs" / "csv").resolve())
+    assert Path(location).resolve().is_relative_to((tmp_path / "logs" / "csv").resolve())
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
+from runs_of_everything import everything as everything
 from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import make_published, measured_runs, to_frame
@@ -102,7 +103,7 @@ def test_mean_over_layers_with_loss(run):
     assert legend_of(anisotropy) == ["all tokens", "without first positions and special tokens"]
     (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "training loss (dashed)"]
     np.testing.assert_array_equal(
-        twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"]
+        twin.lines[0].get_ydata(), frame.query("metric == 'train/loss'")["value"]
     )
 
 
@@ -144,9 +145,9 @@ HEADS = "attention_topic_gap"
 
 @pytest.fixture
 def rows(frame_of):
-    return lambda *metrics, **given: frame_of(
+    return lambda *metrics, **fields: frame_of(
         make_everything(
-            **({"n_blocks": 4, "steps": (0, 8, 64), "metrics": metrics, "n_heads": 3} | given)
+            **({"n_blocks": 4, "steps": (0, 8, 64), "metrics": metrics, "n_heads": 3} | fields)
         )
     )
 
@@ -183,11 +184,16 @@ def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
 @pytest.mark.parametrize(
     ("dimension", "norm", "limits", "label"),
     [
-        (lambda step, depth: 90.0 if depth == 0 else 8 + step / 32, Normalize, (8, 12), "dimension; the brightest: 12 to 90"),
+        (
+            lambda step, depth: 90.0 if depth == 0 else 8 + step / 32,
+            Normalize,
+            (8, 12),
+            "dimension; the brightest: 12 to 90",
+        ),
         (lambda step, depth: 900.0 if step == 128 else 8 + depth, LogNorm, (8, 900), "dimension"),
     ],
     ids=["a layer", "a step"],
-)  # fmt: skip
+)
 def test_values_far_above_the_others_leave_these_their_colours(run, dimension, norm, limits, label):
     figure = heatmap(of(run(steps=tuple(range(0, 129, 4)), dimension=dimension)), "two_nn", "all")
     image = figure.axes[0].images[0]
@@ -196,14 +202,6 @@ def test_values_far_above_the_others_leave_these_their_colours(run, dimension, n
         limits,
         label,
     )
-
-
-@pytest.fixture
-def everything(frame_of):
-    def make(**given):
-        return frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 8, 64)} | given)))
-
-    return make
 
 
 def title(axes):
@@ -225,7 +223,8 @@ def test_over_depth_a_line_is_a_step(everything):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["64", "8", "0"]
     assert " ".join(figure.get_suptitle().split()) == (
-        f"Spectrum over depth decoder-quickstart, {SAMPLED}; all tokens; band: 95% interval over probes"
+        f"Spectrum over depth decoder-quickstart, {SAMPLED}; all tokens; band: 95% interval "
+        f"over probes"
     )
 
 
@@ -329,16 +328,18 @@ STEPS_OF_SEED_FIGURES = (0, 1, 8, 64)
 
 @pytest.fixture
 def frame():
-    """Three seeds whose dimension is 1, 2 and 6 at every layer and step, and another model with 4."""
+    """Three seeds whose dimension is 1, 2 and 6 at every layer and step, and another model with
+    4.
+    """
 
-    def rows(name, dimension, **given):
+    def rows(name, dimension, **fields):
         return make_published(
             name,
             steps=STEPS_OF_SEED_FIGURES,
             n_blocks=2,
             probe="0" * 16,
             dimension=lambda step, depth: dimension,
-            **given,
+            **fields,
         )
 
     seeds = [rows(f"lab/m-seed{number}", number) for number in (1, 2, 6)]
@@ -367,11 +368,13 @@ HALF = student_t.ppf(0.975, 2) * np.std([1, 2, 6], ddof=1) / np.sqrt(3)
 def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
     figure = profiles(compared(frame), "two_nn")
     assert legend_of_seed_figures(figure) == ["decoders", "own", "m (3 seeds)"]
-    own, *seeds, mean = figure.axes[0].lines
+    single, *seeds, mean = figure.axes[0].lines
     assert lines(figure.axes[0]) == [[4.0] * 3, [1.0] * 3, [2.0] * 3, [6.0] * 3, [3.0] * 3]
     assert {line.get_linewidth() for line in seeds} == {0.7}
-    assert mean.get_linewidth() == own.get_linewidth() == 1.8
-    assert {line.get_color() for line in (*seeds, mean)} == {mean.get_color()} != {own.get_color()}
+    assert mean.get_linewidth() == single.get_linewidth() == 1.8
+    assert (
+        {line.get_color() for line in (*seeds, mean)} == {mean.get_color()} != {single.get_color()}
+    )
     np.testing.assert_allclose(band(figure.axes[0], 1), [3 - HALF, 3 + HALF])
     assert (
         "band: 95% interval over probes; band of seeds: 95% interval over seeds, each a thin line"

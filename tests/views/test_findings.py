@@ -5,6 +5,17 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from fitted_courses import (
+    IN_LINE,
+    KNOWN,
+    STEPS_OF_ACTIVATION_FITS,
+    STEPS_OF_CONTINUITY,
+    curve,
+    history,
+    noisy,
+    replaced,
+    steps_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from judged_runs import (
@@ -126,8 +137,8 @@ def test_no_correlation_of_a_constant_and_no_interval_of_three_pairs():
 
 
 def test_a_textbook_run_shows_everything(run):
-    found = findings(run())
-    assert [(finding.title, finding.verdict) for finding in found] == [
+    judged_findings = findings(run())
+    assert [(finding.title, finding.verdict) for finding in judged_findings] == [
         ("bell-shaped anisotropy over depth (decoders), all", SHOWN),
         ("bell-shaped anisotropy over depth (decoders), no_sink", SHOWN),
         ("uniform anisotropy over depth (encoders), all", NOT_SHOWN),
@@ -136,7 +147,7 @@ def test_a_textbook_run_shows_everything(run):
         ("anisotropy grows, then stabilises (decoders), no_sink", SHOWN),
         ("intrinsic dimension rises, then declines (decoders), all", SHOWN),
     ]
-    assert [finding.criterion for finding in found] == [
+    assert [finding.criterion for finding in judged_findings] == [
         BELL,
         BELL,
         UNIFORM,
@@ -145,8 +156,8 @@ def test_a_textbook_run_shows_everything(run):
         GROWTH,
         DIMENSION,
     ]
-    assert list(dict.fromkeys(finding.name for finding in found)) == list(MEANINGS)
-    assert not any("\n" in finding.evidence for finding in found)
+    assert list(dict.fromkeys(finding.name for finding in judged_findings)) == list(MEANINGS)
+    assert not any("\n" in finding.evidence for finding in judged_findings)
 
 
 def test_growth_evidence(run):
@@ -174,7 +185,8 @@ def test_dimension_evidence(run):
         course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension"
     ).evidence
     assert evidence == (
-        "from the start to step 1,000, the highest in between, the dimension of all vectors grew by 100% (interval 100 to 100); "
+        "from the start to step 1,000, the highest in between, the dimension of all vectors grew "
+        "by 100% (interval 100 to 100); "
         "the dimension at step 1,000 exceeds the last by 67% (interval 67 to 67); "
         "since half of the training (step 2,000) the dimension fell by 25% "
         "(interval 25 to 25); 2 of 2 blocks fall; warm-up not known"
@@ -272,12 +284,14 @@ FAILURES = {
 def test_nothing_is_judged_on_a_run_that_failed(run, losses, failure):
     scalars = [make_scalar(step, loss) for step, loss in losses.items()]
     frame = run(loss=False)
-    found = findings(pd.concat([frame, to_frame(scalars)], ignore_index=True) if scalars else frame)
+    judged_findings = findings(
+        pd.concat([frame, to_frame(scalars)], ignore_index=True) if scalars else frame
+    )
     if failure is None:
-        assert found == findings(frame)
+        assert judged_findings == findings(frame)
     else:
-        assert {finding.verdict for finding in found} == {UNJUDGED}
-        (evidence,) = {finding.evidence for finding in found}
+        assert {finding.verdict for finding in judged_findings} == {UNJUDGED}
+        (evidence,) = {finding.evidence for finding in judged_findings}
         assert evidence.startswith(
             ("the training failed: its last stored loss", "the loss rose again: its last")
         )
@@ -302,9 +316,9 @@ def test_bell_evidence(run):
         for sign in (-1, 1)
     ]
     first = f"the middle of the blocks exceeds the first by 100% (interval {ends[0]} to {ends[1]})"
-    assert (
-        evidence
-        == f"{first}; the middle of the blocks exceeds the last by 300% (interval {ends[2]} to {ends[3]})"
+    assert evidence == (
+        f"{first}; the middle of the blocks exceeds the last by 300% (interval {ends[2]} to "
+        f"{ends[3]})"
     )
     dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
     assert dim.count("), which leaves open whether by more than 10%") == 2
@@ -322,7 +336,7 @@ def test_each_verdict_is_also_given_with_the_embeddings_as_first_layer(run):
 
 def test_bell_is_judged_at_the_last_step(run):
     def bell_at_step_0(step, depth):
-        return 0.1 + (step == 0) * math.sin(math.pi * depth)
+        return 0.1 + math.sin(math.pi * depth) if step == 0 else 0.1
 
     assert judged(run(steps=(0, 8), anisotropy=bell_at_step_0), "bell").verdict == NOT_SHOWN
     assert judged(run(steps=(0,), anisotropy=bell_at_step_0), "bell").verdict == SHOWN
@@ -331,17 +345,20 @@ def test_bell_is_judged_at_the_last_step(run):
 def test_uniform_evidence(run):
     evidence = judged(profile(run, [0.8, 1.0, 1.6], error=0.0), "uniform").evidence
     assert evidence == (
-        "the highest block exceeds the lowest by 100% (interval 100 to 100), not by less than 50%; blocks 3 and 1"
+        "the highest block exceeds the lowest by 100% (interval 100 to 100), not by less "
+        "than 50%; blocks 3 and 1"
     )
 
 
 STEPS = (0, 1, 8, 64)
 
 
-def seed(number, *, factor=None, name="lab/m-seed{}", **given):
-    """A seed whose dimension is a multiple of the layer's number plus one, the same at every step."""
+def seed(number, *, factor=None, name="lab/m-seed{}", **changes):
+    """A seed whose dimension is a multiple of the layer's number plus one, the same at every
+    step.
+    """
     factor = number if factor is None else factor
-    fields = {"steps": STEPS, "n_blocks": 2, "probe": "0123456789abcdef"} | given
+    fields = {"steps": STEPS, "n_blocks": 2, "probe": "0123456789abcdef"} | changes
     fields.setdefault("dimension", lambda step, depth: factor * (2 * depth + 1.0))
     return make_published(name.format(number), **fields)
 
@@ -383,10 +400,10 @@ def test_the_name_of_a_run_tells_which_model_it_is_a_seed_of(name, model):
 def test_the_interval_is_that_of_student_over_seeds(n_seeds):
     values = np.random.default_rng(n_seeds).normal(3.0, 0.5, (n_seeds, 4, 5))
     mean, margin = mean_over_seeds(values)
-    for place in np.ndindex(4, 5):
-        of_one = values[(slice(None), *place)]
-        np.testing.assert_allclose(mean[place], sum(of_one) / n_seeds, rtol=1e-12)
-        np.testing.assert_allclose(margin[place], naive_margin(of_one), rtol=1e-12)
+    for index in np.ndindex(4, 5):
+        of_one = values[(slice(None), *index)]
+        np.testing.assert_allclose(mean[index], sum(of_one) / n_seeds, rtol=1e-12)
+        np.testing.assert_allclose(margin[index], naive_margin(of_one), rtol=1e-12)
 
 
 def test_values_are_means_over_seeds_whatever_the_noise_of_the_batches():
@@ -412,7 +429,7 @@ def test_steps_are_those_of_all_seeds():
         groups_of(seed(1, steps=(1, 2)), seed(2, steps=(4, 8)))
 
 
-def growing(*ends, noise=0.5, **given):
+def growing(*ends, noise=0.5, **changes):
     """Seeds whose anisotropy grows from 0.1 to these values by half of the training, and stays."""
     frames = []
     for number, end in enumerate(ends):
@@ -420,7 +437,7 @@ def growing(*ends, noise=0.5, **given):
             number,
             anisotropy=lambda step, depth, end=end: end if step > 8 else 0.1,
             noise=noise,
-            **given,
+            **changes,
         )
         frames.append(to_frame(rows))
     return frames
@@ -428,9 +445,9 @@ def growing(*ends, noise=0.5, **given):
 
 def judged_of_seeds(frames, name="growth"):
     return next(
-        found
-        for found in findings_over_seeds(frames)
-        if (found.name, found.subset) == (name, "all")
+        finding
+        for finding in findings_over_seeds(frames)
+        if (finding.name, finding.subset) == (name, "all")
     )
 
 
@@ -445,7 +462,8 @@ def test_an_effect_is_judged_by_its_interval_over_seeds():
     # the noise of the batches, half of the values, has no part in it
     assert finding.verdict == SHOWN
     assert finding.evidence == (
-        f"over 3 seeds: anisotropy grew by {100 * change:.0f}% (interval {100 * low:.0f} to {100 * high:.0f}); "
+        f"over 3 seeds: anisotropy grew by {100 * change:.0f}% (interval {100 * low:.0f} to "
+        f"{100 * high:.0f}); "
         "since half of the training (step 32) anisotropy grew by 0.0% (interval 0.0 to 0.0)"
     )
 
@@ -468,30 +486,6 @@ def test_values_that_are_the_same_to_the_last_bit():
     assert repeated_values(to_frame(rows[:4])) == []
 
 
-STEPS_OF_CONTINUITY = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 21000, 1000)]
-
-
-IN_LINE: list[object] = []
-
-
-def history(noise: float = 0.0, seed: int = 0) -> pd.Series:
-    """Return the loss of a training: a plateau, a fast fall, and a slow one."""
-    steps = np.array(STEPS_OF_CONTINUITY, float)
-    values = 2.5 + 8 / (1 + (steps / 100) ** 1.2)
-    return pd.Series(
-        values + noise * np.random.default_rng(seed).normal(size=len(steps)), STEPS_OF_CONTINUITY
-    )
-
-
-def replaced(losses: pd.Series, values: dict[int, float]) -> pd.Series:
-    return pd.Series({**losses.to_dict(), **values})
-
-
-def steps_of(losses: pd.Series, std_errors: pd.Series | None = None) -> list[int]:
-    """Return the steps out of line, the largest jump first."""
-    return [jump.step for jump in losses_out_of_line(losses, std_errors)]
-
-
 def errors(size: float) -> pd.Series:
     return pd.Series(size, STEPS_OF_CONTINUITY)
 
@@ -500,11 +494,11 @@ def errors(size: float) -> pd.Series:
 def test_a_step_with_the_final_weights_is_out_of_line(step):
     losses = history(0.002)
     final = float(losses.iloc[-1])
-    (found,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01))
-    place = STEPS_OF_CONTINUITY.index(step)
-    neighbours = [(STEPS_OF_CONTINUITY[at], losses.iloc[at]) for at in (place - 1, place + 1)]
-    assert (found.step, found.loss, found.neighbours) == (step, final, tuple(neighbours))
-    assert found.size == pytest.approx(losses.iloc[place + 1] - final)
+    (outlier,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01))
+    index = STEPS_OF_CONTINUITY.index(step)
+    neighbours = [(STEPS_OF_CONTINUITY[at], losses.iloc[at]) for at in (index - 1, index + 1)]
+    assert (outlier.step, outlier.loss, outlier.neighbours) == (step, final, tuple(neighbours))
+    assert outlier.size == pytest.approx(losses.iloc[index + 1] - final)
 
 
 def test_a_smooth_history_is_in_line():
@@ -520,50 +514,24 @@ def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step()
     assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.02)) == [
         0
     ]  # above it, and above those after
-    (found,) = losses_out_of_line(
+    (outlier,) = losses_out_of_line(
         replaced(losses, {0: 2.5})
     )  # step 1 is above both of its neighbours
-    assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (0, [1, 2], True)
-    (found,) = losses_out_of_line(replaced(losses, {1: 2.5}))
-    assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (1, [0, 2], False)
+    assert (outlier.step, [step for step, _ in outlier.neighbours], outlier.is_end) == (
+        0,
+        [1, 2],
+        True,
+    )
+    (outlier,) = losses_out_of_line(replaced(losses, {1: 2.5}))
+    assert (outlier.step, [step for step, _ in outlier.neighbours], outlier.is_end) == (
+        1,
+        [0, 2],
+        False,
+    )
     assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
     assert (
         sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []
     )  # no other step jumps
-
-
-STEPS_OF_ACTIVATION_FITS = np.array(
-    [0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float
-)
-
-
-# A, lambda, gamma, t0, K: of the first layer's median activation in Pythia-410m, as published, and
-# of other shapes
-KNOWN = {
-    "published": (
-        0.1991413262927913,
-        0.1245164347289605,
-        0.00011243504071098889,
-        0.6212193145868949,
-        0.12193486521,
-    ),
-    "early peak": (300.0, 0.05, 1e-3, 1.0, 2.0),
-    "peak in the first steps": (50.0, 0.3, 5e-2, 1.0, 1.0),
-    "no peak yet": (100.0, 0.02, 2e-5, 1.0, 5.0),
-    "a trough": (-30.0, 0.2, 1e-4, 0.9, 80.0),
-    "large": (5e6, 0.5, 1e-4, 0.9, 2e7),
-}
-
-
-def curve(t, amplitude, decay, time_scale, time_offset, baseline):
-    x = time_scale * t + time_offset
-    return amplitude * np.exp(-decay * x) * np.log(x) + baseline
-
-
-def noisy(values, share, seed=0):
-    return values + share * np.ptp(values) * np.random.default_rng(seed).standard_normal(
-        len(values)
-    )
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -584,11 +552,11 @@ RANDOM = np.random.default_rng(5)
 OTHERS = {
     "noise": RANDOM.standard_normal(len(STEPS_OF_ACTIVATION_FITS)),
     "a wave": np.sin(STEPS_OF_ACTIVATION_FITS / 8e3) + 3,
-    "a sudden step": 1.0 * (STEPS_OF_ACTIVATION_FITS > 40_000),
+    "a sudden step": (STEPS_OF_ACTIVATION_FITS > 40_000).astype(float),
     "the formula in twice its noise": noisy(
         curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["early peak"]), 0.5
     ),
-    "one outlier": 1.0 * (STEPS_OF_ACTIVATION_FITS == 50_000),
+    "one outlier": (STEPS_OF_ACTIVATION_FITS == 50_000).astype(float),
     "two peaks": np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 3) ** 2))
     + np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 11) ** 2)),
 }
@@ -630,11 +598,11 @@ def test_the_fits_of_a_run():
         for step in STEPS_OF_ACTIVATION_FITS
     ]
     (run,) = measured_runs(to_frame(rows))
-    found = fits_of(run.series["largest_activation", "all"])
-    assert list(found) == [1, 3]
-    assert [fit.amplitude for fit in found.values()] == pytest.approx([300, 100], rel=1e-3)
-    assert [fit.peak_step for fit in found.values()] == pytest.approx([8070.28, 823_854], rel=1e-3)
-    assert all(fit.is_reported for fit in found.values())
+    fits = fits_of(run.series["largest_activation", "all"])
+    assert list(fits) == [1, 3]
+    assert [fit.amplitude for fit in fits.values()] == pytest.approx([300, 100], rel=1e-3)
+    assert [fit.peak_step for fit in fits.values()] == pytest.approx([8070.28, 823_854], rel=1e-3)
+    assert all(fit.is_reported for fit in fits.values())
 
 
 def test_a_run_is_shown_the_findings_on_its_kind_of_model(run):

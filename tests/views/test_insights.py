@@ -1,4 +1,6 @@
-"""The status of a run and the statements on it: said where they hold, and where they do not, not."""
+"""The status of a run and the statements on it: said where they hold, and where they do not,
+not.
+"""
 
 import itertools
 import math
@@ -6,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from judged_runs import layers_at, losses
 from scipy import stats
 from scipy.stats import spearmanr
 from small import HandWritten
@@ -25,28 +28,6 @@ def of_one(frame, *rules) -> RunInsights:
 def described(rows) -> RunInsights:
     frame = to_frame(rows)
     return of_one(frame)
-
-
-def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
-    """Return rows of layers that all have the value of their step."""
-    return [
-        make_row(
-            step=step,
-            layer=layer,
-            depth=layer / 5,
-            metric=metric,
-            subset=subset,
-            value=value,
-            std=noise,
-            **more,
-        )
-        for step, value in values_by_step.items()
-        for layer in range(n_layers)
-    ]
-
-
-def losses(values):
-    return [make_scalar(10 * place, value) for place, value in enumerate(values)]
 
 
 def curve(function, steps=STEPS):
@@ -70,19 +51,21 @@ def only(found: RunInsights, kind: str):
 
 
 def test_a_healthy_run():
-    found = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
-    assert (found.status, found.headline) == (
+    insights = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
+    assert (insights.status, insights.headline) == (
         "healthy",
-        f"healthy: {found.reason} The training loss fell from 5 at step 0 to 2 at step 230.",
+        f"healthy: {insights.reason} The training loss fell from 5 at step 0 to 2 at step 230.",
     )
-    assert found.reason == "No alert in the second half of the run, and the loss has not diverged."
+    assert (
+        insights.reason == "No alert in the second half of the run, and the loss has not diverged."
+    )
 
 
 def test_repeated_checkpoints():
     by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
-    found = described(layers_at(by_step))
-    (statement,) = [each for each in found.statements if "repeated" in each.kind]
-    assert (found.status, found.reason) == (
+    insights = described(layers_at(by_step))
+    (statement,) = [each for each in insights.statements if "repeated" in each.kind]
+    assert (insights.status, insights.reason) == (
         "watch",
         statement.sentence,
     )  # it was healthy, above such statements
@@ -122,11 +105,11 @@ def test_a_block_that_changes_nothing():
         value = (anisotropy if metric == "anisotropy" else 2.3) + step / 7e3
         return {"value": value + bit * layer} if layer in {2, 3} and step >= 100 else {}
 
-    found = with_layers(repeat)
+    insights = with_layers(repeat)
     sentence = "Layer 3 (h.2) has the values of the layer before since step 100: its block changes"
-    assert (found.status, found.reason) == ("watch", f"{sentence} nothing that was measured.")
+    assert (insights.status, insights.reason) == ("watch", f"{sentence} nothing that was measured.")
     assert (
-        with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == found.reason
+        with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == insights.reason
     )  # one step after it was set to 0
     near = with_layers(lambda *cell: repeat(*cell, bit=1e-5))
     # vectors on a line stay there, and the block that made the line was not the one that was named
@@ -150,50 +133,50 @@ def test_a_layer_that_collapsed_is_named_before_its_missing_values():
         "n_unique": 9,
         "reason": "batch 0: the 4096 points differ by less than rounding",
     }
-    found = with_layers(
+    insights = with_layers(
         lambda step, layer, _: {3: equal, 4: near}.get(layer, {}) if step >= 200 else {}
     )
     equal_up_to = "all vectors of each are equal up to rounding; the first may explain the others"
     sentence = f"Layers 3-4 (h.2 to h.3) collapsed since step 200: {equal_up_to}."
-    assert (found.status, found.reason, found.statements[0].sentence) == (
+    assert (insights.status, insights.reason, insights.statements[0].sentence) == (
         "watch",
         sentence,
         sentence,
     )
-    assert [each.severity for each in found.statements].count(
+    assert [each.severity for each in insights.statements].count(
         "watch"
     ) == 1  # one collapse was told four times
     assert (
         "has no value any more: in layer 3, all 4096 vectors are equal."
-        in found.statements[1].sentence
+        in insights.statements[1].sentence
     )
 
 
 def test_a_loss_that_diverged():
     values = [*np.linspace(5, 2, 12), *np.linspace(2, 4, 12)]
-    found = described([*layers_at(curve(lambda step: 5.0)), *losses(values)])
-    assert found.status == "failed"
-    assert found.statements[0].kind == "loss diverged"
-    assert found.reason == found.statements[0].sentence
-    assert found.statements[0].evidence["ratio"] == pytest.approx(
+    insights = described([*layers_at(curve(lambda step: 5.0)), *losses(values)])
+    assert insights.status == "failed"
+    assert insights.statements[0].kind == "loss diverged"
+    assert insights.reason == insights.statements[0].sentence
+    assert insights.statements[0].evidence["ratio"] == pytest.approx(
         np.median(values[-3:]) / min(np.median(values[i : i + 3]) for i in range(22))
     )
 
 
 def test_a_single_high_loss_is_no_divergence():
-    found = described(
+    insights = described(
         [*layers_at(curve(lambda step: 5.0)), *losses([5, 4, 3, 2, 2, 2, 2, 2, 2, 9])]
     )
-    assert "loss diverged" not in kinds(found)
+    assert "loss diverged" not in kinds(insights)
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
 def test_a_loss_that_is_not_finite(value, word):
-    found = described(
+    insights = described(
         [*layers_at(curve(lambda step: 5.0)), *losses([5, 4, value, 3, 2, value, value])]
     )
-    assert (found.status, found.statements[0].kind) == ("failed", "loss not finite")
-    assert found.statements[0].sentence == f"The training loss has been {word} since step 50."
+    assert (insights.status, insights.statements[0].kind) == ("failed", "loss not finite")
+    assert insights.statements[0].sentence == f"The training loss has been {word} since step 50."
 
 
 @pytest.mark.parametrize(
@@ -223,9 +206,9 @@ def test_missing_values(since, reason, status):
         else row
         for row in layers_at(curve(flat))
     ]
-    found = described(rows)
-    assert (found.status, only(found, "missing values").layers) == (status, (3,))
-    assert ("as at every step before" in only(found, "missing values").sentence) == (
+    insights = described(rows)
+    assert (insights.status, only(insights, "missing values").layers) == (status, (3,))
+    assert ("as at every step before" in only(insights, "missing values").sentence) == (
         status == "healthy"
     )
 
@@ -233,18 +216,21 @@ def test_missing_values(since, reason, status):
 def test_overfitting():
     validation = {0: 5.0, 50: 3.0, 100: 2.5, 150: 2.7, 200: 3.1}
     rows = [*layers_at(curve(flat)), *losses(np.linspace(5, 1.5, 24))]
-    found = described(
+    insights = described(
         [*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())]
     )
-    assert (found.status, found.statements[0].kind) == ("watch", "overfitting")
-    assert found.statements[0].steps == (100, 200)
-    assert "validation loss grew from 2.5 at step 100 to 3.1" in found.statements[0].sentence
+    assert (insights.status, insights.statements[0].kind) == ("watch", "overfitting")
+    assert insights.statements[0].steps == (100, 200)
+    assert "validation loss grew from 2.5 at step 100 to 3.1" in insights.statements[0].sentence
     # as long as both fall, it is no overfitting, however far apart they are
     falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
-    found = described(
+    insights = described(
         [*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())]
     )
-    assert (found.status, only(found, "generalisation gap").evidence["last_validation_loss"]) == (
+    assert (
+        insights.status,
+        only(insights, "generalisation gap").evidence["last_validation_loss"],
+    ) == (
         "healthy",
         3.1,
     )
@@ -254,7 +240,8 @@ def test_a_peak_is_described_with_both_ends():
     found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
     peak = only(found, "peak")
     assert peak.sentence == (
-        "On all vectors, intrinsic dimension (TwoNN), mean over 5 layers, grew from 10 at step 0 to 19 near step 90, then fell to 7 (by 63%)."
+        "On all vectors, intrinsic dimension (TwoNN), mean over 5 layers, grew from 10 at "
+        "step 0 to 19 near step 90, then fell to 7 (by 63%)."
     )
     assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
     assert "step=90" in peak.link
@@ -295,13 +282,13 @@ def test_coupling_is_that_of_changes_not_of_trends():
     generator = np.random.default_rng(1)
     steps = range(0, 400, 10)
     wiggle = generator.normal(size=len(steps))
-    loss = [3 - 0.01 * place + 0.2 * each for place, each in enumerate(wiggle)]
-    dimension = {step: 30 - 0.1 * place + 3 * wiggle[place] for place, step in enumerate(steps)}
+    loss = [3 - 0.01 * number + 0.2 * each for number, each in enumerate(wiggle)]
+    dimension = {step: 30 - 0.1 * number + 3 * wiggle[number] for number, step in enumerate(steps)}
     found = described([*layers_at(dimension), *losses(loss)])
     coupling = only(found, "coupling")
     assert float(coupling.evidence["low"]) > 0.5
     assert "the same direction as the training loss" in coupling.sentence
-    on_probe = [make_scalar(10 * place, value, PROBE_LOSS) for place, value in enumerate(loss)]
+    on_probe = [make_scalar(10 * number, value, PROBE_LOSS) for number, value in enumerate(loss)]
     of_a_sweep = only(described([*layers_at(dimension), *on_probe]), "coupling")
     assert of_a_sweep.sentence == coupling.sentence.replace("training loss", "loss on the probe")
     trends = described([*layers_at(curve(lambda step: 30 - step / 20, steps)), *losses(loss)])
@@ -326,7 +313,8 @@ def test_a_layer_that_stands_out():
     layer = only(found, "layer")
     assert (layer.layers, layer.steps) == ((3,), (STEPS[-1],))
     assert layer.sentence == (
-        "Anisotropy of layer 3 is 0.9 at step 230, above 0.21 and 0.2 in the layers before and after it."
+        "Anisotropy of layer 3 is 0.9 at step 230, above 0.21 and 0.2 in the layers before "
+        "and after it."
     )
 
 
@@ -345,7 +333,7 @@ def test_many_neighbours_in_the_own_window():
 
 
 def test_checkpoints_that_failed():
-    found = described(
+    insights = described(
         [
             *make_rows(),
             *(
@@ -355,8 +343,8 @@ def test_checkpoints_that_failed():
             ),
         ]
     )
-    statement = only(found, "failed measurement")
-    assert (found.status, statement.steps) == ("watch", (1024, 2048))
+    statement = only(insights, "failed measurement")
+    assert (insights.status, statement.steps) == ("watch", (1024, 2048))
 
 
 def test_too_few_steps_and_finished_models_have_no_status():
@@ -369,18 +357,18 @@ def test_too_few_steps_and_finished_models_have_no_status():
 
 
 def test_severity_ranks_before_weight():
-    found = described(
+    insights = described(
         [
             *layers_at({s: 8.0 if s < 200 else 3.0 for s in STEPS}),
             *losses([5, 2, 2, 2, 2, 2, 9, 9, 9]),
         ]
     )
     ranks = [
-        ("failed", "watch", "note").index(statement.severity) for statement in found.statements
+        ("failed", "watch", "note").index(statement.severity) for statement in insights.statements
     ]
     assert ranks == sorted(ranks)
     assert ranks[0] == 0
-    assert found.statements[0].sentence in found.headline
+    assert insights.statements[0].sentence in insights.headline
 
 
 def test_each_dimension_below_one_is_told_with_its_layers_steps_and_share():
@@ -391,12 +379,22 @@ def test_each_dimension_below_one_is_told_with_its_layers_steps_and_share():
         *layers_at(dict.fromkeys(steps, 0.5), "anisotropy"),  # no dimension
         *layers_at(dict.fromkeys(steps, math.nan), "local_dimension", reason="none"),
     ]
-    found = [each for each in described(rows).statements if each.kind == "nearest neighbour"]
-    assert {(each.metric, each.layers, each.steps, each.severity) for each in found} == {
+    told = [
+        statement
+        for statement in described(rows).statements
+        if statement.kind == "nearest neighbour"
+    ]
+    assert {
+        (statement.metric, statement.layers, statement.steps, statement.severity)
+        for statement in told
+    } == {
         ("two_nn", tuple(range(6)), (0,), "note"),
         ("levina_bickel", tuple(range(4)), (20,), "watch"),
     }
-    assert {each.metric: (each.evidence["lowest"], each.evidence["share"]) for each in found} == {
+    assert {
+        statement.metric: (statement.evidence["lowest"], statement.evidence["share"])
+        for statement in told
+    } == {
         "two_nn": (0.5, 1 / 3),
         "levina_bickel": (0.5, 1 / 3),
     }
@@ -418,7 +416,7 @@ COURSES = [
 ]
 
 
-def found(courses, metric="largest_activation", **given):
+def fits_told(courses, metric="largest_activation", **changes):
     rows = [
         make_row(
             step=int(step),
@@ -427,7 +425,7 @@ def found(courses, metric="largest_activation", **given):
             metric=metric,
             value=float(value),
             std=0.0,
-            **given,
+            **changes,
         )
         for layer, values in enumerate(courses)
         for step, value in zip(STEPS_OF_ACTIVATION_STATEMENTS, values, strict=True)
@@ -438,10 +436,12 @@ def found(courses, metric="largest_activation", **given):
 
 
 def test_the_layers_that_follow_the_formula():
-    (statement,) = found(COURSES)
+    (statement,) = fits_told(COURSES)
     assert statement.sentence == (
-        "Largest activation follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in 2 of 4 layers (mean R² 1.000), with a "
-        "maximum within the run in layer 1; in layer 2 A 200, lambda 0.01, gamma 5e-05, t0 1, K 4 (R² 1.000, 44 steps)."
+        "Largest activation follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in 2 of "
+        "4 layers (mean R² 1.000), with a "
+        "maximum within the run in layer 1; in layer 2 A 200, lambda 0.01, gamma 5e-05, t0 1, K "
+        "4 (R² 1.000, 44 steps)."
     )
     assert statement.layers == (1, 2)
     assert statement.steps == (0, 40_000)
@@ -452,10 +452,10 @@ def test_the_layers_that_follow_the_formula():
 
 
 def test_nothing_is_said_of_other_courses_and_metrics():
-    assert found([COURSES[0], COURSES[3]]) == []
-    assert found(COURSES, metric="norm") == []
+    assert fits_told([COURSES[0], COURSES[3]]) == []
+    assert fits_told(COURSES, metric="norm") == []
     assert (
-        found(
+        fits_told(
             [np.where(STEPS_OF_ACTIVATION_STATEMENTS < 5000, course, np.nan) for course in COURSES]
         )
         == []
@@ -479,7 +479,7 @@ DIMENSION = (
 )  # falls as the loss does, while its changes oppose those of the loss
 
 
-def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
+def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **changes):
     rows = [
         make_row(
             step=step,
@@ -487,52 +487,52 @@ def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
             depth=layer / 2,
             metric="two_nn",
             value=float(value) + layer,
-            **given,
+            **changes,
         )
         for step, value in zip(STEPS_OF_LOSS_CORRELATIONS, values, strict=False)
         for layer in range(3)
     ]
     scalars = [
-        make_scalar(step, float(loss), scalar, **given)
+        make_scalar(step, float(loss), scalar, **changes)
         for step, loss in zip(STEPS_OF_LOSS_CORRELATIONS, losses, strict=False)
     ]
     return of_one(to_frame([*rows, *scalars]), []).loss_correlations
 
 
 def test_values_and_changes_are_correlated_apart():
-    found = correlations()
-    (one,) = found.of_metrics
-    assert (found.loss, found.reason, one.metric, one.subset) == (
+    correlated = correlations()
+    (of_metric,) = correlated.of_metrics
+    assert (correlated.loss, correlated.reason, of_metric.metric, of_metric.subset) == (
         "loss on the probe",
         None,
         "two_nn",
         "all",
     )
-    assert one.values.value == pytest.approx(stats.spearmanr(DIMENSION, LOSSES)[0])
-    assert one.changes.value == pytest.approx(
+    assert of_metric.values.value == pytest.approx(stats.spearmanr(DIMENSION, LOSSES)[0])
+    assert of_metric.changes.value == pytest.approx(
         stats.spearmanr(np.diff(DIMENSION), np.diff(LOSSES))[0]
     )
-    assert (one.values.n, one.changes.n) == (12, 11)
-    assert one.values.low > 0.7
-    assert one.changes.high < -0.5
+    assert (of_metric.values.n, of_metric.changes.n) == (12, 11)
+    assert of_metric.values.low > 0.7
+    assert of_metric.changes.high < -0.5
 
 
 def test_eight_checkpoints_are_needed():
     assert correlations(DIMENSION[:8]).of_metrics
-    found = correlations(DIMENSION[:7])
-    assert (found.of_metrics, found.loss) == ((), "loss on the probe")
-    assert found.reason == "7 checkpoints have both a value and a loss, and 8 are needed"
+    correlated = correlations(DIMENSION[:7])
+    assert (correlated.of_metrics, correlated.loss) == ((), "loss on the probe")
+    assert correlated.reason == "7 checkpoints have both a value and a loss, and 8 are needed"
 
 
 STEPS_OF_OUT_OF_LINE_STATEMENTS = range(45_000, 66_000, 1000)
 
 
-def swept(changed, noise=0.002, **given):
+def swept(changed, noise=0.002, **changes):
     """Two layers whose anisotropy rises slowly, with other values at some steps."""
     value = {step: 0.3 + step / 1e6 for step in STEPS_OF_OUT_OF_LINE_STATEMENTS} | changed
     return to_frame(
         [
-            make_row(step=step, layer=layer, value=value[step] + 0.01 * layer, std=noise, **given)
+            make_row(step=step, layer=layer, value=value[step] + 0.01 * layer, std=noise, **changes)
             for step in STEPS_OF_OUT_OF_LINE_STATEMENTS
             for layer in (0, 1)
         ]
@@ -546,8 +546,10 @@ def geometry_statements_of(frame):
 def test_the_geometry_of_another_step():
     (statement,) = geometry_statements_of(swept({50_000: 0.8, 58_000: 0.7}))
     assert statement.sentence == (
-        "Anisotropy, mean over layers, is 0.81 at step 50,000, out of line with 0.359 at step 49,000 and 0.361 at step "
-        "51,000: a spike of the training, or the weights of another step. The same holds at step 58,000."
+        "Anisotropy, mean over layers, is 0.81 at step 50,000, out of line with 0.359 at step "
+        "49,000 and 0.361 at step "
+        "51,000: a spike of the training, or the weights of another step. The same holds at step "
+        "58,000."
     )
     assert (statement.metric, statement.steps) == ("anisotropy", (50_000, 58_000))
 
@@ -586,15 +588,18 @@ def test_a_sweep_says_how_far_the_loss_on_the_probe_fell():
 
 @pytest.mark.parametrize("loss", [False, True])
 def test_a_step_with_the_final_weights(loss):
-    found = described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 3.0}, loss)
-    (statement,) = of_kind(found, "loss out of line")
+    insights = described_of_probe_loss_statements(
+        {**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 3.0}, loss
+    )
+    (statement,) = of_kind(insights, "loss out of line")
     assert statement.sentence == (
-        "The loss on the probe is 3 at step 64, out of line with 7 at step 32 and 6 at step 128: the weights of another "
+        "The loss on the probe is 3 at step 64, out of line with 7 at step 32 and 6 at step 128: "
+        "the weights of another "
         "step (3 at step 8,192)."
     )
     assert (statement.severity, statement.steps) == ("watch", (64,))
     assert statement.evidence["jump"] == pytest.approx(3.0)
-    assert found.status == "healthy"  # a fault of the published checkpoints, not of the training
+    assert insights.status == "healthy"  # a fault of the published checkpoints, not of the training
 
 
 def test_a_loss_within_its_standard_error_is_in_line():
@@ -636,20 +641,21 @@ RISING = [0.1, 0.2, 0.15, 0.4, 0.5, 0.6, 0.7]
 
 
 def test_condensation_is_the_rank_correlation_with_depth():
-    found = only(
+    statement = only(
         described_of_sequence_statements(
             over_depth("sequence_cosine", {0: RISING[::-1], 5: RISING})
         ),
         "condensation",
     )
     expected = float(spearmanr(RISING, range(7)).statistic)
-    assert found.evidence == {
+    assert statement.evidence == {
         "correlation": pytest.approx(expected),
         "first_correlation": pytest.approx(-expected),
         "layers": 7.0,
     }
-    assert found.sentence == (
-        "Mean cosine within a sequence rises with depth at step 5 (rank correlation 0.96 over 7 layers; -0.96 at step 0)."
+    assert statement.sentence == (
+        "Mean cosine within a sequence rises with depth at step 5 (rank correlation 0.96 "
+        "over 7 layers; -0.96 at step 0)."
     )
     falling = only(
         described_of_sequence_statements(
@@ -667,27 +673,30 @@ def test_condensation_is_the_rank_correlation_with_depth():
 
 
 def test_a_compression_valley():
-    found = only(
+    statement = only(
         described_of_sequence_statements(
             over_depth("sequence_entropy", {5: [0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5]})
         ),
         "compression valley",
     )
-    assert found.layers == (1, 3, 5)
-    assert found.evidence == {"lowest": 0.1, "before": 0.9, "after": 0.6}
-    assert found.sentence == (
-        "Entropy of a sequence has a valley: 0.1 in layer 3, between 0.9 in layer 1 and 0.6 in layer 5."
+    assert statement.layers == (1, 3, 5)
+    assert statement.evidence == {"lowest": 0.1, "before": 0.9, "after": 0.6}
+    assert statement.sentence == (
+        "Entropy of a sequence has a valley: 0.1 in layer 3, between 0.9 in layer 1 and 0.6 "
+        "in layer 5."
     )
 
 
 def test_a_metric_of_ones_own_that_returns_nan_does_not_make_the_run_failed(tmp_path, small_probe):
     """The word NaN in its reason did."""
-    own = Metric("mine", lambda cloud: torch.tensor(math.nan))
+    metric = Metric("mine", lambda cloud: torch.tensor(math.nan))
     options = {"store": tmp_path / "store", "report": False}
-    with Tracker(HandWritten(), small_probe, 1, ["anisotropy", own], **options) as tracker:
+    with Tracker(
+        HandWritten(), small_probe, 1, metrics=["anisotropy", metric], **options
+    ) as tracker:
         tracker.step()
     (run,) = described_runs([tracker.store]).runs
-    rows = run.frame.loc[run.frame["metric"] == "mine"]
+    rows = run.frame.query("metric == 'mine'")
     assert set(rows["reason_code"]) == {ReasonCode.NO_REASON}
     assert run.status[0] != "failed"
     assert run.alerts == []

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import wandb
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from logged_runs import BrokenBoard, axes_of, checkpoint, history_of
 from matplotlib.figure import Figure
 from synthetic_runs import measured_runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -16,19 +17,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from repdyn.metrics.logged import logged_values
 from repdyn.views.figures.run import heatmap
 from repdyn.views.publish.loggers import each_target, named_figures, target_of
-
-NAN = math.nan
-
-
-def checkpoint(row, step, n_layers=3):
-    """One measured step; layer 1 has no value."""
-    return [
-        row(
-            step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift
-        )
-        for subset, shift in (("all", 0.0), ("no_sink", 0.5))
-        for layer in range(n_layers)
-    ]
 
 
 def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
@@ -139,7 +127,7 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     )
     records = read_back(tmp_path)
 
-    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    history = history_of(records)
     ours = [item for item in history if "anisotropy/mean" in item]
     assert [item["repdyn/step"] for item in ours] == [0, 4, 2]
     assert [item["anisotropy/layer_02"] for item in ours] == [2, 6, 4]
@@ -149,12 +137,7 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     (picture,) = [item for item in history if "figures/map.path" in item]
     assert picture["repdyn/step"] == 4
 
-    axes = [
-        record["metric"]
-        for record in records
-        if record["type"] == "metric" and "name" in record["metric"]
-    ]
-    on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
+    on_ours = [name for name, axis in axes_of(records) if axis == "repdyn/step"]
     sections = ("anisotropy", "anisotropy_no_sink")
     keys = ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
     # sorted lists, not sets: each name is defined once, whatever the number of steps
@@ -227,12 +210,6 @@ def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(
     assert pictures["repdyn/step"] == 4
     assert "figures/decoder/c.path" in pictures
     assert not any("/b." in name for name in pictures)
-
-
-class BrokenBoard(TensorBoardLogger):
-    @property
-    def experiment(self):
-        raise ConnectionError("the board is gone")
 
 
 def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):

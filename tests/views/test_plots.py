@@ -139,7 +139,7 @@ def test_stores_are_compared(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({}, "expected one run, got 2: a-70m, b-1b; choose with run=, probe= or stack="),
         ({"run": "lab/c"}, "expected a run of .*, got 'lab/c'"),
@@ -156,9 +156,9 @@ def test_stores_are_compared(store, tmp_path):
     ],
     ids=str,
 )
-def test_what_is_not_there(both, given, message):
+def test_what_is_not_there(both, arguments, message):
     with pytest.raises(ValueError, match=message):
-        profile(both, "two_nn", **given)
+        profile(both, "two_nn", **arguments)
 
 
 def test_what_cannot_be_compared(both, tmp_path):
@@ -166,9 +166,9 @@ def test_what_cannot_be_compared(both, tmp_path):
         compare(both, "two_nn", over="layers")
     with pytest.raises(ValueError, match=r"got cka \(all\); there are .*two_nn \(all\)"):
         compare(both, "cka")
-    one = fill(tmp_path / "single", make_published("lab/a", steps=(8,)))
+    single = fill(tmp_path / "single", make_published("lab/a", steps=(8,)))
     with pytest.raises(ValueError, match="at least two checkpoints, got none; use over='depth'"):
-        compare(one, "two_nn", over="training")
+        compare(single, "two_nn", over="training")
 
 
 def test_a_cell_that_ends_with_a_profile_or_a_store_shows_a_picture(

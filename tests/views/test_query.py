@@ -53,19 +53,16 @@ def test_rows_are_those_of_the_store(store):
 
 
 def test_aggregates_are_those_of_pandas(store):
-    found = query(
+    table = query(
         store,
         "select step, avg(value) as mean from rows where metric = 'two_nn' group by 1 order by 1",
     )
     frame = store.to_pandas()
     expected = (
-        frame.loc[frame["metric"] == "two_nn"]
-        .astype({"value": float})
-        .groupby("step")["value"]
-        .mean()
+        frame.query("metric == 'two_nn'").astype({"value": float}).groupby("step")["value"].mean()
     )
-    assert found["step"].tolist() == expected.index.tolist()
-    np.testing.assert_allclose(found["mean"], expected, rtol=1e-12)
+    assert table["step"].tolist() == expected.index.tolist()
+    np.testing.assert_allclose(table["mean"], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -111,25 +108,29 @@ def test_runs(store):
     fill(
         store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas("lab/b")["probe"][0])
     )
-    found = query(store, "select * from runs").set_index("run")
-    assert found["checkpoints"].to_dict() == {"lab/a": 2, "lab/b": 3}
-    assert found["last_step"].to_dict() == {"lab/a": 8, "lab/b": 16}
-    assert found["failed_checkpoints"].to_dict() == {"lab/a": 0, "lab/b": 1}
+    table = query(store, "select * from runs").set_index("run")
+    assert table["checkpoints"].to_dict() == {"lab/a": 2, "lab/b": 3}
+    assert table["last_step"].to_dict() == {"lab/a": 8, "lab/b": 16}
+    assert table["failed_checkpoints"].to_dict() == {"lab/a": 0, "lab/b": 1}
     frame = store.to_pandas("lab/a")
-    assert list(found["metrics"]["lab/a"]) == sorted(
+    assert list(table["metrics"]["lab/a"]) == sorted(
         frame.loc[frame["layer"].notna(), "metric"].unique()
     )
 
 
 def test_profiles_have_a_column_for_each_metric_of_whole_layers(store, tmp_path):
-    found = query(
+    table = query(
         store,
-        "select * from profiles where run = 'lab/b' and step = 16 and subset = 'all' order by layer",
+        (
+            "select * from profiles where run = 'lab/b' and step = 16 and subset = 'all' order "
+            "by layer"
+        ),
     )
     frame = store.to_pandas("lab/b").query("step == 16 and subset == 'all'")
     for metric in ("two_nn", "anisotropy"):
-        values = frame.loc[frame["metric"] == metric].set_index("layer")["value"].sort_index()
-        np.testing.assert_array_equal(found.set_index("layer")[metric].loc[values.index], values)
+        is_of_metric = frame["metric"] == metric
+        values = frame[is_of_metric].set_index("layer")["value"].sort_index()
+        np.testing.assert_array_equal(table.set_index("layer")[metric].loc[values.index], values)
     odd = open_store(tmp_path / "odd")
     settings = row(value=2.0, settings='{"discard": 0.5}')
     odd.write(
@@ -149,9 +150,9 @@ def test_profiles_have_a_column_for_each_metric_of_whole_layers(store, tmp_path)
 
 def test_several_stores(store, tmp_path):
     other = fill(tmp_path / "other", make_published("lab/a", steps=(0, 8, 16)))
-    found = query([store, other], "select store, run, checkpoints from runs order by 1 desc, 2")
-    assert found["checkpoints"].tolist() == [2, 3, 3]
-    assert found["store"].tolist() == [str(store.path)] * 2 + [str(other.path)]
+    table = query([store, other], "select store, run, checkpoints from runs order by 1 desc, 2")
+    assert table["checkpoints"].tolist() == [2, 3, 3]
+    assert table["store"].tolist() == [str(store.path)] * 2 + [str(other.path)]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +199,13 @@ def test_the_command_prints_a_table_json_and_csv(store, capsys):
     assert (lines[2].split()[:2], lines[3].split()[-1]) == (["lab/a", "8"], "1.5")
     main(["query", SQL, str(store.path), "--json"])
     records = json.loads(capsys.readouterr().out)
-    assert [(each["last_step"], each["nothing"]) for each in records] == [(8, None), (16, None)]
+    assert [(record["last_step"], record["nothing"]) for record in records] == [
+        (8, None),
+        (16, None),
+    ]
     main(["query", SQL, str(store.path), "--csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [each["run"] for each in rows] == ["lab/a", "lab/b"]
+    assert [record["run"] for record in rows] == ["lab/a", "lab/b"]
     assert (rows[0]["nothing"], json.loads(rows[0]["metrics"])) == ("", records[0]["metrics"])
 
 
@@ -242,17 +246,17 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
         )
         store.write(
             MeasurementKey(run=run, step=step, probe=probe, metrics="0123abcd").failed,
-            [each for each in rows if math.isnan(each.value)],
+            [row for row in rows if math.isnan(row.value)],
         )
     clean = fill(tmp_path / "clean", make_published(run, steps=genuine, **wrong))
-    found = store.to_pandas()
+    frame = store.to_pandas()
     expected = clean.to_pandas()
     assert all(
-        not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values()
+        not set(copies) & set(row.steps) for row in metric_series(measurements(frame)).values()
     )
-    assert findings(found) == findings(expected)
+    assert findings(frame) == findings(expected)
     assert insights(store)[0].statements == insights(clean)[0].statements
-    (shown,), (other,) = (described_runs([each]).runs for each in (store, clean))
+    (shown,), (other,) = (described_runs([row]).runs for row in (store, clean))
     assert (shown.steps, shown.n_failed) == (other.steps, 0)
     (runs,) = query(
         store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs"
@@ -269,9 +273,9 @@ def test_a_store_may_be_given_by_its_folder(store, tmp_path):
     assert {query(place, sql)["n"][0] for place in places} == {expected}
 
 
-@pytest.mark.parametrize("function", [lambda given: query(given, "select 1"), insights])
+@pytest.mark.parametrize("function", [lambda argument: query(argument, "select 1"), insights])
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("argument", "words"),
     [
         (pd.DataFrame({"value": [1.0]}), "got DataFrame; .*open_store"),
         (None, "got NoneType"),
@@ -280,9 +284,9 @@ def test_a_store_may_be_given_by_its_folder(store, tmp_path):
     ],
     ids=["data frame", "none", "dict", "number"],
 )
-def test_what_is_no_store_is_refused_with_what_to_write(function, given, words):
+def test_what_is_no_store_is_refused_with_what_to_write(function, argument, words):
     with pytest.raises(TypeError, match=words):
-        function(given)
+        function(argument)
 
 
 def test_the_result_of_a_sweep_says_where_its_store_is(store):

@@ -70,12 +70,12 @@ def test_every_number_of_the_store_is_in_the_page(everything):
     for metric, subset in stored:
         series = metrics[metric][subset]
         for name, column in (("values", "value"), ("lows", "low"), ("highs", "high")):
-            wanted = grid(rows, metric, subset, column)
+            expected = grid(rows, metric, subset, column)
             np.testing.assert_array_equal(
-                page.array(series[name]), wanted.to_numpy(np.float32), err_msg=metric
+                page.array(series[name]), expected.to_numpy(np.float32), err_msg=metric
             )
-        assert series["layers"] == wanted.index.tolist()
-        assert series["steps"] == wanted.columns.tolist()
+        assert series["layers"] == expected.index.tolist()
+        assert series["steps"] == expected.columns.tolist()
 
 
 def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything):
@@ -345,10 +345,10 @@ def test_the_losses_that_are_stored_share_a_row(scalars, title, dashes):
     assert list(lines[-1]["y"]) == [5.0 - step / 100 for step in STEPS_OF_REPORT_LOSS]
 
 
-def tables(steps, **given):
+def tables(steps, **fields):
     losses = [make_scalar(step, 5.0 - step / 100, PROBE_LOSS) for step in steps]
     return course_of_training(
-        data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **given), *losses]))
+        data_of(to_frame([*make_rows(steps=steps, n_blocks=2, loss=False, **fields), *losses]))
     )
 
 
@@ -376,7 +376,9 @@ def rows(name, dimension, **given):
 
 @pytest.fixture
 def stores(tmp_path):
-    """A store for each of three seeds, and one of another run, which comes first in a comparison."""
+    """A store for each of three seeds, and one of another run, which comes first in a
+    comparison.
+    """
     seeds = [
         fill(tmp_path / f"seed{number}", rows(f"lab/m-seed{number}", number))
         for number in (1, 2, 6)
@@ -397,11 +399,11 @@ def test_seeds_are_one_line_with_a_band(stores, what, points):
     mean = named(traces)["m (3 seeds)"]
     of_group = [trace for trace in traces if trace.get("legendgroup") == "m (3 seeds)"]
     thin = of_group[:3]
-    np.testing.assert_allclose(mean["customdata"], [3.0] * points)
+    np.testing.assert_allclose(mean["customdata"], np.full(points, 3.0))
     for end, expected in (("low", 3.0 - HALF), ("high", 3.0 + HALF)):
         np.testing.assert_allclose(mean["meta"][end], np.full(points, expected))
     assert [trace["y"].tolist() for trace in thin] == [
-        [value] * points for value in (1.0, 2.0, 6.0)
+        np.full(points, value).tolist() for value in (1.0, 2.0, 6.0)
     ]
     # the runs of the page: own, then the seeds
     assert [trace["meta"]["run"] for trace in thin] == [1, 2, 3]
@@ -441,7 +443,8 @@ def test_what_two_runs_differ_in_and_whose_they_are(tmp_path):
     assert f"These runs differ in: {rate}; states in float32 (a), bfloat16 (b).<" in page
     # t of 7 degrees of freedom times sqrt(2 / 8) for both values, whose deviations are 1%
     assert (
-        "Intrinsic dimension (TwoNN), mean over layers, is higher in b (12) than in a (8) by 50% (interval 48 to 53) "
+        "Intrinsic dimension (TwoNN), mean over layers, is higher in b (12) than in a (8) by 50% "
+        "(interval 48 to 53) "
         "at step 8, and since step 0, most in layer 0 (12 and 8)." in page
     )
     assert (

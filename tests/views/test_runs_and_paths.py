@@ -164,7 +164,7 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
     run = store.begin_run("b", parent=first.id, parent_step=4)
     stranger = measured(store, store.begin_run("c"), [16])
 
-    def found(step, weights, metrics="m"):
+    def measured_by(step, weights, metrics="m"):
         key = MeasurementKey(run=run.id, step=step, probe="probehash", metrics=metrics)
         measurement = store.find_measurement(key, weights)
         if measurement is None:
@@ -173,11 +173,16 @@ def test_a_measurement_of_the_same_weights_is_found_in_the_family(store):
         assert folder == store.folder_of(rows[0].run_id)
         return rows[0].run_id
 
-    assert found(4, "w4") == first.id
-    assert found(8, "w8") == first.id  # beyond the step at which it was left
-    assert found(8, "s8") == found(12, "s12") == sibling.id
-    assert found(8, "other") is found(8, None) is found(8, "w8", "other metrics") is None
-    assert found(16, "w16") is None
+    assert measured_by(4, "w4") == first.id
+    assert measured_by(8, "w8") == first.id  # beyond the step at which it was left
+    assert measured_by(8, "s8") == measured_by(12, "s12") == sibling.id
+    assert (
+        measured_by(8, "other")
+        is measured_by(8, None)
+        is measured_by(8, "w8", "other metrics")
+        is None
+    )
+    assert measured_by(16, "w16") is None
     assert (
         store.find_measurement(
             MeasurementKey(run=stranger.id, step=16, probe="probehash", metrics="m"), "w16"

@@ -59,7 +59,7 @@ def test_measurements_leave_out_scalars_and_sort(run):
 def with_heads(run, n_heads=2):
     """A layer's values and, for one metric, those of its heads."""
     frame = run(steps=(0, 4), n_blocks=1)
-    layers = frame[frame["metric"] == "two_nn"]
+    layers = frame.query("metric == 'two_nn'")
     return pd.concat(
         [frame, *(layers.assign(head=head, value=100.0 + head) for head in range(n_heads))]
     )
@@ -91,9 +91,10 @@ def test_two_of_a_kind_are_named(run, column):
 
 def test_a_metric_under_two_settings_is_an_error(run):
     frame = run(steps=(0,), n_blocks=1)
-    again = frame[frame["metric"] == "two_nn"].assign(settings='{"discard": 0.8}')
+    again = frame.query("metric == 'two_nn'").assign(settings='{"discard": 0.8}')
     expected = (
-        "expected one value per step, layer, metric and subset, got 2 of two_nn (all) at step 0, layer 0, "
+        "expected one value per step, layer, metric and subset, got 2 of two_nn (all) at step 0, "
+        "layer 0, "
         'with settings {"discard": 0.1} and {"discard": 0.8}; select one of them'
     )
     with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
@@ -102,7 +103,10 @@ def test_a_metric_under_two_settings_is_an_error(run):
 
 def test_a_finished_model_among_steps_is_an_error(run):
     frame = pd.concat([run(steps=(0,), stage="finished"), run(steps=(8,))])
-    expected = "expected the steps of a training or one finished model, got both under 'decoder-quickstart'; keep them as two runs"
+    expected = (
+        "expected the steps of a training or one finished model, got both under "
+        "'decoder-quickstart'; keep them as two runs"
+    )
     with pytest.raises(ValueError, match=f"^{expected}$"):
         measurements(frame)
 
@@ -373,7 +377,7 @@ def test_differences(published, frame_of):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("changes", "expected"),
     [
         (DENSE, "different sampling designs: independent (a), dense (b)"),
         (NO_DESIGN, "different sampling designs: independent (a), not recorded (b)"),
@@ -381,9 +385,9 @@ def test_differences(published, frame_of):
     ],
     ids=["another design", "one from before designs had names", "one of the same name"],
 )
-def test_runs_of_different_designs_differ(published, frame_of, given, expected):
+def test_runs_of_different_designs_differ(published, frame_of, changes, expected):
     assert (
-        differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given))))
+        differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **changes))))
         == expected
     )
 
@@ -400,15 +404,15 @@ def store(published, failures, filled, tmp_path):
 
 
 def test_everything(store):
-    found = select(store)
-    assert list(found) == [
+    frames = select(store)
+    assert list(frames) == [
         ("lab/gone", "ccc3"),
         ("lab/other", "aaa1"),
         ("lab/pythia-70m", "aaa1"),
         ("lab/pythia-70m", "aab2"),
     ]
-    assert [is_measured(frame) for frame in found.values()] == [False, True, True, True]
-    frame = found["lab/pythia-70m", "aab2"]
+    assert [is_measured(frame) for frame in frames.values()] == [False, True, True, True]
+    frame = frames["lab/pythia-70m", "aab2"]
     assert (set(frame["step"]), set(frame["probe"]), set(frame["run"])) == (
         {8},
         {"aab2"},
@@ -453,7 +457,8 @@ def test_the_loss_on_the_probe_comes_first():
 
 def test_sampling_names_the_design_and_the_windows(run):
     assert sampling(measurements(run())) == (
-        "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens, own window's neighbours "
+        "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens, "
+        "own window's neighbours "
         "left out"
     )
 
@@ -476,7 +481,8 @@ def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
     frame = frame_of(published(steps=(0, 1, 2)))
     frame.loc[(frame["metric"] == "seconds/download") & (frame["step"] == 2), "value"] = 100.0
     assert cost_line(frame) == (
-        "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of it in the kernels); "
+        "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of it in "
+        "the kernels); "
         "0.42 GB downloaded"
     )
 
@@ -491,7 +497,8 @@ def test_failures_of_many_steps_and_kinds(failures, frame_of):
     ]
     text = failure_line(frame_of(*rows))
     assert text == (
-        "11 checkpoints failed: steps 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
+        "11 checkpoints failed: steps 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, "
+        "and so on and so on and so "
         "on and so...; step 10: gated; 2 for other reasons; --retry-failed tries again"
     )
 
@@ -509,15 +516,15 @@ def curves(draw):
 @given(curves(), st.integers(4, 12))
 def test_ends_and_extremes_are_always_kept(curve, limit):
     steps, values = curve
-    kept = thin(steps, values, limit)
-    assert kept == sorted(set(kept))
-    assert len(kept) <= limit
-    assert {0, len(steps) - 1} <= set(kept)
-    known = [value for value in values if not math.isnan(value)]
-    if known:
-        drawn = [values[index] for index in kept if not math.isnan(values[index])]
-        assert max(drawn) == max(known)
-        assert min(drawn) == min(known)
+    thinned = thin(steps, values, limit)
+    assert thinned == sorted(set(thinned))
+    assert len(thinned) <= limit
+    assert {0, len(steps) - 1} <= set(thinned)
+    defined = [value for value in values if not math.isnan(value)]
+    if defined:
+        drawn = [values[index] for index in thinned if not math.isnan(values[index])]
+        assert max(drawn) == max(defined)
+        assert min(drawn) == min(defined)
 
 
 REASON = "fewer than half of the vectors are distinct: 80 of 4096"
@@ -539,7 +546,7 @@ def store_of_too_few_distinct(tmp_path) -> Store:
     rows = []
     for step in (0, 8):
         for layer in range(3):
-            given = {
+            cell = {
                 "layer": layer,
                 "depth": layer / 2,
                 "step": step,
@@ -547,13 +554,13 @@ def store_of_too_few_distinct(tmp_path) -> Store:
                 "n_batches": 4,
             }
             few = NOW if layer == 0 else {}
-            rows.append(make_row(**{"value": 10.0 + layer, "std": 0.1} | given | few))
+            rows.append(make_row(**{"value": 10.0 + layer, "std": 0.1} | cell | few))
     return fill(tmp_path / "store", rows)
 
 
 def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
     rows = measurements(store_of_too_few_distinct.to_pandas())
-    few = rows.loc[rows["layer"] == 0]
+    few = rows.query("layer == 0")
     assert few[["value", "std", "margin"]].isna().all(axis=None)
     assert set(few["reason"]) == {REASON}
     assert rows.loc[rows["layer"] > 0, "value"].notna().all()

@@ -10,6 +10,7 @@ from runpy import run_path
 
 import numpy as np
 import pytest
+from printed_runs import EVERYTHING, lines_of, printed, table_lines
 from rich.console import Console
 from synthetic_families import make_everything
 from synthetic_runs import SAMPLED, measured_runs
@@ -21,7 +22,6 @@ from repdyn.views.console.metric_list import print_metrics
 from repdyn.views.console.runs import (
     layer_table,
     print_closing,
-    print_comparison,
     print_findings,
     print_summary,
     sparkline,
@@ -33,26 +33,6 @@ from repdyn.views.tables.series import metric_series
 from repdyn.views.tables.texts import seconds_by_metric
 
 NAN = math.nan
-
-
-def printed(frame, *, width=80, terminal=False, **given):
-    stream = io.StringIO()
-    (one,) = stacks_of_run(frame, ())
-    print_summary(one, console=Console(file=stream, width=width, force_terminal=terminal), **given)
-    return stream.getvalue()
-
-
-def table_lines(lines):
-    """Those of the layers."""
-    start = next(at for at, line in enumerate(lines) if line.startswith("layer ")) + 1
-    return lines[start : lines.index("", start)]
-
-
-EVERYTHING = {
-    "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
-    "tracking_seconds": 8.1,
-    "total_seconds": 810.0,
-}
 
 
 def test_a_whole_screen(run):
@@ -162,18 +142,6 @@ LEGEND = [
 SAMPLING = f"sampling: {SAMPLED}, own window's neighbours left out"
 
 
-def printed_of_terminal_comparison(frame, *, width=100, terminal=False):
-    stream = io.StringIO()
-    print_comparison(
-        measured_runs(frame), console=Console(file=stream, width=width, force_terminal=terminal)
-    )
-    return stream.getvalue()
-
-
-def lines_of(frame, **given):
-    return [line.rstrip() for line in printed_of_terminal_comparison(frame, **given).splitlines()]
-
-
 def test_a_whole_table(published, finished, frame_of):
     frame = frame_of(
         published("lab/model-160m", parameters=162_000_000),
@@ -204,13 +172,13 @@ def test_means_are_those_of_the_figures(published, frame_of):
     assert shown == [float(f"{value:.3g}") for value in drawn]
 
 
-def closing(frame, *, encoding="utf-8", **given):
+def closing(frame, *, encoding="utf-8", **options):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     runs = stacks_of_run(frame, ())
     print_closing(
         runs,
-        **{"store": Path("runs/my run")} | given,
+        **{"store": Path("runs/my run")} | options,
         console=PrintableConsole(file=stream, width=80),
     )
     stream.flush()
@@ -218,12 +186,12 @@ def closing(frame, *, encoding="utf-8", **given):
 
 
 def test_headline_report_and_what_to_type(run):
-    (found,), lines = closing(run(), report=Path("runs/my run/report.html"))
+    (insights,), lines = closing(run(), report=Path("runs/my run/report.html"))
     assert lines[-2:] == ["report: runs/my run/report.html", "next: repdyn insights 'runs/my run'"]
     words = " ".join(" ".join(lines[:-2]).split())
-    assert words.startswith(" ".join(found.headline.split()))
+    assert words.startswith(" ".join(insights.headline.split()))
     # what else changed follows, and the verdicts are one line
-    assert " ".join(found.statements[1].sentence.split()) in words
+    assert " ".join(insights.statements[1].sentence.split()) in words
     (verdicts,) = (line for line in lines if line.startswith("published findings: "))
     assert re.search(r"\d shown.*; repdyn insights 'runs/my run' --findings$", verdicts)
     assert len(lines) <= 12
@@ -244,20 +212,20 @@ def test_the_verdicts_are_explained_where_the_last_words_say(run):
 def test_alerts_of_a_sound_run_are_not_red(run):
     """Those of the first steps; catches a sound quickstart that ends in red."""
     frame = run(dimension=lambda step, depth: 30.0 if step < 2 else 7.0)
-    (one,) = stacks_of_run(frame, RULES)
-    assert one.insights.status == "healthy"
-    assert one.alerts, "this run should have an early alert"
+    (measured,) = stacks_of_run(frame, RULES)
+    assert measured.insights.status == "healthy"
+    assert measured.alerts, "this run should have an early alert"
     stream = io.StringIO()
-    print_summary(one, console=Console(file=stream, width=80, force_terminal=True))
+    print_summary(measured, console=Console(file=stream, width=80, force_terminal=True))
     assert "\x1b[31m" not in stream.getvalue()
     assert "which repdyn insights --alerts lists" in " ".join(stream.getvalue().split())
 
 
 @pytest.fixture
 def rows(frame_of):
-    return lambda *metrics, **given: frame_of(
+    return lambda *metrics, **fields: frame_of(
         make_everything(
-            **({"n_blocks": 2, "steps": (0, 8), "metrics": metrics or tuple(METRICS)} | given)
+            **({"n_blocks": 2, "steps": (0, 8), "metrics": metrics or tuple(METRICS)} | fields)
         )
     )
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from judged_runs import NOT_SHOWN, SHOWN, judged
 from judged_runs import course as course_of
+from printed_runs import lines_of, printed
 from synthetic_runs import LOG_STEPS, fill, make_row, make_rows, measured_runs, to_frame
-from test_terminal import lines_of, printed
 
 import repdyn
 from repdyn.metrics.logged import logged_values

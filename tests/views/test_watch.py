@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 from starlette.testclient import TestClient
 from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
+from watched import index as index
 
 from repdyn.cli.main import main
 from repdyn.views.watch import app as server
@@ -70,15 +71,15 @@ def test_the_rows_are_those_of_the_store(followed, tmp_path):
 def test_what_the_table_shows(followed, tmp_path):
     run = {"id": "first", "name": "first", "configuration": {"n_steps": 1000}}
     (one_run(tmp_path / "repdyn").folder_of("first") / "run.json").write_text(json.dumps(run))
-    found = settle(followed)["first"]
-    assert (found["status"], found["step"], found["total"]) == ("healthy", 512, 1000)
-    assert found["loss"] == pytest.approx(1.2, abs=0.01)
-    assert [step for step, _ in found["losses"]] == list(LOG_STEPS)
+    summary = settle(followed)["first"]
+    assert (summary["status"], summary["step"], summary["total"]) == ("healthy", 512, 1000)
+    assert summary["loss"] == pytest.approx(1.2, abs=0.01)
+    assert [step for step, _ in summary["losses"]] == list(LOG_STEPS)
     frame = next(iter(followed.rows(followed.summaries)[0].values()))
     last = frame.loc[(frame["step"] == 512) & frame["layer"].notna()]
     for metric, subset in (("two_nn", "all"), ("anisotropy", "no_sink")):
         is_meant = (last["metric"] == metric) & (last["subset"] == subset) & (last["layer"] > 0)
-        assert found[metric] == pytest.approx(last.loc[is_meant, "value"].mean())
+        assert summary[metric] == pytest.approx(last.loc[is_meant, "value"].mean())
 
 
 def test_new_runs_and_stores_appear_and_deleted_ones_vanish(followed, tmp_path):
@@ -100,21 +101,21 @@ def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
     first = settle(followed)["first"]
     assert first["loss"] is None
     one_run(tmp_path, steps=(512, 1024))  # with the loss, which is known later
-    found = settle(followed)["first"]
-    assert (found["step"], found["measurements"], found["loss"]) == (
+    summary = settle(followed)["first"]
+    assert (summary["step"], summary["measurements"], summary["loss"]) == (
         1024,
         len(LOG_STEPS) + 1,
         pytest.approx(1.2, abs=0.01),
     )
-    assert found["version"] > first["version"]
+    assert summary["version"] > first["version"]
     settle(followed)
-    assert settle(followed)["first"] is found, "nothing changed"
+    assert settle(followed)["first"] is summary, "nothing changed"
     for step in (512, 1024):
         (last,) = store.folder_of("first").glob(f"step{step:09d}-*")
         content = last.read_bytes()
         last.unlink()
-    found = settle(followed)["first"]
-    assert (found["step"], found["loss"]) == (256, None)
+    summary = settle(followed)["first"]
+    assert (summary["step"], summary["loss"]) == (256, None)
     last.write_bytes(content[:1000])
     assert settle(followed)["first"]["status"] == "healthy", (
         "a file that is still copied is left out"
@@ -127,21 +128,9 @@ def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
 TOKEN = "a-token-of-tests"
 
 
-STEPS = (0, 10, 20)
-
-
-@pytest.fixture
-def index(tmp_path):
-    fill(tmp_path, *(make_rows(run=run, steps=STEPS, n_blocks=2) for run in ("first", "second")))
-    index = Index([tmp_path], interval=0.0)
-    while index.poll(10.0):
-        pass
-    return index
-
-
-def client_of(index, token=TOKEN, **given):
+def client_of(index, token=TOKEN, **options):
     app = build_app(Feed(index, interval=0.05), host="127.0.0.1", token=token)
-    return TestClient(app, base_url="http://localhost:8765", follow_redirects=False, **given)
+    return TestClient(app, base_url="http://localhost:8765", follow_redirects=False, **options)
 
 
 @pytest.fixture
@@ -195,7 +184,8 @@ def test_the_table_runs_its_own_script_alone():
     script = re.search("<script>(.*)</script>", text, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy_of(text) == (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src "
+        f"data: blob:; "
         "base-uri 'none'; connect-src 'self'; form-action 'self'"
     )
     assert "<code>&lt;b&gt;</code>" in text
@@ -220,15 +210,15 @@ def test_the_page_of_a_run_is_its_report_and_says_where_its_events_are(client, i
     assert set(re.findall('id="part-([a-z_]*)"', text)) == set(data["parts"])
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["proxy removes it", "proxy keeps it"])
-def test_everything_stays_below_the_path_of_a_proxy(index, kept):
+@pytest.mark.parametrize("keeps_path", [False, True], ids=["proxy removes it", "proxy keeps it"])
+def test_everything_stays_below_the_path_of_a_proxy(index, keeps_path):
     """Links from the root of the host led out of it: the table stayed empty on a JupyterHub."""
     prefix = "/user/me/proxy/8765"
     app = build_app(
         Feed(index, interval=0.05),
         host="0.0.0.0",
         token=TOKEN,
-        root_path=prefix if kept else "",
+        root_path=prefix if keeps_path else "",
     )
     inner = TestClient(app, base_url="http://hub.example.org", follow_redirects=False)
 
@@ -236,7 +226,7 @@ def test_everything_stays_below_the_path_of_a_proxy(index, kept):
         """Follow redirects as a browser does, through the proxy, which passes on what is its."""
         for _ in range(3):
             assert address.startswith(f"{prefix}/"), address
-            answer = inner.get(address if kept else address.removeprefix(prefix))
+            answer = inner.get(address if keeps_path else address.removeprefix(prefix))
             if answer.status_code != 307:
                 return answer, address
             # urljoin keeps the query of its base where that of the location is empty
@@ -277,13 +267,13 @@ def events(feed, number, keys=None, between=lambda: None):
     """The content of the first events."""
 
     async def collect():
-        found = []
+        told = []
         async for event in feed.events(keys):
             name, data = event.strip().split("\n")
             assert name == "event: runs"
-            found.append(json.loads(data.removeprefix("data: ")))
-            if len(found) == number:
-                return found
+            told.append(json.loads(data.removeprefix("data: ")))
+            if len(told) == number:
+                return told
             between()
             feed._notify()
 
@@ -310,9 +300,13 @@ def test_the_first_event_has_all_runs_and_the_next_one_what_changed(index, tmp_p
 @pytest.fixture
 def served(monkeypatch):
     """What would be served."""
-    given = []
-    monkeypatch.setattr(server, "serve", lambda paths, **options: given.append((paths, options)))
-    return given
+    calls = []
+
+    def note(paths, **options):
+        calls.append((paths, options))
+
+    monkeypatch.setattr(server, "serve", note)
+    return calls
 
 
 def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(
@@ -350,7 +344,8 @@ def test_a_table_that_is_printed_once_looks_at_each_run_once(tmp_path, monkeypat
     """With 400 runs, all of them were looked at anew for each second of describing."""
     for name in ("first", "second", "third"):
         one_run(tmp_path, run=name, steps=(0, 1, 2))
-    looks, seconds = Mock(wraps=watch_index.WatchedRun.look), itertools.count(step=5)
+    looks = Mock(wraps=watch_index.WatchedRun.look)
+    seconds = itertools.count(step=5)
     monkeypatch.setattr(watch_index.WatchedRun, "look", lambda run: looks(run))
     monkeypatch.setattr(watch_index, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     main(["watch", str(tmp_path), "--once"])

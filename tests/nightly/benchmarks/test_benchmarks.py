@@ -11,8 +11,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RUNS = {
-    "kernel_comparison.py --sizes 64x8 --clouds gaussian --only repdyn --repeats 1": "time / product",
-    "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
+    "kernel_comparison.py --sizes 64x8 --clouds gaussian --only repdyn --repeats 1": "/ product",
+    "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "/ training step",
     "cloud_cost.py --repeats 1": "capped, metrics alone: ",
     "cube_bias.py --repeats 1 --help": "repeats",
     "interval_coverage.py --probes 10": "covers another",

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from jobs import Job, Repeatable, batches, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
-from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
+from lightning.pytorch.trainer.connectors import accelerator_connector
 from small import Block, random_tokens
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -94,7 +94,7 @@ def trained(name: str, root: Path, *callbacks: pl.Callback) -> list[Any]:
     } | settings
     trainer(root, *callbacks, **settings).fit(job, batches())
     weights = [parameter.detach() for parameter in job.parameters()]
-    local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # type: ignore[operator]
+    local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]
     return [
         job.losses,
         torch.rand(1).item(),
@@ -178,7 +178,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
 
 def main(folder: Path) -> None:
     # Lightning wants a GPU for FSDP; torch itself does not.
-    _AcceleratorConnector._check_strategy_and_fallback = lambda _: None  # type: ignore[method-assign]
+    accelerator_connector._AcceleratorConnector._check_strategy_and_fallback = lambda _: None
     for name, case in cases(folder).items():
         drawing = (
             nullcontext() if name == "DDP" else patch("repdyn.views.publish.results.show_run")

@@ -105,9 +105,12 @@ def strategy(kind: type) -> SimpleNamespace:
 
 
 def test_a_strategy_that_cannot_be_tracked_is_refused():
-    message = "run the model outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save"
+    message = (
+        "run the model outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or "
+        "save"
+    )
     with pytest.raises(ValueError, match=message):
-        RepresentationDynamics().on_fit_start(strategy(DeepSpeedStrategy), None)  # type: ignore[arg-type]
+        RepresentationDynamics().on_fit_start(strategy(DeepSpeedStrategy), None)
 
 
 def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
@@ -118,7 +121,7 @@ def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
 
 
 def test_two_metrics_of_one_name_are_refused(probe):
-    own = [
+    metrics = [
         Metric(
             name="mine",
             kernel=METRICS["anisotropy"].kernel,
@@ -134,7 +137,7 @@ def test_two_metrics_of_one_name_are_refused(probe):
         ValueError,
         match="expected metrics of different names, got several called mine on all; give each",
     ):
-        tracker(probe, metrics=own)
+        tracker(probe, metrics=metrics)
 
 
 def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):

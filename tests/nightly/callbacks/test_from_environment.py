@@ -58,7 +58,15 @@ def saved(small_probe: Probe, tmp_path, monkeypatch) -> Path:
 
 def trained(tmp_path: Path) -> Trainer:
     """Train as a script does that knows nothing of the tracker."""
-    trainer = Trainer(max_steps=2, default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)  # fmt: skip
+    trainer = Trainer(
+        max_steps=2,
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
     trainer.fit(tiny_language_model(), batches())
     return trainer
 
@@ -215,7 +223,8 @@ def test_the_entry_point_loads_nothing_where_it_is_not_asked_for() -> None:
     import subprocess
 
     code = (
-        "import sys; from repdyn.callbacks.from_environment import lightning_callbacks as f; assert f() == []; "
+        "import sys; from repdyn.callbacks.from_environment import lightning_callbacks as f; "
+        "assert f() == []; "
         "assert not {'torch', 'lightning', 'transformers', 'plotly'} & set(sys.modules)"
     )
     subprocess.run(
@@ -243,9 +252,11 @@ class Job(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 tokens = random_tokens(24, 12)
-attached = RepresentationDynamics(Probe.from_tokens(tokens, max_vectors=192), schedule=2, store="store", report=False)
+probe = Probe.from_tokens(tokens, max_vectors=192)
+attached = RepresentationDynamics(probe, schedule=2, store="store", report=False)
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=4)
-pl.Trainer(max_steps=4, callbacks=[attached], logger=False, enable_checkpointing=False).fit(Job(), data)
+quiet = {"logger": False, "enable_checkpointing": False}
+pl.Trainer(max_steps=4, callbacks=[attached], **quiet).fit(Job(), data)
 assert set(open_store("store").to_pandas()["step"]) == {0, 2, 4}
 assert isinstance(attached, pl.Callback) and "lightning.pytorch" not in sys.modules
 """

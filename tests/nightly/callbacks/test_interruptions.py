@@ -65,7 +65,11 @@ def test_a_loop_that_sets_a_flag_saves_at_once(
     tmp_path, small_probe, handled, caplog, capsys, number
 ):
     arrived = []
-    handled(lambda *_: arrived.append(1), number)
+
+    def note(*_):
+        arrived.append(1)
+
+    handled(note, number)
     handler = signal.getsignal(number)
     preemption = Preemption(number)
     model = HandWritten()
@@ -158,7 +162,11 @@ def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
     has seen, since a step is measured after other callbacks.
     """
     arrived = []
-    handled(lambda *_: arrived.append(1))
+
+    def note(*_):
+        arrived.append(1)
+
+    handled(note)
 
     class SavesOnSigterm(TrainerCallback):
         def on_step_end(self, args, state, control, **_):

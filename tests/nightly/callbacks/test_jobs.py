@@ -1,4 +1,6 @@
-"""Jobs of other shapes: several models, several optimizers, loops that stop, skip and look aside."""
+"""Jobs of other shapes: several models, several optimizers, loops that stop, skip and look
+aside.
+"""
 
 import pandas as pd
 import pytest
@@ -66,7 +68,7 @@ def test_the_loss_of_an_accumulated_step_is_not_divided(tmp_path, probe):
     job = Job()
     trainer(tmp_path, attached, max_steps=3, accumulate_grad_batches=2).fit(job, batches())
     frame = attached.store.to_pandas()
-    stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
+    stored = frame.query("metric == 'train/loss'").set_index("step")["value"].to_dict()
     assert stored == {step: pytest.approx(job.losses[2 * step - 1]) for step in (1, 2, 3)}
 
 

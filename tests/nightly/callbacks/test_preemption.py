@@ -72,12 +72,12 @@ def test_the_checkpoint_is_saved_before_anything_is_drawn(
 
 
 def test_a_second_fit_draws_once(tmp_path, probe, events):
-    one = trainer(tmp_path, tracker(probe, 2), max_steps=2)
-    one.fit(Job(), batches())
-    one.fit_loop.epoch_loop.max_steps = 8
-    one.callbacks.append(Interrupting(RuntimeError("later")))  # pyright: ignore[reportAttributeAccessIssue]
+    fitting = trainer(tmp_path, tracker(probe, 2), max_steps=2)
+    fitting.fit(Job(), batches())
+    fitting.fit_loop.epoch_loop.max_steps = 8
+    fitting.callbacks.append(Interrupting(RuntimeError("later")))
     with pytest.raises(RuntimeError, match="later"):
-        one.fit(Job(), batches())
+        fitting.fit(Job(), batches())
     assert events == ["views", "views"]
 
 
@@ -113,7 +113,8 @@ def test_sigterm_to_a_process(tmp_path):
                 if trainer.global_step == 5:
                     os.kill(os.getpid(), signal.SIGTERM)
 
-        saving = ModelCheckpoint({str(tmp_path / "saved")!r}, save_on_exception=True, every_n_train_steps=1000)
+        folder = {str(tmp_path / "saved")!r}
+        saving = ModelCheckpoint(folder, save_on_exception=True, every_n_train_steps=1000)
         probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
         trainer({str(tmp_path)!r}, tracker(probe, 2), Preempted(), saving).fit(Job(), batches())
     """)

@@ -64,9 +64,9 @@ def test_two_ranks_give_the_numbers_of_one_process(folder, step):
         .sort_values(["metric", "subset", "layer"])
     )
     frame = open_store(folder / "store").to_pandas("saved")
-    found = frame[(frame["step"] == step) & frame["layer"].notna()]
-    np.testing.assert_array_equal(found["value"], expected["value"])
-    np.testing.assert_array_equal(found["std"], expected["std"])
+    at_step = frame[(frame["step"] == step) & frame["layer"].notna()]
+    np.testing.assert_array_equal(at_step["value"], expected["value"])
+    np.testing.assert_array_equal(at_step["std"], expected["std"])
 
 
 @pytest.mark.once
@@ -102,7 +102,8 @@ LAUNCHED_BY_LIGHTNING = """
     results.show_run = lambda *_, **__: None  # figures take longer than all else
 
     if __name__ == "__main__":
-        trainer({root!r}, tracker(PROBE, 2), strategy="ddp_spawn", devices=2, max_steps=4).fit(Job(), batches())
+        two = {{"strategy": "ddp_spawn", "devices": 2}}
+        trainer({root!r}, tracker(PROBE, 2), max_steps=4, **two).fit(Job(), batches())
 """
 
 

@@ -117,10 +117,10 @@ def test_training_is_bit_identical(tmp_path, probe, request, make, settings):
     if isinstance(plain, Job):
         assert plain.losses == tracked.losses
         assert len(plain.losses) >= 8
-    for (name, expected), found in zip(
+    for (name, expected), weight in zip(
         plain.state_dict().items(), tracked.state_dict().values(), strict=True
     ):
-        assert torch.equal(expected, found), name
+        assert torch.equal(expected, weight), name
     assert flags == plain_flags
     assert torch.equal(rng[0], plain_rng[0])
     assert np.array_equal(rng[1], plain_rng[1])

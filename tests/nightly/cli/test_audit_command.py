@@ -71,9 +71,9 @@ def test_a_faulty_history(hub, publish, run, tmp_path):
     )
     status, out, _ = run(str(suite), "--json", "--revisions", "0,16")
     assert status == 1
-    (found,) = json.loads(out)
-    finding = found.pop("findings")[0]
-    assert found == {
+    (report,) = json.loads(out)
+    finding = report.pop("findings")[0]
+    assert report == {
         "run": "lab/model",
         "checkpoints": ["step0", "step16"],
         "copies": {"step0": "step32"},

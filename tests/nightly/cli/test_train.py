@@ -91,7 +91,11 @@ def test_every_shipped_config_is_understood_and_headed_by_its_command(config, tr
 @pytest.mark.process
 def test_no_argument_is_the_quickstart(monkeypatch):
     seen = []
-    monkeypatch.setattr("repdyn.cli.train.TrainCLI", lambda: seen.append(list(sys.argv[1:])))
+
+    def note_arguments():
+        seen.append(sys.argv[1:])
+
+    monkeypatch.setattr("repdyn.cli.train.TrainCLI", note_arguments)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
     assert seen == [["fit", "--config", str(ROOT / "configs" / "quickstart.yaml")]]

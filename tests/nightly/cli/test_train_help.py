@@ -21,6 +21,6 @@ def test_the_page_names_options_and_defaults_that_there_are(monkeypatch, capsys)
         TrainCLI()
     whole = capsys.readouterr().out
     for option, default in re.findall(r"^  --(\S+) .*?(?: \[(\S+)\])?$", page, re.MULTILINE):
-        found = re.search(rf"^ +--{re.escape(option)} .*(\n {{12,}}.*)*", whole, re.MULTILINE)
-        assert found, option
-        assert not default or f"default: {default}".lower() in found[0].lower(), option
+        entry = re.search(rf"^ +--{re.escape(option)} .*(\n {{12,}}.*)*", whole, re.MULTILINE)
+        assert entry, option
+        assert not default or f"default: {default}".lower() in entry[0].lower(), option

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_docs import COMMANDS, FENCE, python_blocks, shell_words
+from pages_of_docs import COMMANDS, FENCE, python_blocks, shell_words
 
 ROOT = Path(__file__).parents[3]
 

@@ -21,13 +21,14 @@ PLANS = Path(__file__).parents[3] / "experiments" / "plans"
 
 @pytest.fixture(scope="module")
 def statistics() -> pd.DataFrame:
-    found = []
+    by_arm = []
     for arm, bell, seeds in (("causal", 0.5, 3), ("wide", 1.0, 2), ("long", 0.0, 1)):
         rows = made_up_rows(seeds, bell=bell)
         rows = rows[rows["run"].str.contains("causal")]
         every = analyze(rows, 6.9).statistics
-        found.append(every[every["variant"] == PRIMARY.name].assign(arm=arm, sink=0.0))
-    return pd.concat(found, ignore_index=True)
+        is_primary = every["variant"] == PRIMARY.name
+        by_arm.append(every[is_primary].assign(arm=arm, sink=0.0))
+    return pd.concat(by_arm, ignore_index=True)
 
 
 def test_three_seeds_give_no_verdict_and_models_that_learned_nothing_none_either():
@@ -61,16 +62,10 @@ def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_
     for run in plan.runs:
         data = Materials(plan, "builtin", tmp_path)
         assert data.run_folder(run).name == f"seed{run.seed}"
-        changed = {
-            key
-            for ours, theirs in zip(
-                (run.model, run.data, run.training),
-                (causal.model, causal.data, causal.training),
-                strict=True,
-            )
-            for key in {*ours, *theirs}
-            if ours.get(key) != theirs.get(key) and key != "mask_probability"
-        }
+        ours = run.model | run.data | run.training
+        theirs = causal.model | causal.data | causal.training
+        keys = {*ours, *theirs} - {"mask_probability"}
+        changed = {key for key in keys if ours.get(key) != theirs.get(key)}
         expected = {
             "depth_12": {"n_layers"},
             "width_256": {"hidden_size", "n_heads"},
@@ -107,11 +102,11 @@ def test_differences_are_those_of_equal_seeds():
         ("other", 2, 4.0),
         ("other", 1, 3.0),
     ]
-    found = differences(
+    compared = differences(
         pd.DataFrame(
-            [(*row[:2], *[row[2]] * len(COMPARED)) for row in rows],
+            [(arm, seed, *(value for _ in COMPARED)) for arm, seed, value in rows],
             columns=["arm", "seed", *COMPARED],
         )
     )
-    assert found.set_index("seed")["sink"].to_dict() == {2: -1.0, 1: 2.0}
-    assert set(found["arm"]) == {"other - base"}
+    assert compared.set_index("seed")["sink"].to_dict() == {2: -1.0, 1: 2.0}
+    assert set(compared["arm"]) == {"other - base"}

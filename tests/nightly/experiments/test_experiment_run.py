@@ -12,8 +12,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from test_experiment import PLAN_OF_EXPERIMENT_RUN as PLAN
-from test_experiment import write
+from experiment_plans import PLAN_OF_EXPERIMENT_RUN as PLAN
+from experiment_plans import materials as materials
+from experiment_plans import plan_file as plan_file
+from experiment_plans import write
 
 from experiments import analyze, run
 from experiments.collect import collect
@@ -24,18 +26,6 @@ from experiments.train import PROGRESS, newest_checkpoint, train
 from repdyn import open_store
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def plan_file(tmp_path_factory) -> Path:
-    return write(tmp_path_factory.mktemp("plan") / "plan.yaml")
-
-
-@pytest.fixture(scope="module")
-def materials(plan_file, tmp_path_factory) -> Materials:
-    materials = Materials(Plan.read(plan_file), "builtin", tmp_path_factory.mktemp("materials"))
-    materials.prepare()
-    return materials
 
 
 def test_both_objectives_see_the_same_windows_in_the_same_order(materials):
@@ -135,13 +125,13 @@ def test_a_plan_runs_on_a_cluster(plan_file, tmp_path, monkeypatch, capfd):
         "--output",
         str(tmp_path / "out"),
     ]
-    found = subprocess.run(
+    done = subprocess.run(
         [*command, "--ray", "--workers", "1", "--only", "*/causal"],
         cwd=ROOT,
         check=False,
         timeout=250,
     )
-    assert found.returncode == 0, capfd.readouterr()
+    assert done.returncode == 0, capfd.readouterr()
     materials = Materials(Plan.read(plan), "builtin", tmp_path / "out")
     assert [materials.is_finished(planned) for planned in materials.plan.runs] == [True, False]
     log = (materials.run_folder(materials.plan.runs[0]) / "log.txt").read_text()

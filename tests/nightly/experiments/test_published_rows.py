@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,8 @@ def test_every_run_is_whole_and_of_the_plan(store, name, clouds):
         keys = list(
             measured[["step", "layer", "metric", "subset"]].itertuples(index=False, name=None)
         )
-        assert sorted(keys) == sorted(
-            (step, layer, *metric) for step in steps for layer in layers for metric in metrics
-        )
+        cells = product(steps, layers, metrics)
+        assert sorted(keys) == sorted((step, layer, *metric) for step, layer, metric in cells)
         undefined = measured[measured["value"].isna()]
         assert set(undefined["metric"]) <= {"two_nn"}
         assert undefined["reason"].notna().all()
@@ -59,11 +59,11 @@ def test_every_run_is_whole_and_of_the_plan(store, name, clouds):
 
 def test_the_published_results_are_remade_from_the_rows(tmp_path):
     analyze([str(FOLDER / "rows"), "--output", str(tmp_path)])
-    made = {path.name for path in (tmp_path / "figures").glob("*.png")}
+    figures = {path.name for path in (tmp_path / "figures").glob("*.png")}
     compare([str(FOLDER / "small"), str(FOLDER / "small_no_bos"), "--output", str(tmp_path)])
     compare_clouds([str(FOLDER / "small_clouds"), "--output", str(tmp_path / "clouds.csv")])
     tables = ("effects.csv", "statistics.csv", "blocks.csv", "comparison.csv", "clouds.csv")
     for name in ("results.md", *tables):
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text()
-    assert made
-    assert made <= {path.name for path in (FOLDER / "figures").iterdir()}
+    assert figures
+    assert figures <= {path.name for path in (FOLDER / "figures").iterdir()}

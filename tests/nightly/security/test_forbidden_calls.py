@@ -46,8 +46,8 @@ def findings(source: str) -> Iterator[str]:
 def forbidden(call: ast.Call, source: str) -> Iterator[str]:
     name = ast.unparse(call.func)
     last = name.rpartition(".")[2]
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    said = {key: value.value for key, value in given.items() if isinstance(value, ast.Constant)}
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    said = {key: value.value for key, value in arguments.items() if isinstance(value, ast.Constant)}
     if name in BUILTINS or name in {"os.system", "os.popen"}:
         yield f"calls {name}"
     if name == "torch.load" and said.get("weights_only") is not True:
@@ -58,7 +58,7 @@ def forbidden(call: ast.Call, source: str) -> Iterator[str]:
         loader = (
             ast.unparse(call.args[1])
             if len(call.args) > 1
-            else ast.unparse(given.get("Loader", ast.Constant("")))
+            else ast.unparse(arguments.get("Loader", ast.Constant("")))
         )
         if loader.rpartition(".")[2] not in SAFE_LOADERS:
             yield f"{name} without a safe loader"
@@ -81,7 +81,8 @@ def forbidden(call: ast.Call, source: str) -> Iterator[str]:
         last == "from_pretrained"
         and name != "PeftModel.from_pretrained"
         and not (
-            "trust_remote_code" in given or (None in given and '"trust_remote_code":' in source)
+            "trust_remote_code" in arguments
+            or (None in arguments and '"trust_remote_code":' in source)
         )
     ):
         yield "from_pretrained without a word on trust_remote_code"
@@ -89,11 +90,11 @@ def forbidden(call: ast.Call, source: str) -> Iterator[str]:
 
 def test_no_source_runs_what_it_is_given():
     assert len(SOURCES) > 100
-    found = {
+    lines_of = {
         path.relative_to(ROOT).as_posix(): list(findings(path.read_text(encoding="utf-8")))
         for path in SOURCES
     }
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert {path: lines for path, lines in lines_of.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

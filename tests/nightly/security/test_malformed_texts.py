@@ -65,8 +65,10 @@ DUMPS = {
     "no UTF-8": b"<mediawiki><page><title>\xff</title></page>",
     "an unknown entity": b"<mediawiki><page><title>&evil;</title></page>",
     "nested": b"<mediawiki>" + b"<a>" * 5000 + b"</page>",
-    "only a redirect": b"<mediawiki><page><title>a</title><revision><text>#REDIRECT [[b]]</text></revision></page>",
-}  # fmt: skip
+    "only a redirect": (
+        b"<mediawiki><page><title>a</title><revision><text>#REDIRECT [[b]]</text></revision></page>"
+    ),
+}
 
 
 @pytest.mark.parametrize("dump", DUMPS.values(), ids=DUMPS)
@@ -94,11 +96,18 @@ def test_entities_of_a_dump_are_not_written_out(tmp_path):
 
 TOKENIZERS = {
     "no JSON": {"tokenizer.json": b"{"},
-    "merges of nothing": {"tokenizer.json": b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["x y"]}}'},
+    "merges of nothing": {
+        "tokenizer.json": (
+            b'{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["x y"]}}'
+        )
+    },
     "a class of nowhere": {"tokenizer_config.json": b'{"tokenizer_class": "os.system"}'},
-    "a model that is no model": {"tokenizer.model": b"\x00\x01", "tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}'},
+    "a model that is no model": {
+        "tokenizer.model": b"\x00\x01",
+        "tokenizer_config.json": b'{"tokenizer_class": "LlamaTokenizer"}',
+    },
     "nested": {"tokenizer_config.json": b"[" * 100_000},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("files", TOKENIZERS.values(), ids=TOKENIZERS)

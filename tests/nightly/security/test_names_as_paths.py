@@ -29,15 +29,15 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     assert (tmp_path / "a" / "victim.safetensors").read_text() == "untouched"
 
 
-@pytest.mark.parametrize("part", ["run", "probe", "metrics", "checkpoint"])
+@pytest.mark.parametrize("field", ["run", "probe", "metrics", "checkpoint"])
 @pytest.mark.parametrize("name", NAMES, ids=NAME_IDS)
-def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
+def test_every_part_of_a_key_stays_in_the_store(outside, name, field):
     store = open_store(outside / "store")
-    name = name if part == "run" else name[:20]  # the others are digests
+    name = name if field == "run" else name[:20]  # the others are digests
     key = MeasurementKey(
         **(
             {"run": "run", "step": 8, "probe": "p", "metrics": "m", "checkpoint": "c"}
-            | {part: name}
+            | {field: name}
         )
     )
     written = store.write(key, [row(run=key.run)])

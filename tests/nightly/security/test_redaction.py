@@ -52,7 +52,10 @@ def test_secrets_are_taken_out(text, expected):
         "pad_token='[PAD]', bos_token=<s>, special_tokens: 3",
         "Unexpected token: '}' at line 3",
         "no connection to http://127.0.0.1:8080/api/models",
-        "Expected parameter loc (Tensor of shape (4,)) of distribution Normal to satisfy the constraint",
+        (
+            "Expected parameter loc (Tensor of shape (4,)) of distribution Normal to satisfy the "
+            "constraint"
+        ),
     ],
 )
 def test_what_is_no_secret_stays(text):

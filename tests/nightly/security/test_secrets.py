@@ -140,7 +140,7 @@ def test_config_yaml_has_no_secrets_and_is_still_yaml(tmp_path, monkeypatch):
         enable_checkpointing=False,
         barebones=False,
     )
-    SaveConfig(parser, parser.parse_args([])).setup(trainer, torch.nn.Identity(), "fit")  # type: ignore[arg-type]
+    SaveConfig(parser, parser.parse_args([])).setup(trainer, torch.nn.Identity(), "fit")
     assert_free_of_secrets(tmp_path)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert content == {

@@ -81,10 +81,11 @@ def test_a_lightning_checkpoint(marker, sweep_of, tmp_path):
 
 
 def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparameters(tmp_path):
-    given = dict(tiny_language_model().hparams)
+    parameters = dict(tiny_language_model().hparams)
     path = lightning_file(
         tmp_path / "last.ckpt",
-        hyper_parameters=given | {"_instantiator": "os.system", "_class_path": "antigravity.X"},
+        hyper_parameters=parameters
+        | {"_instantiator": "os.system", "_class_path": "antigravity.X"},
     )
     assert type(load_lightning(path)).__name__ == "GPTNeoXForCausalLM"
 

@@ -29,9 +29,13 @@ def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field)
     store = stored(tmp_path / "1" / "2" / "3" / "store", **{field: OUTSIDE})
     output = tmp_path / "4" / "5" / "6" / "output"
     output.parent.mkdir(parents=True)
-    given = [str(store), "-o", str(output / "page.html" if command == "report" else output)]
+    arguments = [str(store), "-o", str(output / "page.html" if command == "report" else output)]
     main(
-        [command, *given, *(("--to", "csv", "tensorboard", "wandb") if command == "export" else ())]
+        [
+            command,
+            *arguments,
+            *(("--to", "csv", "tensorboard", "wandb") if command == "export" else ()),
+        ]
     )
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.is_relative_to(output) for path in written)

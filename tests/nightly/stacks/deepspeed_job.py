@@ -94,7 +94,7 @@ def train_with_the_trainer(store: Path | None) -> dict[str, Any]:
             deepspeed={"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}},
         )
         data = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(64, 12, seed=2)]
-        trainer = Trainer(bare, arguments, train_dataset=data, callbacks=[tracker] if store else [])  # type: ignore[arg-type]
+        trainer = Trainer(bare, arguments, train_dataset=data, callbacks=[tracker] if store else [])
         trainer.train()
     if type(trainer.model_wrapped).__name__ != "DeepSpeedEngine":
         raise TypeError(

@@ -57,7 +57,7 @@ def test_the_engine_is_measured_as_its_module_and_trains_as_before(folder, case)
     frame = open_store(path / "store").to_pandas(case)
     frame = frame[frame["layer"].notna()]
     assert set(frame["model"]) == {"LlamaForCausalLM" if "llama" in case else "HandWritten"}
-    last = frame[frame["step"] == frame["step"].max()]
+    last = frame.query("step == step.max()")
     stored = {
         (row.layer, row.module, row.metric, row.subset): row.value for row in last.itertuples()
     }

@@ -43,9 +43,9 @@ class Block(nn.Module):
         self.ln_1 = nn.LayerNorm(WIDTH)
         self.attn = SelfAttention()
         self.ln_2 = nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
-        )
+        widen = nn.Linear(WIDTH, 4 * WIDTH)
+        narrow = nn.Linear(4 * WIDTH, WIDTH)
+        self.mlp = nn.Sequential(*[widen, nn.GELU(), narrow, nn.Dropout(0.1)])
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))

@@ -47,9 +47,9 @@ def stored(folder: Path, share: float = 1.0) -> Any:
     return frame
 
 
-def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
+def assert_same_weights(first: nn.Module, other: nn.Module) -> None:
     for (name, weight), same in zip(
-        one.state_dict().items(), other.state_dict().values(), strict=True
+        first.state_dict().items(), other.state_dict().values(), strict=True
     ):
         assert torch.equal(weight, same), name
 
@@ -127,9 +127,14 @@ def test_lightning_demo_transformer(tmp_path, without_figures) -> None:
         on_error="raise",
     )
     trainer = pl.Trainer(
-        max_steps=4, accelerator="cpu", callbacks=[tracker], default_root_dir=tmp_path, logger=False,
-        enable_progress_bar=False, enable_checkpointing=False,
-    )  # fmt: skip
+        max_steps=4,
+        accelerator="cpu",
+        callbacks=[tracker],
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+    )
     data = torch.utils.data.TensorDataset(tokens[64:], tokens[64:])
     trainer.fit(Demo(), torch.utils.data.DataLoader(data, batch_size=16))
     frame = tracker.store.to_pandas()
@@ -176,9 +181,9 @@ def test_x_transformers(tmp_path, without_figures) -> None:
         plain = x_transformers.TransformerWrapper(num_tokens=50, max_seq_len=24, attn_layers=layers)
         return x_transformers.AutoregressiveWrapper(plain)
 
-    found = {"measured": lambda trained: trained.net, "layers": pattern, "store": tmp_path}
+    options = {"measured": lambda trained: trained.net, "layers": pattern, "store": tmp_path}
     trained = trained_twice(
-        model, lambda trained, batch: trained(batch), BATCHES, probe_of_tokens(), **found
+        model, lambda trained, batch: trained(batch), BATCHES, probe_of_tokens(), **options
     )
     assert set(stored(tmp_path)["causal"]) == {True}
     with pytest.raises(ValueError, match=r'layers=\["attn_layers.layers.1.2", '):
@@ -211,7 +216,7 @@ def test_sentence_transformers(tmp_path, without_figures) -> None:
     )
     torch.manual_seed(0)
     BertModel(config).save_pretrained(tmp_path / "bert")
-    data = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [0.5] * len(TEXTS)}
+    data = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [0.5 for _ in TEXTS]}
 
     def train(tracked: bool) -> nn.Module:
         words = Transformer(str(tmp_path / "bert"), max_seq_length=64)
@@ -307,10 +312,24 @@ def test_accelerate_under_autocast(tmp_path, without_figures) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "size", "positions", "n_layers"),
     [
-        pytest.param("vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4, "depth": 2}, 32, slice(1, None), 3, id="ViT"),
-        pytest.param("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 4}, 64, None, 5, id="Swin"),
+        pytest.param(
+            "vit_tiny_patch16_224",
+            {"img_size": 32, "patch_size": 4, "depth": 2},
+            32,
+            slice(1, None),
+            3,
+            id="ViT",
+        ),
+        pytest.param(
+            "swin_tiny_patch4_window7_224",
+            {"img_size": 64, "window_size": 4},
+            64,
+            None,
+            5,
+            id="Swin",
+        ),
     ],
-)  # fmt: skip
+)
 def test_timm(name: str, settings: dict, size: int, positions: slice | None, n_layers: int) -> None:
     timm = pytest.importorskip("timm", exc_type=ImportError)
     model = timm.create_model(name, num_classes=4, **settings)

@@ -38,14 +38,21 @@ if __name__ == "__main__":
         tracker = RepresentationDynamics(probe, run=run, store="store", **settings)
         data = DataLoader(batches(n=8).dataset, batch_size=4, num_workers=1)
         trainer(".", tracker, max_steps=2).fit(Job(), data)
-    model = build_model("gpt_neox", vocab_size=260, hidden_size=16, n_layers=2, n_heads=2, context_length=64)
+    sizes = {{"hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}}
+    model = build_model("gpt_neox", vocab_size=260, **sizes)
     for step in (0, 8):
         model.save_pretrained(f"checkpoints/step{{step}}")
         byte_tokenizer().save_pretrained(f"checkpoints/step{{step}}")
 """
 COMMANDS = (
-    "sweep checkpoints --store store --name aux --text {text} --sequence-length 16 --max-vectors 128",
-    "sweep checkpoints --store store --name aux --text {text} --sequence-length 16 --max-vectors 128",
+    (
+        "sweep checkpoints --store store --name aux --text {text} --sequence-length 16 "
+        "--max-vectors 128"
+    ),
+    (
+        "sweep checkpoints --store store --name aux --text {text} --sequence-length 16 "
+        "--max-vectors 128"
+    ),
     "figures store",
     "figures store --run A",
     "insights store",
@@ -91,11 +98,11 @@ def run(folder: Path, *command: str) -> str:
 
 @pytest.mark.timeout(900)
 def test_every_name_is_one_that_windows_takes_and_no_other_has(folder: Path) -> None:
-    found = [path.relative_to(folder) for path in folder.rglob("*")]
+    paths = [path.relative_to(folder) for path in folder.rglob("*")]
     assert len(list((folder / "store").glob("*/step*.parquet"))) == 2 * len(RUNS) + 2
-    assert [str(path) for path in found if REFUSED.search(path.name)] == []
+    assert [str(path) for path in paths if REFUSED.search(path.name)] == []
     # an export counts up versions in whatever folder it finds
-    folded = [str(path).casefold() for path in found if "exports" not in path.parts]
+    folded = [str(path).casefold() for path in paths if "exports" not in path.parts]
     assert sorted({name for name in folded if folded.count(name) > 1}) == []
 
 

@@ -8,7 +8,10 @@ import torch
 from pretend_cuda import PretendCuda
 from torch import nn
 
-MIXED = r"^Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+MIXED = (
+    r"^Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+    r"cpu!"
+)
 
 
 @pytest.fixture
@@ -71,12 +74,12 @@ ALLOWED = {
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_torch_allows_is_allowed(name, cuda):
     cpu = torch.rand(3, 3)
-    found = ALLOWED[name](cpu.to("cuda"), cpu)
+    result = ALLOWED[name](cpu.to("cuda"), cpu)
     expected = ALLOWED[name](cpu, cpu)
     assert not cuda.syncs.total()
     if expected is not None:
-        assert found.device.type == "cuda"
-        assert torch.equal(found.cpu(), expected)
+        assert result.device.type == "cuda"
+        assert torch.equal(result.cpu(), expected)
 
 
 WAITING = {
@@ -86,7 +89,7 @@ WAITING = {
     "to": lambda x: x.to("cpu", torch.float64),
     "assigned_to_the_cpu": lambda x: torch.zeros(3, 3).__setitem__(0, x[0]),
     "nonzero": lambda x: x.nonzero(),
-    "mask": lambda x: x[x > 0],
+    "mask": lambda x: x[x.gt(0)],
     "index_without_dimensions": lambda x: x[x[0].argmax()],
     "repeat_interleave": lambda x: x.repeat_interleave(x.argmax(1), 0),
     "eigh": torch.linalg.eigh,

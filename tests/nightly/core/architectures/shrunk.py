@@ -29,7 +29,10 @@ _RULES: tuple[tuple[str, int], ...] = (
         VOCABULARY,
     ),
     (
-        r"(num_(hidden_|encoder_|decoder_)?|n_|encoder_|decoder_|.*_encoder_|.*_decoder_)layers?|n_layer",
+        (
+            r"(num_(hidden_|encoder_|decoder_)?|n_|encoder_|decoder_|.*_encoder_|.*_decoder_)"
+            r"layers?|n_layer"
+        ),
         N_LAYERS,
     ),
     (r"num_blocks|depth|attention_layers", N_LAYERS),
@@ -48,25 +51,37 @@ _RULES: tuple[tuple[str, int], ...] = (
     (r"mamba_d_state|state_size|ssm_state_size", 8),
     (r"chunk_size|mamba_chunk_size|block_size", 8),
     (
-        r"(.*_)?intermediate_size(_mlp)?|.*ffn_(hidden_)?(dim|size)|d_ff|dff|dim_ff|d_inner|feed_forward_size",
+        (
+            r"(.*_)?intermediate_size(_mlp)?|.*ffn_(hidden_)?(dim|size)|d_ff|dff|dim_ff|d_inner"
+            r"|feed_forward_size"
+        ),
         2 * _HIDDEN,
     ),
     (r"hidden_dim|mlp_dim|ffn_dim", 2 * _HIDDEN),
     (r"(.*_)?lora_rank|.*_rank|hc_lowrank", _HEAD_DIM),
     (r"hidden_size_per_layer_input|ple_embed_dim", _HEAD_DIM),
     (
-        r"(.*_)?hidden_size(_global)?|d_model|n_embd|dim|emb_dim|embedding_(size|dim)|.*_emb(ed)?_(dim|size)|d_latents",
+        (
+            r"(.*_)?hidden_size(_global)?|d_model|n_embd|dim|emb_dim|embedding_(size|dim)"
+            r"|.*_emb(ed)?_(dim|size)|d_latents"
+        ),
         _HIDDEN,
     ),
     (
-        r"(.*_)?embed_dim|(input|output)_embedding_size|.*embed_proj_dim|lru_width|true_hidden_size",
+        (
+            r"(.*_)?embed_dim|(input|output)_embedding_size|.*embed_proj_dim|lru_width"
+            r"|true_hidden_size"
+        ),
         _HIDDEN,
     ),
     (r".*num_experts_per_tok(en)?|moe_top_?k|moe_k|topk_group|n_group|num_expert_group", 2),
     (r"(moe_)?num_(local_)?experts|n_routed_experts|zero_expert_num", 4),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
     (
-        r"max_.*positions?(_embeddings)?|n_positions|n_ctx|max_seq_len|context_length|model_max_length",
+        (
+            r"max_.*positions?(_embeddings)?|n_positions|n_ctx|max_seq_len|context_length"
+            r"|model_max_length"
+        ),
         64,
     ),
     (r"adapter_(in|out)_dim|adapter_input_size", _HIDDEN),
@@ -98,10 +113,10 @@ _ODD: Mapping[str, Mapping[str, Any]] = {
     },
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
-    "dots3_note_text": {"layer_types": ["indexed_attention"] * N_LAYERS},
+    "dots3_note_text": {"layer_types": ["indexed_attention" for _ in range(N_LAYERS)]},
     "esm": {"pad_token_id": 1, "mask_token_id": 2},
     "esmc": {"num_key_value_heads": None},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (N_LAYERS // 2)},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "mamba2": {"num_heads": 2 * _HEADS},
     "mobilebert": {"intra_bottleneck_size": _HIDDEN},
     "neomme": {"head_dim": 16},

@@ -139,8 +139,10 @@ def test_counts(record_property, capsys):
     text = [pair for pair in built if pair[0] not in NOT_TEXT]
     measured = [pair for pair in text if pair[0] not in REFUSED]
     summary = (
-        f"architectures: {len(built)} of {len(ARCHITECTURES)} build from a tiny config; of the {len(text)} that read text "
-        f"alone {len(measured)} are measured and {len(text) - len(measured)} refused with an error that says why"
+        f"architectures: {len(built)} of {len(ARCHITECTURES)} build from a tiny config; of the "
+        f"{len(text)} that read text "
+        f"alone {len(measured)} are measured and {len(text) - len(measured)} refused with an "
+        f"error that says why"
     )
     record_property("architectures", summary)
     with capsys.disabled():
@@ -188,13 +190,17 @@ def n_layers(config, stack):
     if stack is None:
         text = config.get_text_config(decoder=getattr(config, "is_decoder", None) or None)
         return text.num_hidden_layers // (2 if text.model_type in TWICE else 1)
-    part = getattr(config, stack, None) or getattr(config, "text_config", None)
+    subconfig = getattr(config, stack, None) or getattr(config, "text_config", None)
     named = {
         "encoder": ("encoder_layers", "num_encoder_layers", "num_layers"),
         "decoder": ("decoder_layers", "num_decoder_layers"),
     }
-    own = (getattr(config, name, None) for name in named[stack])
-    return n_layers(part, None) if part is not None else next(n for n in own if n is not None)
+    numbers = (getattr(config, name, None) for name in named[stack])
+    return (
+        n_layers(subconfig, None)
+        if subconfig is not None
+        else next(n for n in numbers if n is not None)
+    )
 
 
 def snapshot(model):
@@ -248,9 +254,9 @@ def assert_states_are_those_the_model_reports(model, probe):
     batch = next(probe.batches(100))
     rows = batch.positions[probe.sample("all").ravel()]
     model_type = model.config.model_type
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel):
-            part.config.output_hidden_states = True
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config.output_hidden_states = True
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         output = call_with_tokens(model.base_model, batch)

@@ -36,7 +36,8 @@ def classes(what: str) -> list[tuple[str, str]]:
 
 
 OF_TEXT = {kind for what in TEXT for kind, _ in classes(what)}
-PAIRS = sorted({pair for what in HEADS for pair in classes(what) if pair[0] in OF_TEXT})
+WITH_HEADS = {pair for what in HEADS for pair in classes(what)}
+PAIRS = sorted(pair for pair in WITH_HEADS if pair[0] in OF_TEXT)
 
 
 @pytest.mark.parametrize("with_head", [False, True], ids=["without head", "with head"])

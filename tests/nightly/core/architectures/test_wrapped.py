@@ -10,10 +10,10 @@ import types
 import pytest
 import torch
 import torch.distributed as dist
+from internals import checkpoint_wrapper
 from shrunk import VOCABULARY
 from small import HandWritten, random_tokens
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedModel
 from wrapped_models import last_states, values
@@ -71,7 +71,7 @@ def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process,
     llama.forward = types.MethodType(
         torch.autocast("cpu", torch.bfloat16)(type(llama).forward), llama
     )
-    own = vars(llama)["forward"]
+    forward = vars(llama)["forward"]
     if version == 1:
         sharded = FullyShardedDataParallel(
             llama,
@@ -82,21 +82,23 @@ def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process,
     else:
         fully_shard(llama, mesh=dist.init_device_mesh("cpu", (1,)))
         sharded = llama
-    seen = []
-    llama.model.layers[0].mlp.register_forward_hook(
-        lambda module, args, output: seen.append(output.dtype)
-    )
+    dtypes = []
+
+    def note_dtype(module, args, output):
+        dtypes.append(output.dtype)
+
+    llama.model.layers[0].mlp.register_forward_hook(note_dtype)
     assert measure(sharded, probe, ["anisotropy"]).rows
-    assert vars(llama)["forward"] is own
+    assert vars(llama)["forward"] is forward
     sharded(input_ids=probe.tokens[None, :12])
-    assert seen[-1] == torch.bfloat16
+    assert dtypes[-1] == torch.bfloat16
 
     def failing(model, batch):
         raise ZeroDivisionError
 
     with pytest.raises(ValueError, match="ZeroDivisionError"):
         measure(sharded, probe, forward=failing)
-    assert vars(llama)["forward"] is own
+    assert vars(llama)["forward"] is forward
 
 
 class Scaling(LlamaForCausalLM):
@@ -165,11 +167,13 @@ def own_class_of(model_class):
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
     plain = capture(prepare(llama, probe), probe, ["all"]).layers[0].states
     heads = []
+
+    def note_length(module, args, output):
+        heads.append(output.shape[1])
+
     model = change(llama) or llama
     if hasattr(model, "lm_head"):
-        model.lm_head.register_forward_hook(
-            lambda module, args, output: heads.append(output.shape[1])
-        )
+        model.lm_head.register_forward_hook(note_length)
     assert torch.equal(capture(prepare(model, probe), probe, ["all"]).layers[0].states, 100 * plain)
     assert (
         set(heads) <= {1} or change is by_the_instance
@@ -184,13 +188,13 @@ def test_the_autocast_of_accelerate_is_left_out(llama, probe, hugging_face):
     model.forward = types.MethodType(
         torch.autocast("cpu", torch.bfloat16)(type(model).forward), model
     )
-    own = vars(model)["forward"]
+    forward = vars(model)["forward"]
     if hugging_face:
         llama.lm_head.register_forward_pre_hook(
             lambda *_: pytest.fail("the head's logits are not needed")
         )
     assert torch.equal(last_states(model, probe), plain)
-    assert vars(model)["forward"] is own
+    assert vars(model)["forward"] is forward
 
 
 def test_gradient_checkpointing(llama, probe):
@@ -251,7 +255,14 @@ class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 16)
-        self.transformer = nn.Transformer(16, 2, 2, 2, 32, batch_first=True)
+        self.transformer = nn.Transformer(
+            d_model=16,
+            nhead=2,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dim_feedforward=32,
+            batch_first=True,
+        )
 
     def forward(self, tokens):
         x = self.embedding(tokens)

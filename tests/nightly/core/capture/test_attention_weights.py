@@ -45,7 +45,9 @@ def probe() -> Probe:
 
 
 def as_reported(model, probe, kind="attentions"):
-    """By layer and sequence, what ``output_attentions=True`` gives when the model computes eagerly."""
+    """By layer and sequence, what ``output_attentions=True`` gives when the model computes
+    eagerly.
+    """
     model = copy.deepcopy(model).eval()
     model.set_attn_implementation("eager")
     reported = []
@@ -64,11 +66,11 @@ def as_reported(model, probe, kind="attentions"):
     return list(zip(*reported, strict=True))
 
 
-def assert_same(found, stack, reported, probe):
+def assert_same(measured, stack, reported, probe):
     assert len(reported) == N_LAYERS
     ends = probe.lengths.cumsum(0).tolist()
     for layer, by_sequence in enumerate(reported, start=1):
-        pairs = found.of(stack, layer)
+        pairs = measured.of(stack, layer)
         assert [tokens.tolist() for _, tokens in pairs] == [
             list(range(end - n, end)) for end, n in zip(ends, probe.lengths.tolist(), strict=True)
         ]
@@ -86,9 +88,9 @@ def test_they_are_what_the_library_reports(family, probe):
 
 def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
     model = built("t5", num_decoder_layers=N_LAYERS)
-    found = attention_weights(prepare(model, probe), probe)
+    weights = attention_weights(prepare(model, probe), probe)
     for stack in ("encoder", "decoder"):
-        assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
+        assert_same(weights, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
 
 
 # modules that are not Hugging Face's
@@ -100,19 +102,20 @@ def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
     model = HandWritten(causal=causal)
     probe = Probe.from_tokens(random_tokens(3, 12), max_vectors=12, batch_vectors=6)
     entered = []
+
+    def note(*call):
+        entered.append(call)
+
     hooks = [
-        block.attention.register_forward_pre_hook(
-            lambda module, args, kwargs: entered.append((module, args, kwargs)), with_kwargs=True
-        )
-        for block in model.blocks
+        block.attention.register_forward_pre_hook(note, with_kwargs=True) for block in model.blocks
     ]
     model.eval()(probe.tokens[None, :12])
     for hook in hooks:
         hook.remove()
-    found = attention_weights(prepare(model, probe), probe)
+    weights = attention_weights(prepare(model, probe), probe)
     for layer, (module, args, kwargs) in enumerate(entered, start=1):
         expected = module(*args, **{**kwargs, "need_weights": True}, average_attn_weights=False)[1]
-        torch.testing.assert_close(found.of(None, layer)[0][0], expected[0])
+        torch.testing.assert_close(weights.of(None, layer)[0][0], expected[0])
 
 
 class Fused(nn.Module):
@@ -142,18 +145,18 @@ def test_blocks_without_attention(probe):
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built("gpt2", AutoModelForCausalLM)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
-    found = attention_weights(prepare(model, probe, chosen), probe)
+    weights = attention_weights(prepare(model, probe, chosen), probe)
     all_layers = attention_weights(prepare(model, probe), probe)
     states = capture(prepare(model, probe, chosen), probe, ["all"])
     assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(
         enumerate(chosen, start=1)
     )
     for layer, block in ((1, 1), (2, 3)):
-        assert torch.equal(found.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
+        assert torch.equal(weights.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
     with pytest.raises(
         UndefinedError, match="nothing in 'transformer.ln_f' puts out attention weights"
     ):
-        found.of(None, 3)
+        weights.of(None, 3)
 
 
 # how much is looked at and kept
@@ -163,11 +166,11 @@ def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_r
     monkeypatch, probe
 ):
     monkeypatch.setattr(attention, "LENGTH", 8)
-    found = attention_weights(
+    measured = attention_weights(
         prepare(built("gpt2", AutoModelForCausalLM), probe), probe, n_tokens=20
     )
-    assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
-    assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
+    assert [tokens.tolist() for tokens in measured.tokens] == [list(range(8)), list(range(12, 20))]
+    assert [weights.shape for weights, _ in measured.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

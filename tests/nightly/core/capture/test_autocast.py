@@ -38,7 +38,7 @@ def test_a_model_of_fabric_is_measured_as_it_is_offline(
         optimizer.step()
         tracker.step(loss=loss)
     frame = open_store(tmp_path / "live").to_pandas()
-    assert values(frame[frame["step"] == 1]) == values(measure(bare, small_probe).to_pandas())
+    assert values(frame.query("step == 1")) == values(measure(bare, small_probe).to_pandas())
     layers = frame[frame["layer"].notna()]
     assert set(layers["dtype"]) == {"float32"}
     assert set(layers["model"]) == {"HandWritten"}
@@ -49,10 +49,10 @@ def test_a_model_of_fabric_is_measured_as_it_is_offline(
 def test_autocast_around_a_measurement_makes_no_difference(hand_written, small_probe):
     expected = measure(hand_written, small_probe)
     with torch.autocast("cpu", torch.bfloat16):
-        found = measure(hand_written, small_probe)
+        profile = measure(hand_written, small_probe)
         assert torch.is_autocast_enabled("cpu")
-    assert values(found.to_pandas()) == values(expected.to_pandas())
-    assert {row.dtype for row in found.rows} == {"float32"}
+    assert values(profile.to_pandas()) == values(expected.to_pandas())
+    assert {row.dtype for row in profile.rows} == {"float32"}
 
 
 class InsideTheModel(HandWritten):

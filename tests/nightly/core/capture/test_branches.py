@@ -129,25 +129,24 @@ def reported(model, probe, pattern):
         name for name, _ in model.named_modules() if re.fullmatch(pattern.removeprefix("\\+"), name)
     ]
     assert names
+
+    def note_entering(_module, args, kwargs):
+        entered.append(first(args, kwargs))
+
+    def add_output(_module, _args, output):
+        sums.append(entered[-1] + output)
+
+    def note_sum(_module, args):
+        sums.append(args[0])
+
     for name in names:
+        module = model.get_submodule(name)
         if added:
             block = model.get_submodule(re.match(r"\w+\.\d+", name)[0])
-            handles.append(
-                block.register_forward_pre_hook(
-                    lambda _m, args, kw: entered.append(first(args, kw)), with_kwargs=True
-                )
-            )
-            handles.append(
-                model.get_submodule(name).register_forward_hook(
-                    lambda _m, _a, out: sums.append(entered[-1] + out)
-                )
-            )
+            handles.append(block.register_forward_pre_hook(note_entering, with_kwargs=True))
+            handles.append(module.register_forward_hook(add_output))
         else:
-            handles.append(
-                model.get_submodule(name).register_forward_pre_hook(
-                    lambda _m, args: sums.append(args[0])
-                )
-            )
+            handles.append(module.register_forward_pre_hook(note_sum))
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     ids = probe.tokens.view(10, 13)
@@ -260,6 +259,6 @@ class Mixing(Block):
     ids=["gated", "normed residual", "no attention", "nested"],
 )
 def test_what_nothing_confirms_is_refused(make, layers, reason, probe):
-    found = after_attention(built(make), probe, layers)
-    assert {layer.after_attention for layer in found if layer.index > 0} == {reason}
-    assert found[0].after_attention is None
+    captured = after_attention(built(make), probe, layers)
+    assert {layer.after_attention for layer in captured if layer.index > 0} == {reason}
+    assert captured[0].after_attention is None

@@ -102,7 +102,8 @@ class Elsewhere(nn.Embedding):
 
     def __init__(self) -> None:
         super().__init__(50, 16)
-        self.rows, self.weight = self.weight.detach(), nn.Parameter(self.weight.to("meta"))
+        self.rows = self.weight.detach()
+        self.weight = nn.Parameter(self.weight.to("meta"))
 
     def forward(self, input):
         return nn.functional.embedding(input, self.rows)
@@ -129,7 +130,9 @@ def test_where_there_is_none_a_reason_is_given(make, reason, small_probe):
 
 @pytest.mark.parametrize("pieces", ["flat", "freed"])
 def test_pieces_of_fsdp1_are_no_table(pieces):
-    """As several ranks leave them: a flat piece of the rows, or rows whose memory was given back."""
+    """As several ranks leave them: a flat piece of the rows, or rows whose memory was given
+    back.
+    """
     search = EmbeddingSearch(model := HandWritten())
     tokens = random_tokens(2, 5)
     with search.during(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):

@@ -104,11 +104,11 @@ def tiny_t5():
 
 def test_stacks_named_are_the_stacks_found(small_probe):
     model = tiny_t5()
-    found, named = (
+    by_default, named = (
         capture(prepare(model, small_probe, layers), small_probe, ["all"])
         for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
     )
-    for ours, theirs in zip(named.layers, found.layers, strict=True):
+    for ours, theirs in zip(named.layers, by_default.layers, strict=True):
         assert (ours.stack, ours.index, ours.depth, ours.module) == (
             theirs.stack,
             theirs.index,

@@ -54,16 +54,20 @@ def of_library(family, **settings):
 def head_and_logits(model):
     """The head of a model, its logits from the last block's output, and the model's own."""
     prepared = prepare(model, as_batch(IDS))
-    kept = []
+    outputs = []
     head = find_output_head(prepared, IDS)
     assert isinstance(head, OutputHead), head
     model.eval()
     block = prepared.blocks[-1].module
-    hook = block.register_forward_hook(lambda *given: kept.append(given[-1]))
+
+    def keep(_module, _args, output):
+        outputs.append(output)
+
+    hook = block.register_forward_hook(keep)
     with torch.no_grad():
         logits = model(IDS.flip(1)).logits
     hook.remove()
-    states = kept[0][0] if isinstance(kept[0], tuple) else kept[0]
+    states = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
     return head, head(states.flatten(0, 1)), logits.flatten(0, 1)
 
 

@@ -1,4 +1,6 @@
-"""The recorder: layer 0 and each block's output are the states that run from one block to the next."""
+"""The recorder: layer 0 and each block's output are the states that run from one block to the
+next.
+"""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class OfParts(nn.Module):
         self.layers = nn.ModuleList()
         for _ in range(depth):
             feed_forward = nn.Sequential(nn.Linear(dim, 32), nn.GELU(), nn.Linear(32, dim))
-            for part in (Attention(dim), feed_forward):
+            for module in (Attention(dim), feed_forward):
                 self.layers.append(
-                    nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), part, Residual()])
+                    nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), module, Residual()])
                 )
 
     def forward(self, tokens):
@@ -71,10 +71,14 @@ def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
     streams = []
     states = capture(prepare(model, small_probe, "layers.*.2"), small_probe, ["all"])
     tokens = small_probe.tokens.view(24, 12)
+
+    def note_stream(_module, inputs, output):
+        if not streams:
+            streams.extend(inputs[1:])
+        streams.append(output)
+
     for _, _, residual in model.layers:
-        residual.register_forward_hook(
-            lambda _, inputs, output: streams.extend([*([] if streams else inputs[1:]), output])
-        )
+        residual.register_forward_hook(note_stream)
     with torch.no_grad():
         model(tokens)
     assert len(states.layers) == len(streams) == 7
@@ -97,10 +101,10 @@ def test_stages_of_whole_blocks_are_flattened():
 class Around(nn.Module):
     """The residual connection around a part of a block, of one class for all parts."""
 
-    def __init__(self, part: nn.Module) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(16)
-        self.part = part
+        self.part = module
 
     def forward(self, x):
         return x + self.part(self.norm(x))

@@ -39,9 +39,9 @@ def test_a_tuned_prompt():
     )
     with torch.no_grad():
         hidden = adapted(**batch, output_hidden_states=True).hidden_states
-    found = capture(prepare(adapted, probe), probe, ["all"])
-    rows = found.rows_of(torch.arange(90).numpy())
-    for layer, reported in list(zip(found.layers, hidden, strict=True))[
+    states = capture(prepare(adapted, probe), probe, ["all"])
+    rows = states.rows_of(torch.arange(90).numpy())
+    for layer, reported in list(zip(states.layers, hidden, strict=True))[
         :-1
     ]:  # the last one is normed
         torch.testing.assert_close(

@@ -23,9 +23,9 @@ def files(content: Mapping[str, str], n_bytes: int = 10**9) -> Files:
 
 def at(step: int, content: str | Mapping[str, str], name: str = "", **more) -> CheckpointFiles:
     """Return a checkpoint with one file of this content, or with several files."""
-    found = files({MODEL: content} if isinstance(content, str) else content, **more)
+    weights = files({MODEL: content} if isinstance(content, str) else content, **more)
     return CheckpointFiles(
-        step=step, revision=name or f"step{step}", commit="0" * 40, weights=found
+        step=step, revision=name or f"step{step}", commit="0" * 40, weights=weights
     )
 
 
@@ -34,7 +34,8 @@ def history(
 ) -> History:
     last = more.pop("last", checkpoints[-1] if checkpoints else None)
     model = PublishedModel("model", "", "lab/model", known_faults=more.pop("known_faults", ()))
-    return History(Selection("lab/model", (), model, **more), checkpoints, last, main)
+    selection = Selection("lab/model", (), model, **more)
+    return History(selection, checkpoints, last=last, main=main)
 
 
 def copies(of_history: History) -> dict[str, str]:
@@ -64,11 +65,11 @@ def test_the_weights_of_the_last_step_under_other_names():
     steps = (at(0, "final"), at(1, "own"), at(512, "final"), at(1000, "final"))
     assert copies(history(*steps)) == {"step0": "step1000", "step512": "step1000"}
     assert one(audit(history(*steps, main=at(1000, "final", "main")))) == Finding(
-        "fault",
-        "final weights",
-        "the final weights, those of step1000, under 2 other names: step0, step512",
-        ("step0", "step512"),
-        (0, 512),
+        severity="fault",
+        kind="final weights",
+        sentence="the final weights, those of step1000, under 2 other names: step0, step512",
+        revisions=("step0", "step512"),
+        steps=(0, 512),
         same_as="step1000",
     )
 
@@ -104,7 +105,9 @@ def test_the_same_weights_at_several_steps():
 
 
 def test_one_file_of_the_final_weights_among_others():
-    """As in pythia-12b: the first of three files is that of the end, the others are the step's own."""
+    """As in pythia-12b: the first of three files is that of the end, the others are the step's
+    own.
+    """
     end = sharded("end", "end 2", "end 3")
     steps = (
         at(49, sharded("own 49", "b", "c")),
@@ -152,18 +155,18 @@ def test_weights_in_another_format():
 
 def test_missing_weights_and_steps():
     gone = CheckpointFiles(4, "step4", "1" * 40, problem="it has no weights")
-    part = at(
+    partial_weights = at(
         8,
         {"model-00001-of-00003.safetensors": "a", "model-00003-of-00003.safetensors": "c"},
         n_bytes=5 * 10**8,
     )
-    found = audit(history(at(0, "z"), gone, part, missing_steps=(2, 16)))
-    assert [finding.sentence for finding in found] == [
+    reported = audit(history(at(0, "z"), gone, partial_weights, missing_steps=(2, 16)))
+    assert [finding.sentence for finding in reported] == [
         "step4: it has no weights",
         "step8: weight files are missing: model-00002-of-00003.safetensors",
         "described, but not on the hub: 2, 16",
     ]
-    assert {finding.severity for finding in found} == {"fault"}
+    assert {finding.severity for finding in reported} == {"fault"}
 
 
 def test_the_first_two_steps_may_be_the_same():

@@ -82,9 +82,8 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
         process.send_signal(kind)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (130, ""), err
-        assert (
-            lines(err)[-1]
-            == "stopped; completed measurements are stored, and the same command continues the sweep"
+        assert lines(err)[-1] == (
+            "stopped; completed measurements are stored, and the same command continues the sweep"
         )
         assert "Traceback" not in err
         assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]

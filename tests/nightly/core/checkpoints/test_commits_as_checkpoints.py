@@ -54,23 +54,24 @@ def steps(selection: Selection) -> list[tuple[int, str, str]]:
 def suite(tmp_path) -> Path:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"title: mine\ncard: here\nmodels:\n  - name: tiny\n    repository: lab/tiny\n    branch: {BRANCH}\n"
+        f"title: mine\ncard: here\nmodels:\n  - name: tiny\n    repository: lab/tiny\n    "
+        f"branch: {BRANCH}\n"
         f"    commits: '{PATTERN}'\n    expected: [0, 8, 16, 24]\n    unverified: the titles\n"
     )
     return path
 
 
 def test_each_step_is_the_commit_with_its_title(commits):
-    found = select_targets(model(tokens_per_step=100), Hub())
-    assert steps(found) == [(step, f"step{step}", commit) for step, commit in commits.items()]
-    assert [target.tokens_seen for target in found.targets] == [0, 800, 1600]
-    assert [target.origin for target in found.targets] == [
+    selection = select_targets(model(tokens_per_step=100), Hub())
+    assert steps(selection) == [(step, f"step{step}", commit) for step, commit in commits.items()]
+    assert [target.tokens_seen for target in selection.targets] == [0, 800, 1600]
+    assert [target.origin for target in selection.targets] == [
         f"lab/tiny@{commit}" for commit in commits.values()
     ]
-    assert found.unmatched == tuple(
+    assert selection.unmatched == tuple(
         f"Saving Learning Dynamics Data -- Step {step}" for step in (16, 8, 0)
     )
-    assert (found.last, found.main) == (found.targets[-1], None)
+    assert (selection.last, selection.main) == (selection.targets[-1], None)
 
 
 def test_all_pages_are_read(hub, commits):

@@ -72,7 +72,7 @@ def fetched(hub: HubServer) -> int:
 def values(store: Store) -> dict[int, str | None]:
     """Return for each step the checkpoint that it is a copy of, or None if it has values."""
     frame = store.to_pandas()
-    rows = frame.loc[frame["metric"] == "anisotropy"].drop_duplicates(["step", "same_as"])
+    rows = frame.query("metric == 'anisotropy'").drop_duplicates(["step", "same_as"])
     return {
         int(step): None if pd.isna(name) else name
         for step, name in zip(rows["step"], rows["same_as"], strict=True)

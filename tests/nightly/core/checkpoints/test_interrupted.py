@@ -108,7 +108,9 @@ class PublishedCheckpoint:
                 main(self.command(store))
 
     def on_disk(self) -> int:
-        """Bytes in the downloads' folder now; what is removed while it is looked at does not count."""
+        """Bytes in the downloads' folder now; what is removed while it is looked at does not
+        count.
+        """
         total = 0
         for folder, _, names in os.walk(self.downloads):
             for name in names:
@@ -145,9 +147,9 @@ def test_killed_twice_at_random_and_finished(published, tmp_path):
     broken = tmp_path / "broken"
     whole = tmp_path / "whole"
     peaks = []
-    for part in (1, 2):
+    for attempt in (1, 2):
         process = published.start(broken)
-        so_many = finished(broken) + moments.randint(part, 8)
+        so_many = finished(broken) + moments.randint(attempt, 8)
         peaks.append(watch(process, published, lambda so_many=so_many: finished(broken) >= so_many))
         time.sleep(moments.uniform(0, 0.4))
         assert process.poll() is None, process.communicate()[0]
@@ -191,13 +193,13 @@ def geometry(frame):
     return frame.sort_values(["step", "layer", "metric", "subset"]).reset_index(drop=True)
 
 
-def assert_equal(one: Store, other: Store) -> None:
+def assert_equal(expected: Store, other: Store) -> None:
     files = (
         sorted(path.name for path in store.path.glob("*/*") if path.parent.name != "figures")
-        for store in (one, other)
+        for store in (expected, other)
     )
     assert next(files) == next(files)
-    first, second = (geometry(store.to_pandas())[GEOMETRY] for store in (one, other))
+    first, second = (geometry(store.to_pandas())[GEOMETRY] for store in (expected, other))
     # layers 0 to 2; anisotropy on two subsets, the dimension of all and without repeats
     assert len(first) == N_CHECKPOINTS * 3 * 4
     assert first.equals(second)

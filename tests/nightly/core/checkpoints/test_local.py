@@ -138,7 +138,7 @@ def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, prob
     swept = values(store.to_pandas())
     model = AutoModelForCausalLM.from_pretrained(run / "hf_checkpoints" / "step8")
     live = values(measure(model, probe, metrics, checkpoint=Checkpoint(step=8)).to_pandas())
-    pd.testing.assert_frame_equal(swept.loc[swept["step"] == 8].reset_index(drop=True), live)
+    pd.testing.assert_frame_equal(swept.query("step == 8").reset_index(drop=True), live)
     assert bool(swept["value"].notna().all())
 
 
@@ -210,20 +210,20 @@ def test_the_step_of_a_lightning_checkpoint_is_in_the_file_not_in_its_name(light
 
 def test_saved_folders_come_before_lightning_files(lightning, run):
     shutil.copytree(run / "hf_checkpoints" / "step8", lightning / "step8")
-    found = find_checkpoints(lightning, "run")
-    assert [target.revision for target in found.targets] == ["step8"]
-    assert found.unmatched == ("epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt")
+    selection = find_checkpoints(lightning, "run")
+    assert [target.revision for target in selection.targets] == ["step8"]
+    assert selection.unmatched == ("epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt")
 
 
 def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
     trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
-    (found,) = find_checkpoints(tmp_path, "run").targets
-    assert found.path is not None
+    (target,) = find_checkpoints(tmp_path, "run").targets
+    assert target.path is not None
     with pytest.raises(
         CheckpointError, match="does not load as a checkpoint of repdyn.models.LanguageModel"
     ):
-        load_lightning(found.path)
+        load_lightning(target.path)
 
 
 def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, shown):

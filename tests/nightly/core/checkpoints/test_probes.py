@@ -1,4 +1,6 @@
-"""The probe of a published or local model: whose tokenizer, how long its sequences, of which text."""
+"""The probe of a published or local model: whose tokenizer, how long its sequences, of which
+text.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 1, "n_heads": 2}
 
 
 def tokenizer(context: int | None = None) -> PreTrainedTokenizerBase:
-    made = byte_tokenizer()
+    of_bytes = byte_tokenizer()
     if context:
-        made.model_max_length = context
-    return made
+        of_bytes.model_max_length = context
+    return of_bytes
 
 
 @pytest.fixture
@@ -170,7 +172,11 @@ def test_no_tokenizer_anywhere(hub, save, text):
     n_requests = len(hub.requests)
     with pytest.raises(
         CheckpointError,
-        match=r"expected a tokenizer for model, found none: .* lab/model@main: the hub answered 404.*; lab/model@\w{40} has none; .*; name the repository that has it with tokenizer=, or in its suite under tokenizer",
+        match=(
+            r"expected a tokenizer for model, found none: .* lab/model@main: the hub answered "
+            r"404.*; lab/model@\w{40} has none; .*; name the repository that has it with "
+            r"tokenizer=, or in its suite under tokenizer"
+        ),
     ):
         hub_probe(described, text, Hub())
     assert len(hub.requests) - n_requests < 20, (
@@ -201,7 +207,7 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
 
 
 @pytest.mark.parametrize(
-    ("context", "of_tokenizer", "asked", "expected"),
+    ("context", "of_tokenizer", "requested", "expected"),
     [
         (12, None, None, 12),
         (12, 9, None, 9),
@@ -211,10 +217,10 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
     ],
 )
 def test_sequences_are_no_longer_than_the_context(
-    save, text, tmp_path, context, of_tokenizer, asked, expected
+    save, text, tmp_path, context, of_tokenizer, requested, expected
 ):
     folder = save("model", tokens=tokenizer(of_tokenizer), context=context)
-    text = replace(text, sequence_length=asked)
+    text = replace(text, sequence_length=requested)
     assert lengths(text_probe("model", folder, AutoConfig.from_pretrained(folder), text)) == {
         expected
     }

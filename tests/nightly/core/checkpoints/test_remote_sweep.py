@@ -1,4 +1,6 @@
-"""A sweep into a remote store: what it measures, uploads and says, and two machines that share one."""
+"""A sweep into a remote store: what it measures, uploads and says, and two machines that share
+one.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_what_cannot_be_uploaded_is_kept_and_said(
 def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(
     datasets, family, start, tmp_path
 ):
-    """There are no claims on the hub: both may measure a checkpoint, and its rows are stored once."""
+    """There are no claims on the hub: both may measure a checkpoint, and its rows are stored
+    once.
+    """
     for step, folder in family.items():
         datasets.publish("lab/model", f"step{step}", folder)
     datasets.create("me/sweep")

@@ -18,18 +18,18 @@ from repdyn.checkpoints.targets import Selection
 from repdyn.data.tokens import byte_tokenizer
 
 
-def found(*arguments: object) -> tuple[list[Selection], list[str]]:
+def selected(*arguments: object) -> tuple[list[Selection], list[str]]:
     return find_selections(completed(options_of(*arguments)), Hub())
 
 
-def one(*arguments: object) -> Selection:
-    (source,), problems = found(*arguments)
+def selection_of(*arguments: object) -> Selection:
+    (source,), problems = selected(*arguments)
     assert problems == []
     return source
 
 
 def probe_of(*arguments: object) -> Probe:
-    return make_probe(completed(options_of(*arguments)), Hub(), one(*arguments))
+    return make_probe(completed(options_of(*arguments)), Hub(), selection_of(*arguments))
 
 
 def names(source: Selection) -> list[str]:
@@ -54,7 +54,10 @@ def suite(tmp_path) -> Callable[..., Path]:
 
     def write(*repositories: str, file: str = "mine.yaml", extra: str = "") -> Path:
         models = "".join(
-            f"  - {{name: {name.partition('/')[2]}, repository: {name}, revisions: 'step(?P<step>\\d+)'{extra}}}\n"
+            (
+                f"  - {{name: {name.partition('/')[2]}, repository: {name}, revisions: "
+                f"'step(?P<step>\\d+)'{extra}}}\n"
+            )
             for name in repositories
         )
         (tmp_path / file).write_text(f"title: ours\ncard: here\nmodels:\n{models}")
@@ -69,7 +72,7 @@ def suite(tmp_path) -> Callable[..., Path]:
 @pytest.mark.parametrize("named", ["pythia-14m", "pythia-14[m]", "pythia-14m pythia-14m"])
 def test_a_model_of_a_shipped_suite(published, named):
     published("EleutherAI/pythia-14m")
-    source = one("--suite", *named.split(), "--revisions", "log")
+    source = selection_of("--suite", *named.split(), "--revisions", "log")
     assert source.run == "EleutherAI/pythia-14m"
     assert names(source) == ["step0", "step8", "step16"]
     assert [target.tokens_seen for target in source.targets] == [0, 8 * 2097152, 16 * 2097152]
@@ -78,7 +81,7 @@ def test_a_model_of_a_shipped_suite(published, named):
 
 def test_a_suite_with_one_model_on_the_hub(published):
     published("EleutherAI/pythia-70m")
-    (source,), problems = found("--suite", "pythia")
+    (source,), problems = selected("--suite", "pythia")
     assert source.run == "EleutherAI/pythia-70m"
     assert len(problems) == 17
     assert problems[0].startswith(
@@ -91,13 +94,13 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
     published("lab/two")
     del hub.repositories["lab/two"].branches["step8"]
     file = suite("lab/one", "lab/two")
-    (source,), problems = found("--suite", file, "--revisions", "step8")
+    (source,), problems = selected("--suite", file, "--revisions", "step8")
     assert (source.run, names(source)) == ("lab/one", ["step8"])
     assert len(problems) == 1
     assert problems[0].startswith("two: expected")
     assert "got names or steps that do not exist: 'step8' (closest: 'step" in problems[0]
     with pytest.raises(ValueError, match="names or steps that do not exist: 'step9'"):
-        found("--suite", file, "--revisions", "step9")
+        selected("--suite", file, "--revisions", "step9")
 
 
 # one repository
@@ -108,7 +111,7 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
 def test_a_finished_model(hub, family, name, revisions):
     commit = hub.publish(name, "main", family[16])
     hub.publish(name, "v1.0", family[16], tag=True)
-    (target,) = one(name, "--revisions", revisions).targets
+    (target,) = selection_of(name, "--revisions", revisions).targets
     assert (target.step, target.stage, target.revision, target.commit) == (
         0,
         "finished",
@@ -122,7 +125,7 @@ def test_a_failed_listing_is_an_error(published, hub):
     """Otherwise a training run would be measured as a finished model."""
     published("lab/model")
     hub.fault("/refs", "status", code=500)
-    listed, (problem,) = found("lab/model")
+    listed, (problem,) = selected("lab/model")
     assert listed == []
     assert "the hub answered 500" in problem
 
@@ -132,38 +135,38 @@ def test_a_failed_listing_is_an_error(published, hub):
 
 def test_a_folder_of_checkpoints(family, monkeypatch):
     folder = family[0].parent
-    source = one(folder, "--revisions", "step0,16")
+    source = selection_of(folder, "--revisions", "step0,16")
     assert (source.run, names(source)) == (f"{folder.parent.name}/family", ["step0", "step16"])
     monkeypatch.chdir(folder)
-    assert one(".").run == f"{folder.parent.name}/family"
-    assert one(folder / "step8").run == "family/step8"
-    assert one(folder, "--name", "mine").run == "mine"
+    assert selection_of(".").run == f"{folder.parent.name}/family"
+    assert selection_of(folder / "step8").run == "family/step8"
+    assert selection_of(folder, "--name", "mine").run == "mine"
 
 
 def test_a_folder_comes_before_a_repository_of_that_name(hub, family, monkeypatch):
     hub.publish("family", "main", family[0])
     monkeypatch.chdir(family[0].parent.parent)
-    assert len(names(one("family"))) == 3
+    assert len(names(selection_of("family"))) == 3
     assert hub.requests == []
 
 
 def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     (tmp_path / "run").mkdir()
     family[0].parent.rename(tmp_path / "run" / "hf_checkpoints")
-    own = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-    open_store(tmp_path / "run" / "repdyn").save_probe(own)
-    assert probe_of(tmp_path / "run").hash == own.hash
+    of_run = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+    open_store(tmp_path / "run" / "repdyn").save_probe(of_run)
+    assert probe_of(tmp_path / "run").hash == of_run.hash
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     other.save(tmp_path / "other.safetensors")
     assert probe_of(tmp_path / "run", "--probe", tmp_path / "other.safetensors").hash == other.hash
     # what is asked for is not left aside for what is there
-    made = probe_of(tmp_path / "run", "--text", "builtin", "--max-vectors", 512)
-    assert made.name.startswith("language reference")
+    of_text = probe_of(tmp_path / "run", "--text", "builtin", "--max-vectors", 512)
+    assert of_text.name.startswith("language reference")
     assert (
         probe_of(
             tmp_path / "run" / "hf_checkpoints", "--text", "builtin", "--max-vectors", 512
         ).hash
-        == made.hash
+        == of_text.hash
     )
 
 

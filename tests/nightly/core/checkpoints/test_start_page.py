@@ -27,8 +27,10 @@ WITH_A_FAULT = "audit"  # the hub of the test has three steps of 154
 
 
 @pytest.fixture
-def place(hub, family, tmp_path, monkeypatch):
-    """An empty folder with a run, a folder of checkpoints, and a hub with the models of the page."""
+def workspace(hub, family, tmp_path, monkeypatch):
+    """An empty folder with a run, a folder of checkpoints, and a hub with the models of the
+    page.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("webbrowser.open", lambda _: True)
@@ -49,7 +51,7 @@ def here(text: str) -> str:
     return text
 
 
-def test_every_example_runs(place, family, capfd):
+def test_every_example_runs(workspace, family, capfd):
     """A page whose first command fails is the last page that somebody reads."""
     for language, code in BLOCKS:
         if language == "python":
@@ -68,10 +70,10 @@ def test_every_example_runs(place, family, capfd):
             except SystemExit as stop:
                 status = stop.code
             assert status == (1 if words[0] == WITH_A_FAULT else 0), (line, capfd.readouterr())
-    swept = open_store(place / "sweeps")
+    swept = open_store(workspace / "sweeps")
     assert {"EleutherAI/pythia-70m", "EleutherAI/pythia-160m", "lab/model", "gpt2", "mine"} <= set(
         swept.runs()
     )
     assert swept.steps("EleutherAI/pythia-70m") == [0, 8, 16]
-    assert open_store(place / "run" / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]
-    assert len(checkpoints_of_run(place / "run")) == 3
+    assert open_store(workspace / "run" / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]
+    assert len(checkpoints_of_run(workspace / "run")) == 3

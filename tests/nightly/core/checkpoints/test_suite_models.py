@@ -29,7 +29,10 @@ def test_a_shipped_suite_loads_and_documents_its_command(name):
     assert (suite.name, bool(suite.title), suite.card.startswith("https://")) == (name, True, True)
     lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
     command = re.fullmatch(
-        r"# (?:python analyze_checkpoints.py --suite|repdyn audit) '?([\w.*-]+)'?(?: --revisions (\S+))?(?: --trust-remote-code)?",
+        (
+            r"# (?:python analyze_checkpoints.py --suite|repdyn audit) '?([\w.*-]+)'?(?: "
+            r"--revisions (\S+))?(?: --trust-remote-code)?"
+        ),
         lines[0],
     )
     assert command
@@ -199,6 +202,6 @@ def test_the_documented_example_loads(tmp_path):
     # the page explains each key that there is
     keys = {key for model in yaml.safe_load(example)["models"] for key in model}
     assert keys == {
-        "name", "for", "repository", "revisions", "commits", "branch", "checkpoints", "tokens_per_step", "expected",
-        "tokenizer", "run", "checked_against", "unverified",
-    }  # fmt: skip
+        *("name", "for", "repository", "revisions", "commits", "branch", "checkpoints"),
+        *("tokens_per_step", "expected", "tokenizer", "run", "checked_against", "unverified"),
+    }

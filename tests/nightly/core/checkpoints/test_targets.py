@@ -71,20 +71,20 @@ def names(selection: Selection) -> list[str]:
 
 
 def test_one_branch_for_each_step(pythia):
-    found = select_targets(model(revisions=STEP, tokens_per_step=2_097_152), Hub())
-    assert found.run == "lab/pythia"
-    assert [(target.revision, target.step, target.tokens_seen) for target in found.targets] == [
+    selection = select_targets(model(revisions=STEP, tokens_per_step=2_097_152), Hub())
+    assert selection.run == "lab/pythia"
+    assert [(target.revision, target.step, target.tokens_seen) for target in selection.targets] == [
         ("step0", 0, 0),
         ("step1", 1, 2_097_152),
         ("step512", 512, 1_073_741_824),
         ("step1000", 1000, 2_097_152_000),
         ("step2000", 2000, 4_194_304_000),
     ]
-    assert [target.commit for target in found.targets] == [pythia[name] for name in STEPS]
-    assert [target.origin for target in found.targets] == [
+    assert [target.commit for target in selection.targets] == [pythia[name] for name in STEPS]
+    assert [target.origin for target in selection.targets] == [
         f"lab/pythia@{pythia[name]}" for name in STEPS
     ]
-    assert {(target.path, target.missing_reason, target.stage) for target in found.targets} == {
+    assert {(target.path, target.missing_reason, target.stage) for target in selection.targets} == {
         (None, None, None)
     }
 
@@ -108,25 +108,25 @@ def test_revisions_with_stage_and_tokens(publish):
 def test_unmatched_revisions_and_missing_steps(pythia, publish):
     publish("lab/pythia", "v1.0", tag=True)
     expected = (0, 1, 2, 4, 512, 1000, 2000, 3000)
-    found = select_targets(model(revisions=STEP, expected=expected), Hub(), "step0")
-    assert sorted(found.unmatched) == ["main", "v1.0"]
-    assert found.missing_steps == (2, 4, 3000)
-    assert names(found) == ["step0"]
+    selection = select_targets(model(revisions=STEP, expected=expected), Hub(), "step0")
+    assert sorted(selection.unmatched) == ["main", "v1.0"]
+    assert selection.missing_steps == (2, 4, 3000)
+    assert names(selection) == ["step0"]
 
 
 def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
     commits = [publish(f"lab/seed0-{k}k", "main") for k in (0, 20)]
-    found = select_targets(
+    selection = select_targets(
         listed(at("lab/seed0-0k", 0), at("lab/seed0-20k", 20_000), at("lab/seed0-40k", 40_000)),
         Hub(),
     )
-    assert names(found) == ["lab/seed0-0k", "lab/seed0-20k", "lab/seed0-40k"]
-    assert [target.commit for target in found.targets] == [*commits, ""]
-    assert [target.missing_reason is None for target in found.targets] == [True, True, False]
+    assert names(selection) == ["lab/seed0-0k", "lab/seed0-20k", "lab/seed0-40k"]
+    assert [target.commit for target in selection.targets] == [*commits, ""]
+    assert [target.missing_reason is None for target in selection.targets] == [True, True, False]
     assert "the hub knows no repository lab/seed0-40k@main (404)" in str(
-        found.targets[2].missing_reason
+        selection.targets[2].missing_reason
     )
-    assert found.targets[2].origin == "lab/seed0-40k"
+    assert selection.targets[2].origin == "lab/seed0-40k"
     few = listed(*(at(f"lab/seed0-{k}k", k) for k in (0, 20)))
     assert names(select_targets(few, Hub(), "lab/seed0-20k")) == ["lab/seed0-20k"]
 

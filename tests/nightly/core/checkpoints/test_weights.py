@@ -92,11 +92,11 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
     )
     folder = family[8]
     config = json.loads((folder / "config.json").read_text())
-    own = {
+    custom = {
         "model_type": "mine",
         "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
     }
-    (folder / "config.json").write_text(json.dumps(config | own))
+    (folder / "config.json").write_text(json.dumps(config | custom))
     (folder / "mine.py").write_text(
         "from transformers import GPTNeoXConfig, GPTNeoXModel\n"
         "class Config(GPTNeoXConfig):\n    model_type = 'mine'\n"

@@ -87,8 +87,9 @@ def test_the_probe_knows_the_topic_of_each_word(objective):
     data = TopicDataModule(objective=objective, **SMALL)
     probe = data.probe()
     assert (probe.topics < 0).tolist() == (probe.tokens < 4).tolist()
-    words = probe.tokens[probe.topics >= 0] - 4
-    topics = probe.topics[probe.topics >= 0]
+    is_word = probe.topics >= 0
+    words = probe.tokens[is_word] - 4
+    topics = probe.topics[is_word]
     assert torch.equal(words // 10, topics)
     assert probe.hash == TopicDataModule(objective=objective, **SMALL).probe().hash
     assert probe.hash != TopicDataModule(objective=objective, seed=1, **SMALL).probe().hash

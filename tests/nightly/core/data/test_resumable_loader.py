@@ -72,19 +72,25 @@ results.show_run = lambda *_, **__: None  # figures take longer than the trainin
 
 def train(root, objective):
     seed_everything(0)
-    data = TextDataModule(
-        objective=objective, sequence_length=32, batch_size=8, max_bytes=20_000, max_vectors=128, batch_vectors=64
-    )
+    text = {"sequence_length": 32, "batch_size": 8, "max_bytes": 20_000}
+    data = TextDataModule(objective=objective, max_vectors=128, batch_vectors=64, **text)
     family = "gpt_neox" if objective == "causal" else "bert"
-    sizes = {"hidden_size": 16, "n_layers": 2, "n_heads": 1, "context_length": 32, "warmup_steps": 10}
-    model = LanguageModel(family, vocab_size=data.vocab_size, pad_token_id=data.pad_token_id, dropout=0.1, **sizes)
-    saving = ModelCheckpoint(root / "saved", every_n_train_steps=7, save_top_k=1, filename="last", monitor=None,
-                             enable_version_counter=False)
+    sizes = {"hidden_size": 16, "n_layers": 2, "n_heads": 1, "context_length": 32}
+    tokens = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
+    model = LanguageModel(family, dropout=0.1, warmup_steps=10, **tokens, **sizes)
+    one_file = {"save_top_k": 1, "monitor": None, "enable_version_counter": False}
+    saving = ModelCheckpoint(root / "saved", every_n_train_steps=7, filename="last", **one_file)
     tracker = RepresentationDynamics(schedule=4, store=root / "store", report=False, run="run")
     last = root / "saved" / "last.ckpt"
     Trainer(
-        max_steps=80, accelerator="cpu", logger=False, callbacks=[tracker, saving], default_root_dir=root,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        max_steps=80,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[tracker, saving],
+        default_root_dir=root,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
     ).fit(model, data, ckpt_path=last if last.exists() else None, weights_only=True)
 
 def attempt(root, objective, until):

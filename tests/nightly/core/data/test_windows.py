@@ -34,13 +34,13 @@ def test_masks_have_the_shares_of_bert(windows: Windows, fixed: bool):
     n_text = original[:, 1:-1].numel()
     n_chosen = int(chosen.sum())
     masked = batch["input_ids"][chosen] == MASK
-    kept = batch["input_ids"][chosen] == original[chosen]
+    is_unchanged = batch["input_ids"][chosen] == original[chosen]
     # four standard deviations of a share of n draws; a random replacement is the original once in
     # 260
     for count, n, share in (
         (n_chosen, n_text, 0.15),
         (masked.sum(), n_chosen, 0.8),
-        (kept.sum(), n_chosen, 0.1),
+        (is_unchanged.sum(), n_chosen, 0.1),
     ):
         assert abs(int(count) / n - share) < 4 * (share * (1 - share) / n) ** 0.5 + 0.1 / 260
 

@@ -12,19 +12,20 @@ from repdyn.kernels import candidates, full_precision
 DTYPES = [torch.bfloat16, torch.float32]
 
 
-def missed(points, k, found, groups=None):
+def missed(points, k, pairs, groups=None):
     """How many complete rows lack one of their k nearest outside of their group."""
     exact = torch.cdist(
         points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
     exact.fill_diagonal_(torch.inf)
     if groups is not None:
-        exact[groups[:, None] == groups] = torch.inf
-        assert (groups[found.first] != groups[found.second]).all()
+        in_one_group = groups[:, None] == groups
+        exact[in_one_group] = torch.inf
+        assert (groups[pairs.first] != groups[pairs.second]).all()
     listed = torch.full_like(exact, torch.inf)
-    listed[found.first, found.second] = exact[found.first, found.second]
+    listed[pairs.first, pairs.second] = exact[pairs.first, pairs.second]
     wrong = listed.topk(k, largest=False).values > exact.topk(k, largest=False).values * (1 + 1e-12)
-    return int((wrong.any(1) & found.complete).sum())
+    return int((wrong.any(1) & pairs.complete).sum())
 
 
 @pytest.fixture(params=DTYPES, ids=str)
@@ -57,7 +58,8 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
     generator = torch.Generator().manual_seed(seed)
     exact = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf)
     if groups is not None:
-        exact[groups[:, None] == groups] = torch.inf
+        in_one_group = groups[:, None] == groups
+        exact[in_one_group] = torch.inf
     near = exact <= exact.topk(2, largest=False).values[:, -1:]
     update = candidates._CandidateLists.update
 
@@ -82,11 +84,11 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
 @pytest.mark.parametrize("n", [127, 128, 129, 1000, 1024, 1025, 5000])
 def test_tiles_of_all_shapes(n, dtype):
     points = torch.randn(n, 6, generator=torch.Generator().manual_seed(n))
-    found = listed(points)
-    assert found.complete.float().mean() > 0.99
-    assert missed(points, 2, found) == 0
-    assert (found.first != found.second).all()
-    assert found.second.max() < n
+    pairs = listed(points)
+    assert pairs.complete.float().mean() > 0.99
+    assert missed(points, 2, pairs) == 0
+    assert (pairs.first != pairs.second).all()
+    assert pairs.second.max() < n
 
 
 @pytest.mark.parametrize("k", [32, 64])
@@ -101,26 +103,26 @@ def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
     points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(
         n, 2, generator=torch.Generator()
     )
-    kept = []
+    numbers = []
     update = candidates._CandidateLists.update
-    count = lambda self: sum(len(first) for first, _, _ in self.found)  # noqa: E731
-    monkeypatch.setattr(
-        candidates._CandidateLists,
-        "update",
-        lambda self, *tile: update(self, *tile) or kept.append(count(self)),
-    )
-    found = listed(points)
-    assert max(kept) <= 64 * n
-    assert missed(points, 2, found) == 0
+
+    def update_and_count(self, *tile):
+        update(self, *tile)
+        numbers.append(sum(len(first) for first, _, _ in self.found))
+
+    monkeypatch.setattr(candidates._CandidateLists, "update", update_and_count)
+    pairs = listed(points)
+    assert max(numbers) <= 64 * n
+    assert missed(points, 2, pairs) == 0
 
 
 def test_wide_coordinates_do_not_widen_the_margin(dtype):
     """A few coordinates of standard deviation 100 times the rest, as real models have."""
     points = torch.randn(1500, 256, generator=torch.Generator().manual_seed(0))
     points[:, [3, 77, 200]] *= 100
-    found = listed(points)
-    assert found.complete.all()
-    assert len(found.first) < 12 * len(points)
+    pairs = listed(points)
+    assert pairs.complete.all()
+    assert len(pairs.first) < 12 * len(points)
 
 
 def test_points_that_rounding_swallows_are_left_open(dtype):
@@ -129,6 +131,6 @@ def test_points_that_rounding_swallows_are_left_open(dtype):
         torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-60
     )
     points[0] = 1
-    found = listed(points)
-    assert not found.complete[1:].any()
-    assert missed(points, 2, found) == 0
+    pairs = listed(points)
+    assert not pairs.complete[1:].any()
+    assert missed(points, 2, pairs) == 0

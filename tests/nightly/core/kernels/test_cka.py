@@ -32,10 +32,10 @@ FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})
 @pytest.mark.parametrize("name", FOUR_POINTS)
 def test_against_matrices_in_float64(name, debiased, device):
     x, y = pair(name)
-    found = linear_cka(x.to(device), y.to(device), debiased=debiased)
-    assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
+    value = linear_cka(x.to(device), y.to(device), debiased=debiased)
+    assert (value.shape, value.dtype, value.device.type) == ((), torch.float64, device)
     # the contract is 1e-6; what holds on all of these is 2e-8
-    assert found.item() == pytest.approx(
+    assert value.item() == pytest.approx(
         oracles.linear_cka(x.double().numpy(), y.double().numpy(), debiased), abs=2e-8
     )
 

@@ -31,7 +31,8 @@ def naive_radius(points):
     for _ in range(4):
         from_centre = np.linalg.norm(x - nearer.mean(0), axis=1)
         limit = np.sort(from_centre)[(len(x) - 1) // 2]
-        nearer = x[from_centre <= limit]
+        is_nearer = from_centre <= limit
+        nearer = x[is_nearer]
     return limit
 
 

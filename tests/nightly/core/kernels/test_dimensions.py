@@ -132,7 +132,8 @@ def naive_local_dimension(points, k, chosen, groups=None):
     dimensions = []
     for i in chosen:
         far = np.linalg.norm(x - x[i], axis=1)
-        far[of == of[i]] = np.inf
+        in_own_group = of == of[i]
+        far[in_own_group] = np.inf
         near = np.argsort(far, kind="stable")[:k]
         ratios = []
         for j in near:
@@ -201,24 +202,24 @@ def naive_ph_dimension(points, most=512, alpha=1.0, groups=None):
     """Of scipy's trees on distances in float64."""
     x = points.double().numpy() + 0.0
     of = np.arange(len(points)) if groups is None else groups.numpy()
-    kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
-    kept = kept[: min(most, len(kept)) // 8 * 8]
-    x = x[kept] - x[0]
-    of = of[kept]
+    order = np.sort(np.unique(x, axis=0, return_index=True)[1])
+    order = order[: min(most, len(order)) // 8 * 8]
+    x = x[order] - x[0]
+    of = of[order]
     x /= np.abs(x).max()
     sizes = []
     sums = []
     for division in (1, 2, 4, 8):
         totals = []
         for start in range(division):
-            own = x[start::division]
+            piece = x[start::division]
             group = of[start::division]
-            distances = np.stack([np.linalg.norm(own - row, axis=1) for row in own])
+            distances = np.stack([np.linalg.norm(piece - row, axis=1) for row in piece])
             # scipy takes distances below 1e-8 for none
             unit = distances.max()
             distances /= unit
             edges = minimum_spanning_tree(np.where(group[:, None] == group, 0, distances)).data
-            assert len(edges) == len(own) - 1
+            assert len(edges) == len(piece) - 1
             totals.append(((unit * edges) ** alpha).sum())
         sizes.append(len(x) // division)
         sums.append(np.mean(totals))
@@ -264,7 +265,7 @@ def test_ripser_s_components_live_as_long(division):
     """In float32, as it computes."""
     points = torch.randn(512, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     module = sys.modules["repdyn.kernels.dimension"]
-    found = module._mean_sum(
+    mean_sum = module._mean_sum(
         module._direct_distances(Cloud(points), torch.arange(512)[None])[0], division, 1.0
     )
-    assert found.item() / unit_scale(points) == pytest.approx(RIPSER[division], rel=1e-6)
+    assert mean_sum.item() / unit_scale(points) == pytest.approx(RIPSER[division], rel=1e-6)

@@ -204,9 +204,9 @@ def on_device(
     name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda
 ) -> tuple[Tensor, Any]:
     with context() as cuda:
-        found = CALLS[name][0](*(argument.to("cuda") for argument in arguments))
-        assert not isinstance(found, Tensor) or found.is_cuda
-    return torch.as_tensor(found, device="cpu"), cuda
+        result = CALLS[name][0](*(argument.to("cuda") for argument in arguments))
+        assert not isinstance(result, Tensor) or result.is_cuda
+    return torch.as_tensor(result, device="cpu"), cuda
 
 
 def test_every_kernel_is_here():
@@ -234,10 +234,10 @@ def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
     arguments = make(300, dtype)
     expected = torch.as_tensor(kernel(*arguments))
     assert expected.isfinite().all()
-    found, _ = on_device(name, arguments, context)
+    value, _ = on_device(name, arguments, context)
     # the CPU iterates to a residual of the direction, of whose square the value is off
     tolerance = max(tolerance, 1e-8) if name == "anisotropy_by_iteration" else tolerance
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-12)
+    torch.testing.assert_close(value, expected, rtol=tolerance, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][1] in {one, two, grouped}])

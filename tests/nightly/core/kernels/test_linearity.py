@@ -28,9 +28,8 @@ def naive_unexplained(x, y):
     x = x - x.mean(0)
     y = y - y.mean(0)
     lengths = np.linalg.norm(x, axis=0)
-    vectors, values, _ = np.linalg.svd(
-        x[:, lengths > 0] / lengths[lengths > 0], full_matrices=False
-    )
+    varies = lengths > 0
+    vectors, values, _ = np.linalg.svd(x[:, varies] / lengths[varies], full_matrices=False)
     vectors = vectors[:, values > 1e-11**0.5]
     return (np.linalg.norm(y - vectors @ (vectors.T @ y)) / np.linalg.norm(y)) ** 2, vectors.shape[
         1
@@ -46,9 +45,9 @@ def fits(name):
 def test_against_singular_values(name, device):
     x, following = pair(name)
     unexplained, rank = naive_unexplained(x, following)
-    found = linearity(x.to(device), following.to(device))
-    assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
-    assert found.item() == pytest.approx(1 - unexplained, abs=1e-9)
+    value = linearity(x.to(device), following.to(device))
+    assert (value.shape, value.dtype, value.device.type) == ((), torch.float64, device)
+    assert value.item() == pytest.approx(1 - unexplained, abs=1e-9)
     adjusted = linearity(x.to(device), following.to(device), adjusted=True).item()
     n = len(x)
     assert 1 - adjusted == pytest.approx(unexplained * (n - 1) / (n - 1 - rank), rel=1e-9, abs=1e-9)

@@ -11,14 +11,15 @@ from repdyn.kernels import Cloud, mutual_knn
 def naive_neighbours(points, k, groups=None):
     """A set for each point, from all distances in float64."""
     x = points.double().numpy()
-    found = []
+    neighbours = []
     for i, row in enumerate(x):
         distances = np.sqrt(((x - row) ** 2).sum(1))
         distances[i] = np.inf
         if groups is not None:
-            distances[groups.numpy() == groups[i].item()] = np.inf
-        found.append(set(np.argsort(distances, kind="stable")[:k].tolist()))
-    return found
+            in_own_group = groups.numpy() == groups[i].item()
+            distances[in_own_group] = np.inf
+        neighbours.append(set(np.argsort(distances, kind="stable")[:k].tolist()))
+    return neighbours
 
 
 def naive_overlap(neighbours, others, k):
@@ -31,10 +32,9 @@ def naive(a, b, k, groups=None):
     """The overlap, and the overlap above chance."""
     overlap = naive_overlap(naive_neighbours(a, k, groups), naive_neighbours(b, k, groups), k)
     n = len(a)
-    possible = (
-        [n - 1] * n if groups is None else [n - (groups == own).sum().item() for own in groups]
-    )
-    chance = sum(k / each for each in possible) / n
+    groups = torch.arange(n) if groups is None else groups
+    possible = [n - (groups == of_point).sum().item() for of_point in groups]
+    chance = sum(k / n_others for n_others in possible) / n
     return overlap, (overlap - chance) / (1 - chance)
 
 

@@ -42,41 +42,43 @@ def naive(oracle, of_sequences, **settings):
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_entropy_of_the_matrix_written_out(name, split):
-    given = of(name, split)
+    sequences = of(name, split)
     for normalised in (True, False):
-        found = sequence_entropy(given, normalised=normalised).item()
+        found = sequence_entropy(sequences, normalised=normalised).item()
         assert found == pytest.approx(
-            naive(oracles.sequence_entropy, given, normalised=normalised), rel=1e-9, abs=1e-12
+            naive(oracles.sequence_entropy, sequences, normalised=normalised), rel=1e-9, abs=1e-12
         )
-    assert 0 <= sequence_entropy(given).item() <= 1
+    assert 0 <= sequence_entropy(sequences).item() <= 1
 
 
 @pytest.mark.parametrize("split", ["equal", "one"])
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "sinks"])
 def test_prompt_entropy_and_curvature_written_out(name, split):
-    given = of(name, split)
+    sequences = of(name, split)
     for order in (1, 2):
-        assert prompt_entropy(given, order=order).item() == pytest.approx(
-            naive(oracles.prompt_entropy, given, order=order), rel=1e-9
+        assert prompt_entropy(sequences, order=order).item() == pytest.approx(
+            naive(oracles.prompt_entropy, sequences, order=order), rel=1e-9
         )
-    assert curvature(given).item() == pytest.approx(naive(oracles.curvature, given), rel=1e-7)
+    assert curvature(sequences).item() == pytest.approx(
+        naive(oracles.curvature, sequences), rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_largest_activation_counted_one_by_one_in_float64(name, split):
     points = HOSTILE[name]()
-    given = Sequences(points, SPLITS[split] if len(points) == 400 else (len(points) - 2, 2))
-    expected = naive(oracles.largest_activation, given)
-    assert largest_activation(given).item() == pytest.approx(expected, rel=1e-12)
+    sequences = Sequences(points, SPLITS[split] if len(points) == 400 else (len(points) - 2, 2))
+    expected = naive(oracles.largest_activation, sequences)
+    assert largest_activation(sequences).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_cosine_of_every_pair(name, split):
-    given = of(name, split)
-    assert sequence_cosine(given).item() == pytest.approx(
-        naive(oracles.mean_cosine, given), rel=1e-12, abs=1e-13
+    sequences = of(name, split)
+    assert sequence_cosine(sequences).item() == pytest.approx(
+        naive(oracles.mean_cosine, sequences), rel=1e-12, abs=1e-13
     )
 
 

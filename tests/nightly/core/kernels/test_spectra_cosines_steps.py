@@ -59,9 +59,9 @@ def test_written_out_in_float64(name: str, cloud: str, device: str):
     naive, relative, absolute, every_settings = NAIVE[name]
     clouds = pair(cloud) if name in OF_TWO else (HOSTILE[cloud](),)
     for settings in every_settings:
-        found = getattr(kernels, name)(*(x.to(device) for x in clouds), **settings)
-        assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
-        assert found.item() == pytest.approx(
+        value = getattr(kernels, name)(*(x.to(device) for x in clouds), **settings)
+        assert (value.shape, value.dtype, value.device.type) == ((), torch.float64, device)
+        assert value.item() == pytest.approx(
             naive(*map(wide, clouds), **settings), rel=relative, abs=absolute, nan_ok=True
         )
 

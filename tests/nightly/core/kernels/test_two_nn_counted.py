@@ -35,7 +35,8 @@ def naive(points, reduction_factor=5, groups=None):
     x = x / x.norm(dim=1).mean()
     groups = torch.arange(len(x)) if groups is None else groups
     distances = torch.stack([(x - row).square().sum(1).sqrt() for row in x])
-    distances[groups[:, None] == groups] = torch.inf
+    in_one_group = groups[:, None] == groups
+    distances[in_one_group] = torch.inf
     r1, r2 = distances.topk(2, largest=False).values.unbind(1)
     mu = torch.where(r1 < 1e-8, -1, r2 / r1).sort().values
     n_useless = int((mu <= 1 + 1e-8).sum())

@@ -24,7 +24,8 @@ def gaussian(seed=0, n=N_ROWS, dim=DIM):
 def repeated():
     """Copies of rows, some of them longer or shorter: all tie with the one they were made of."""
     table = gaussian()
-    table[300:600], table[600:] = table[:300], 3 * table[:300]
+    table[300:600] = table[:300]
+    table[600:] = 3 * table[:300]
     return table
 
 
@@ -73,7 +74,8 @@ def unit(rows):
 
 def tokens_of(table, noise=0.7):
     """Vectors near some of the rows, and the numbers of these."""
-    ids = torch.arange(len(table))[table.double().abs().amax(1) > 0]
+    has_direction = table.double().abs().amax(1) > 0
+    ids = torch.arange(len(table))[has_direction]
     ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(2))[:N_VECTORS]]
     rows = unit(table)[ids]
     x = rows + noise * rows.std() * gaussian(3, len(ids), table.shape[1]).double()
@@ -86,9 +88,9 @@ def naive_cosines(x, table):
 
 def naive_ranks(x, ids, table):
     cosines = naive_cosines(x, table)
-    own = cosines[torch.arange(len(x)), ids]
+    to_token = cosines[torch.arange(len(x)), ids]
     # what float64 cannot tell apart is a tie
-    return (cosines > own[:, None] + 4 * (x.shape[1] + 8) * 2**-53).sum(1)
+    return (cosines > to_token[:, None] + 4 * (x.shape[1] + 8) * 2**-53).sum(1)
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.7, 10.0], ids="noise {}".format)
@@ -107,17 +109,17 @@ def test_ranks_and_nearest_rows_by_distance(name):
     x, ids = tokens_of(table)
     x = x * table.double().norm(dim=1).max()
     distances = torch.linalg.vector_norm(x.double()[:, None] - table.double(), dim=2)
-    own = distances[torch.arange(len(x)), ids]
+    to_token = distances[torch.arange(len(x)), ids]
     vocabulary = Vocabulary(table, by_distance=True)
     # distances that float64 cannot tell apart from the expanded ones are ties
     assert (
-        (distances < own[:, None] * (1 - 1e-12)).sum(1) - token_ranks(x, ids, vocabulary)
+        (distances < to_token[:, None] * (1 - 1e-12)).sum(1) - token_ranks(x, ids, vocabulary)
     ).abs().sum() == 0
-    found, rows = nearest_rows(x, vocabulary, min(5, len(table)))
+    nearest, rows = nearest_rows(x, vocabulary, min(5, len(table)))
     torch.testing.assert_close(
-        found, distances.topk(min(5, len(table)), largest=False).values, rtol=1e-9, atol=0
+        nearest, distances.topk(min(5, len(table)), largest=False).values, rtol=1e-9, atol=0
     )
-    torch.testing.assert_close(distances.gather(1, rows), found, rtol=1e-12, atol=0)
+    torch.testing.assert_close(distances.gather(1, rows), nearest, rtol=1e-12, atol=0)
 
 
 def test_a_crowded_tile_is_multiplied_in_float64():

@@ -76,19 +76,19 @@ def measured(model: nn.Module, probe: Probe, folder: Path, **options: int) -> pd
 def test_all_metrics_are_those_of_the_cpu(family, dtype, device, probe, tmp_path):
     expected = measured(small_model(family, dtype), probe, tmp_path / "cpu")
     with PretendCuda(device):
-        found = measured(small_model(family, dtype).to(device), probe, tmp_path / device)
-    assert set(found["metric"]) == {
+        on_device = measured(small_model(family, dtype).to(device), probe, tmp_path / device)
+    assert set(on_device["metric"]) == {
         name for name, metric in METRICS.items() if not metric.is_of_weights
     }
-    assert set(found.pop("device")) == {"pretended" if device == "cuda" else "mps"}
+    assert set(on_device.pop("device")) == {"pretended" if device == "cuda" else "mps"}
     assert set(expected.pop("device")) == {"cpu"}
-    pd.testing.assert_frame_equal(found.drop(columns=VALUES), expected.drop(columns=VALUES))
+    pd.testing.assert_frame_equal(on_device.drop(columns=VALUES), expected.drop(columns=VALUES))
     for column in VALUES:
         # square roots of the smallest eigenvalues, in an effective rank, have fewer digits
-        assert found[column].tolist() == pytest.approx(
+        assert on_device[column].tolist() == pytest.approx(
             expected[column].tolist(), rel=1e-8, abs=1e-12, nan_ok=True
         )
-    assert found["value"].notna().mean() > 0.8
+    assert on_device["value"].notna().mean() > 0.8
 
 
 def test_states_in_files_are_measured_on_the_device(probe):

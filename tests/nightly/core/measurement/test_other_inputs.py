@@ -44,13 +44,13 @@ def naive_vectors(family: Family, states: Tensor, stack: str | None, probe: Prob
     first, counts = family.counting[stack](family.inputs(), states.shape[1])
     draws = np.random.RandomState(probe.seed).random_sample((N_INPUTS, OF_EACH))
     vectors = []
-    for each, (count, drawn) in enumerate(zip(counts.tolist(), draws.tolist(), strict=True)):
+    for sequence, (count, drawn) in enumerate(zip(counts.tolist(), draws.tolist(), strict=True)):
         edges = [math.floor(part * count / OF_EACH) for part in range(OF_EACH + 1)]
         chosen = [
             start + int(u * (end - start))
             for start, end, u in zip(edges, edges[1:], drawn, strict=False)
         ]
-        vectors += [states[each, first + position] for position in chosen]
+        vectors += [states[sequence, first + position] for position in chosen]
     return [torch.stack([vectors[index] for index in batch]) for batch in probe.sample("all")]
 
 
@@ -108,10 +108,10 @@ def test_live_equals_offline_and_leaves_the_training_as_it_is(
 ) -> None:
     tracked = train(family, tmp_path / "store", probe_of(family))
     alone = train(family, tmp_path, None)
-    for (name, one), other in zip(
+    for (name, weight), other in zip(
         tracked.state_dict().items(), alone.state_dict().values(), strict=True
     ):
-        assert torch.equal(one, other), name
+        assert torch.equal(weight, other), name
     tracked.save_pretrained(tmp_path / "step2")
     store = open_store(tmp_path / "store")
     probe = Probe.load(next((tmp_path / "store" / "probes").glob("*.safetensors")))
@@ -119,7 +119,7 @@ def test_live_equals_offline_and_leaves_the_training_as_it_is(
     loaded = AutoModel.from_pretrained(tmp_path / "step2")
     offline = measure(loaded, probe, layers=family.layers).to_pandas()
     live = store.to_pandas()
-    live = live[live["step"] == 2]
+    live = live.query("step == 2")
     pd.testing.assert_frame_equal(
         values(live).drop(columns="step"),
         values(offline.assign(step=2)).drop(columns="step"),
@@ -155,11 +155,13 @@ class PositionsFirst(nn.Module):
 def test_states_with_the_positions_first_are_told_from_others() -> None:
     """(facebookresearch/detr, models/transformer.py)"""
     torch.manual_seed(0)
-    one = PositionsFirst(False)
+    positions_first = PositionsFirst(False)
     other = PositionsFirst(True)
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(positions_first.state_dict())
     probe = Probe.from_inputs(random(48, 16, 4).split(16), max_vectors=384, batch_vectors=192)
-    values = [[row.value for row in measure(model, probe).rows] for model in (one, other)]
+    values = [
+        [row.value for row in measure(model, probe).rows] for model in (positions_first, other)
+    ]
     assert values[0] == pytest.approx(values[1], rel=1e-5)
 
 

@@ -1,4 +1,6 @@
-"""The loss on the probe: that of the model's own logits at the sampled tokens, whatever the model."""
+"""The loss on the probe: that of the model's own logits at the sampled tokens, whatever the
+model.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,13 @@ MASK, SPECIAL = 1, 2
 def a_probe(**changes):
     tokens = random_tokens(24, 12)
     tokens[:, -1] = SPECIAL
-    given = {
+    settings = {
         "max_vectors": 192,
         "batch_vectors": 96,
         "special_ids": (MASK, SPECIAL),
         "mask_id": MASK,
     }
-    return Probe.from_tokens(tokens, **given | {"bytes_per_token": 3.5} | changes)
+    return Probe.from_tokens(tokens, **settings | {"bytes_per_token": 3.5} | changes)
 
 
 def a_model(family="gpt_neox"):
@@ -61,7 +63,7 @@ def naive(logits, probe, batches):
     float64.
     """
     width = int(probe.lengths[0])
-    found = []
+    by_batch = []
     for batch in batches:
         losses = []
         confidences = []
@@ -76,8 +78,10 @@ def naive(logits, probe, batches):
             losses.append(-math.log(shares[target]))
             confidences.append(shares.max())
             hits.append(shares.argmax() == target)
-        found.append((np.mean(losses), np.mean(hits), naive_calibration_error(confidences, hits)))
-    return np.mean(found, axis=0)
+        by_batch.append(
+            (np.mean(losses), np.mean(hits), naive_calibration_error(confidences, hits))
+        )
+    return np.mean(by_batch, axis=0)
 
 
 def naive_calibration_error(confidences, hits, n_bins=15):
@@ -98,11 +102,11 @@ def test_a_decoder_is_measured_by_its_own_logits(family):
         logits = model(input_ids=probe.tokens.view(24, 12)).logits
     loss, accuracy, error = naive(logits, probe, probe.sample("all"))
     profile = measure(model, probe, probe_loss=True)
-    found = values(profile.scalars)
-    assert found[PROBE_LOSS] == pytest.approx(loss, rel=1e-6)
-    assert found[PROBE_BITS_PER_BYTE] == pytest.approx(loss / math.log(2) / 3.5, rel=1e-6)
-    assert found[PROBE_ACCURACY] == pytest.approx(accuracy, rel=1e-12)
-    assert found[PROBE_CALIBRATION_ERROR] == pytest.approx(error, rel=1e-5)
+    scalars = values(profile.scalars)
+    assert scalars[PROBE_LOSS] == pytest.approx(loss, rel=1e-6)
+    assert scalars[PROBE_BITS_PER_BYTE] == pytest.approx(loss / math.log(2) / 3.5, rel=1e-6)
+    assert scalars[PROBE_ACCURACY] == pytest.approx(accuracy, rel=1e-12)
+    assert scalars[PROBE_CALIBRATION_ERROR] == pytest.approx(error, rel=1e-5)
     row = profile.scalars[0]
     assert row.low < row.value < row.high
     assert (row.layer, row.subset, row.n_batches, row.probe) == (None, None, 2, probe.hash)
@@ -130,9 +134,9 @@ def test_an_encoder_predicts_masked_tokens():
     with torch.no_grad():
         logits = model(input_ids=ids.view(24, 12)).logits.flatten(0, 1).double()
     losses = [cross_entropy(logits[at], probe.tokens[at]).item() for at, _ in targets]
-    found = values(measure(model, probe, probe_loss=True).scalars)
-    assert found[PROBE_LOSS] == pytest.approx(np.mean(losses), rel=1e-6)
-    assert PROBE_BITS_PER_BYTE not in found
+    scalars = values(measure(model, probe, probe_loss=True).scalars)
+    assert scalars[PROBE_LOSS] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert PROBE_BITS_PER_BYTE not in scalars
 
 
 def test_a_model_of_one_s_own():
@@ -141,11 +145,11 @@ def test_a_model_of_one_s_own():
     probe = a_probe(bytes_per_token=None)
     with torch.no_grad():
         logits = model(probe.tokens.view(24, 12))
-    found = values(measure(model, probe, probe_loss=True).scalars)
-    assert found[PROBE_LOSS] == pytest.approx(
+    scalars = values(measure(model, probe, probe_loss=True).scalars)
+    assert scalars[PROBE_LOSS] == pytest.approx(
         naive(logits, probe, probe.sample("all"))[0], rel=1e-6
     )
-    assert PROBE_BITS_PER_BYTE not in found
+    assert PROBE_BITS_PER_BYTE not in scalars
 
 
 def test_reasons():

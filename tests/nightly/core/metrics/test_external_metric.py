@@ -32,9 +32,9 @@ def install(folder: Path, name: str, code: str, entry_points: str) -> None:
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
-    found = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert found
-    install(folder, "longest", found[1], "longest = longest:METRIC")
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block
+    install(folder, "longest", block[1], "longest = longest:METRIC")
     return folder
 
 
@@ -74,16 +74,19 @@ def test_it_is_measured_live_with_settings(live):
 @pytest.mark.process
 def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     install(tmp_path, "broken", "raise RuntimeError('no kernel today')", "one = broken:METRIC")
-    install(tmp_path, "greedy", "from repdyn.metrics import METRICS\nMINE = METRICS['two_nn'].__class__('two_nn', print)",
-            "two = greedy:MINE")  # fmt: skip
+    greedy = [
+        "from repdyn.metrics import METRICS",
+        "MINE = METRICS['two_nn'].__class__('two_nn', print)",
+    ]
+    install(tmp_path, "greedy", "\n".join(greedy), "two = greedy:MINE")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (packages, tmp_path)))}
     command = [sys.executable, "-m", "repdyn", "metrics"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert re.search(r"longest_share +share", result.stdout)
     assert (
-        "the metrics of broken are not available: its entry point one = broken:METRIC raised RuntimeError: no kernel"
-        in (result.stderr)
-    )
+        "the metrics of broken are not available: its entry point one = broken:METRIC raised "
+        "RuntimeError: no kernel"
+    ) in (result.stderr)
     assert "the metrics of greedy are not available" in result.stderr
     assert "expected a new name, got 'two_nn'" in result.stderr
 

@@ -80,7 +80,7 @@ def test_where_duplicates_count_few_distinct_vectors_are_no_smaller_sample(probe
     assert collapsing.collapses_duplicates
     frame = measure(model, few, ["two_nn", "two_nn[duplicates=count]"], ["1"]).to_pandas()
     plain, counted = (
-        frame.loc[frame["metric"] == name] for name in ("two_nn", "two_nn[duplicates=count]")
+        frame.query("metric == @name") for name in ("two_nn", "two_nn[duplicates=count]")
     )
     assert plain["on_distinct"].all()
     assert plain["reason"].str.startswith("fewer than half").all()

@@ -54,7 +54,7 @@ def values(profile, metric, subset="all"):
 
 
 def test_against_the_model_s_own_norm_and_unembedding(lens_model, lens_probe):
-    found = measure(lens_model, lens_probe, LENS_METRICS)
+    profile = measure(lens_model, lens_probe, LENS_METRICS)
     with torch.no_grad():
         hidden = lens_model(
             lens_probe.tokens.reshape(-1, 20), output_hidden_states=True
@@ -74,8 +74,8 @@ def test_against_the_model_s_own_norm_and_unembedding(lens_model, lens_probe):
                 (final[t].argmax(1) == here[t].argmax(1)).double().mean()
                 for t in lens_probe.sample("all")
             ]
-            assert values(found, "lens_kl")[layer] == pytest.approx(float(sum(kl)) / 2, rel=1e-9)
-            assert values(found, "lens_agreement")[layer] == pytest.approx(
+            assert values(profile, "lens_kl")[layer] == pytest.approx(float(sum(kl)) / 2, rel=1e-9)
+            assert values(profile, "lens_agreement")[layer] == pytest.approx(
                 float(sum(same)) / 2, rel=1e-12
             )
 
@@ -107,16 +107,18 @@ def naive_overlap(a: np.ndarray, b: np.ndarray, windows: np.ndarray) -> float:
     both clouds.
     """
     first = [set(np.unique(x, axis=0, return_index=True)[1]) for x in (a, b)]
-    kept = sorted(first[0] & first[1])
-    a = a[kept]
-    b = b[kept]
-    windows = windows[kept]
+    shared = sorted(first[0] & first[1])
+    a = a[shared]
+    b = b[shared]
+    windows = windows[shared]
     allowed = windows[:, None] != windows
-    found = []
+    neighbours = []
     for x in (a, b):
         distances = np.linalg.norm(x[:, None] - x, axis=-1)
-        found.append(np.where(allowed, distances, np.inf).argsort(1)[:, :K])
-    overlap = np.mean([len(set(own) & set(other)) for own, other in zip(*found, strict=True)]) / K
+        neighbours.append(np.where(allowed, distances, np.inf).argsort(1)[:, :K])
+    overlap = (
+        np.mean([len(set(own) & set(other)) for own, other in zip(*neighbours, strict=True)]) / K
+    )
     chance = np.mean(K / allowed.sum(1))
     return (overlap - chance) / (1 - chance)
 
@@ -128,10 +130,10 @@ def test_a_layer_shares_neighbours_with_the_last(probe):
         np.mean([naive_overlap(*batch) for batch in zip(of, layers[-1], windows, strict=True)])
         for of in layers
     ]
-    found = measure(small_model(0), probe, ["mutual_knn"]).to_pandas()
-    assert found["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
-    assert found["value"].iloc[-1] == 1
-    assert found["own_window_excluded"].tolist() == [True] * len(layers)
+    rows = measure(small_model(0), probe, ["mutual_knn"]).to_pandas()
+    assert rows["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
+    assert rows["value"].iloc[-1] == 1
+    assert rows["own_window_excluded"].tolist() == [True for _ in layers]
 
 
 def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
@@ -141,7 +143,7 @@ def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
     ).to_pandas()
     assert (first["value"].isna() & (first["n_batches"] == 1)).all()  # of the first batch alone
     later = Checkpoint(step=5)
-    found = measure(
+    rows = measure(
         small_model(1), probe, ["mutual_knn_previous"], state_cache=state_cache, checkpoint=later
     ).to_pandas()
     windows = probe.window_of_token[probe.sample("all")[0]]
@@ -150,8 +152,8 @@ def test_a_layer_shares_neighbours_with_itself_before(tmp_path, probe):
     expected = [
         naive_overlap(own[0], other[0], windows) for own, other in zip(after, before, strict=True)
     ]
-    assert found["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
-    assert set(found["compared_to"]) == {0}
+    assert rows["value"].to_numpy() == pytest.approx(expected, abs=1e-12)
+    assert set(rows["compared_to"]) == {0}
 
 
 def test_classes_are_the_tokens_that_follow_in_the_window():
@@ -159,12 +161,10 @@ def test_classes_are_the_tokens_that_follow_in_the_window():
     probe = Probe.from_tokens(ids, max_vectors=192, batch_vectors=96)
     torch.manual_seed(0)
     model = HandWritten()
-    found = measure(
-        model, probe, ["next_token_variance", "next_token_variance@no_sink"]
-    ).to_pandas()
+    rows = measure(model, probe, ["next_token_variance", "next_token_variance@no_sink"]).to_pandas()
     states = capture(prepare(model, probe), probe, ["all", "no_sink"])
-    assert set(found["layer"]) == {1, 2, 3}  # not at the embedding output
-    for row in found.to_dict("records"):
+    assert set(rows["layer"]) == {1, 2, 3}  # not at the embedding output
+    for row in rows.to_dict("records"):
         values = []
         for tokens in probe.sample(row["subset"]):
             points = states.layers[row["layer"]].states[states.rows_of(tokens)]
@@ -233,10 +233,10 @@ def test_heads_made_by_hand_are_told_apart(sink_probe):
     of_heads = frame[frame["head"].notna()].pivot_table("value", ["metric", "layer"], "head")
     assert of_heads.loc["sink_rate"].to_numpy().tolist() == [[1, 0, 0]] * 2
     assert of_heads.loc["sink_rate[threshold=0.1]"].to_numpy().tolist() == [[1, 1, 0]] * 2
-    own = frame[frame["head"].isna()].pivot_table("value", "layer", "metric")
-    assert own.index.tolist() == [1, 2]
-    assert own["sink_rate"].tolist() == pytest.approx([1 / 3] * 2)
-    assert own["sink_rate[threshold=0.1]"].tolist() == pytest.approx([2 / 3] * 2)
+    of_layers = frame[frame["head"].isna()].pivot_table("value", "layer", "metric")
+    assert of_layers.index.tolist() == [1, 2]
+    assert of_layers["sink_rate"].tolist() == pytest.approx([1 / 3] * 2)
+    assert of_layers["sink_rate[threshold=0.1]"].tolist() == pytest.approx([2 / 3] * 2)
     assert set(frame["n_vectors"]) == {LENGTH}
     assert set(frame["n_batches"]) == {20}
 

@@ -74,17 +74,17 @@ def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, f
         of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers
     ]
     windows = torch.from_numpy(probe.window_of_token[probe.sample("all").ravel()])
-    rows = frame.loc[frame["subset"] == "no_massive"].set_index(["metric", "layer"])
+    rows = frame.query("subset == 'no_massive'").set_index(["metric", "layer"])
     n_left = []
     for layer, x in enumerate(layers):
         norms = x.norm(dim=1)
-        kept = norms <= 10 * norms.median()
-        batches = kept.split(96)
-        n_left.append(int(kept.sum()))
+        is_left = norms <= 10 * norms.median()
+        batches = is_left.split(96)
+        n_left.append(int(is_left.sum()))
 
-        def of_batches(compute, kept=kept):
+        def of_batches(compute, is_left=is_left):
             return np.mean(
-                [float(compute(rows[kept[rows]])) for rows in torch.arange(192).split(96)]
+                [float(compute(rows[is_left[rows]])) for rows in torch.arange(192).split(96)]
             )
 
         expected = {
@@ -133,7 +133,7 @@ def test_a_batch_of_massive_vectors_alone_has_no_value():
     names = ["norm@no_massive", "anisotropy@no_massive", "norm@all"]
     with torch.no_grad():
         frame = measure(WithMassive().eval(), probe, names, "blocks.*").to_pandas()
-    left = frame.loc[frame["subset"] == "no_massive"]
+    left = frame.query("subset == 'no_massive'")
     assert left["value"].isna().all()
     assert left["reason"].str.contains("0 points").all()
     assert set(left["n_vectors"]) == set(left["n_unique"]) == set(left["n_windows"]) == {0}

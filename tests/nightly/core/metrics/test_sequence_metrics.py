@@ -61,7 +61,8 @@ def naive(states: np.ndarray) -> list[float]:
     """The four values of one sequence, (length, dim)."""
     shares = np.linalg.svd(states, compute_uv=False) ** 2
     shares /= shares.sum()
-    entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    above_zero = shares[shares.nonzero()]
+    entropy = -(above_zero * np.log(above_zero)).sum()
     units = states / np.linalg.norm(states, axis=1, keepdims=True)
     pairs = ~np.eye(len(states), dtype=bool)
     return [
@@ -91,7 +92,8 @@ def test_the_values_are_those_of_the_windows_run_alone(family: str, make: Callab
             )
         by_batch.append(np.mean(of_windows, axis=0))
     for number, name in enumerate(NAMES):
-        rows = frame[frame["metric"] == name]
+        is_of_metric = frame["metric"] == name
+        rows = frame[is_of_metric]
         expected = np.array(by_batch)[:, :, number]
         assert rows["value"].to_numpy() == pytest.approx(expected.mean(0), rel=1e-5)
         assert rows["std_error"].to_numpy() == pytest.approx(
@@ -102,19 +104,21 @@ def test_the_values_are_those_of_the_windows_run_alone(family: str, make: Callab
 def blocks_of(model: PreTrainedModel, ids: Tensor) -> list[Tensor]:
     """The input of the first block and the output of each."""
     blocks = model.h if hasattr(model, "h") else model.encoder.layer
-    found: list[Tensor] = []
-    hooks = [blocks[0].register_forward_pre_hook(lambda _, args: found.append(args[0]))]
-    hooks += [
-        block.register_forward_hook(
-            lambda _, __, out: found.append(out if isinstance(out, Tensor) else out[0])
-        )
-        for block in blocks
-    ]
+    states: list[Tensor] = []
+
+    def keep_input(_module, args):
+        states.append(args[0])
+
+    def keep_output(_module, _args, output):
+        states.append(output if isinstance(output, Tensor) else output[0])
+
+    hooks = [blocks[0].register_forward_pre_hook(keep_input)]
+    hooks += [block.register_forward_hook(keep_output) for block in blocks]
     with torch.no_grad():
         model(ids)
     for hook in hooks:
         hook.remove()
-    return found
+    return states
 
 
 @pytest.mark.parametrize("family", CONFIGS)

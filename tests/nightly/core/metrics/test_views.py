@@ -49,7 +49,7 @@ def naive_states(model, tokens, mask):
     layers = []
     normed = []
     blocks = locate(model).blocks
-    for ids, kept in zip(tokens, mask, strict=True):
+    for ids, is_token in zip(tokens, mask, strict=True):
         seen: list[torch.Tensor] = []
 
         def leave(_module, _args, output, seen=seen):
@@ -61,7 +61,7 @@ def naive_states(model, tokens, mask):
         hooks = [block.module.register_forward_hook(leave) for block in blocks]
         hooks.append(blocks[0].module.register_forward_pre_hook(enter, with_kwargs=True))
         with torch.no_grad():
-            output = model.base_model(input_ids=ids[kept].unsqueeze(0))
+            output = model.base_model(input_ids=ids[is_token].unsqueeze(0))
         for hook in hooks:
             hook.remove()
         layers.append([states.reshape(-1, 16).double() for states in seen])
@@ -147,7 +147,7 @@ def test_the_final_norm(family):
         for batch in probe.sample(view):
             vectors = flat[batch + 1] - flat[batch] if view == "differences" else flat[batch]
             expected.append(kernels.anisotropy(vectors).item())
-        last = frame.loc[frame["layer"] == frame["layer"].max()].iloc[0]
+        last = frame.query("layer == layer.max()").iloc[0]
         assert last["subset"] == f"{view}.normed"
         assert last["value"] == pytest.approx(np.mean(expected), rel=1e-4)
 

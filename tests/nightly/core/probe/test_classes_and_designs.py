@@ -183,9 +183,9 @@ def test_special_tokens_and_padding_stay_where_they_are(special):
     tokens = random_tokens(50, 30).clamp(min=10)
     tokens[:, 0], tokens[:, 7] = 0, 9
     mask = torch.arange(30) < torch.arange(12, 62)[:, None]
-    given = {"special_ids": special, "max_vectors": 600, "batch_vectors": 200}
+    settings = {"special_ids": special, "max_vectors": 600, "batch_vectors": 200}
     sane, shuffled = (
-        Probe.from_tokens(tokens, mask, design=name, **given)
+        Probe.from_tokens(tokens, mask, design=name, **settings)
         for name in ("independent", "shuffled")
     )
     is_special = torch.isin(sane.tokens, torch.tensor(special, dtype=torch.long))
@@ -198,29 +198,29 @@ def test_special_tokens_and_padding_stay_where_they_are(special):
 
 def test_words_stay_with_their_tokens():
     texts = ["the dog sees it and 3 birds do not. a cat of the house saw them too; " * 80]
-    given = {
+    settings = {
         "sequence_length": 40,
         "max_vectors": 300,
         "batch_vectors": 100,
         "classes": ["function", "content"],
     }
     sane, shuffled = (
-        Probe.from_texts(texts, byte_tokenizer(for_encoder=True), design=name, **given)
+        Probe.from_texts(texts, byte_tokenizer(for_encoder=True), design=name, **settings)
         for name in ("independent", "shuffled")
     )
     assert sane.classes.keys() == shuffled.classes.keys()
     for name, members in shuffled.classes.items():
-        own = zip(
+        in_order = zip(
             sane.tokens[sane.classes[name]].tolist(),
             sane.window_of_token[sane.classes[name].numpy()].tolist(),
             strict=True,
         )
-        found = zip(
+        in_shuffled_order = zip(
             shuffled.tokens[members].tolist(),
             shuffled.window_of_token[members.numpy()].tolist(),
             strict=True,
         )
-        assert sorted(own) == sorted(found)
+        assert sorted(in_order) == sorted(in_shuffled_order)
 
 
 def windows_of(probe):

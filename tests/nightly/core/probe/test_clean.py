@@ -120,7 +120,8 @@ def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path):
     assert cleaned.name == "enwik8 prefix, 4.15 MB, cleaned"
     assert 2_900_000 < len(cleaned.data) < 3_000_000
     assert text.startswith(
-        "Anarchism\n\nAnarchism originated as a term of abuse first used against early working class"
+        "Anarchism\n\nAnarchism originated as a term of abuse first used against early "
+        "working class"
     )
     assert not re.findall(
         r"\[\[|\]\]|\{\{|\}\}|\{\||<(?:ref|br|div|table|math)|''|&\w+;|https?://|\x00", text

@@ -27,7 +27,9 @@ def zipped(data: bytes) -> bytes:
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serve a valid file, a wrong one, one that is no zip and a truncated one; count the requests."""
+    """Serve a valid file, a wrong one, one that is no zip and a truncated one; count the
+    requests.
+    """
 
     bodies: ClassVar[dict[str, bytes]] = {
         "/good.zip": zipped(CONTENT),

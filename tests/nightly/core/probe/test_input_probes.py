@@ -88,12 +88,12 @@ def test_a_saved_probe_is_read_as_it_was(tmp_path, positions, named: bool) -> No
     causal = {"a": True, "b": None}
     probe = probe_of(batches, positions=positions, causal=causal, name="images")
     probe.save(tmp_path / "probe.safetensors")
-    found = Probe.load(tmp_path / "probe.safetensors")
-    assert found.hash == probe.hash
-    assert (found.name, found.design.name) == ("images", "images" if named else "inputs")
-    assert found.inputs is not None
-    assert (found.inputs.positions, found.inputs.causal) == (positions, causal)
-    assert type(found.inputs.batches[0]) is type(probe.inputs.batches[0])
+    loaded = Probe.load(tmp_path / "probe.safetensors")
+    assert loaded.hash == probe.hash
+    assert (loaded.name, loaded.design.name) == ("images", "images" if named else "inputs")
+    assert loaded.inputs is not None
+    assert (loaded.inputs.positions, loaded.inputs.causal) == (positions, causal)
+    assert type(loaded.inputs.batches[0]) is type(probe.inputs.batches[0])
 
 
 def frames(states, inputs):

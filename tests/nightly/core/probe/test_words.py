@@ -93,23 +93,23 @@ def test_windows_do_not_depend_on_words(tokenizer):
         design = Design(
             "test", window_tokens=12, window_characters=sizes.pop("window_characters", None)
         )
-        tokens, lengths, found, n_bytes = tokenize_windows(texts, tokenizer, design, True, **sizes)
+        tokens, lengths, words, n_bytes = tokenize_windows(texts, tokenizer, design, True, **sizes)
         plain, same_lengths, none, same_bytes = tokenize_windows(
             texts, tokenizer, design, False, **sizes
         )
         assert none is None
-        assert found is not None
+        assert words is not None
         assert n_bytes == same_bytes
         assert torch.equal(tokens, plain)
         assert torch.equal(lengths, same_lengths)
-        assert found.numbers.shape == (len(tokens),)
+        assert words.numbers.shape == (len(tokens),)
         # words are counted over all texts; window_characters may split words
         if design.window_characters is None:
-            assert found.lexicon.counts.sum() == len(WORDS) + 5 * 30 + 1
+            assert words.lexicon.counts.sum() == len(WORDS) + 5 * 30 + 1
 
 
 def test_each_token_of_a_window_has_its_own_word():
-    tokens, _, found, bytes_per_token = tokenize_windows(
+    tokens, _, words, bytes_per_token = tokenize_windows(
         [SAMPLE] * 3,
         byte_tokenizer(for_encoder=True),
         Design("test", window_tokens=10),
@@ -117,12 +117,12 @@ def test_each_token_of_a_window_has_its_own_word():
         n_tokens=80,
         n_windows=0,
     )
-    assert found is not None
+    assert words is not None
     assert bytes_per_token == 1.0
     letters = re.compile(r"[a-z']")
-    for token, number in zip(tokens.tolist(), found.numbers, strict=True):
+    for token, number in zip(tokens.tolist(), words.numbers, strict=True):
         if token > 255:
             assert number == -1
         elif number >= 0 and token < 128:
             assert letters.fullmatch(chr(token).lower())
-            assert chr(token).lower() in found.lexicon.words[number]
+            assert chr(token).lower() in words.lexicon.words[number]

@@ -78,9 +78,9 @@ def all_metrics() -> list[list[Any]]:
         state_cache = StateCache(Path(folder), run="r", probe=with_topics.hash)
         for step, model in enumerate([fresh(), changed()]):
             at = Checkpoint(step=step)
-            given = {"ranks": ranks, "state_cache": state_cache}
+            options = {"ranks": ranks, "state_cache": state_cache}
             of_both += measure(
-                model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given
+                model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **options
             ).rows
     return values(of_both)
 
@@ -357,14 +357,14 @@ def alert_that_stops(folder: Path) -> list[list[bool]]:
     against the rule.
     """
     halt = Rule(name="halt", when="above", bound=2.0, metrics=("train/loss",), stop=True)
-    asked = []
+    requests = []
     with Tracker(
         fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False, ranks="all"
     ) as tracker:
         for loss in (1.0, 3.0, 1.0):
             tracker.step(loss=loss)
-            asked.append(tracker.should_stop)
-    return Ranks.of_job().all_gather(asked)
+            requests.append(tracker.should_stop)
+    return Ranks.of_job().all_gather(requests)
 
 
 def loss_of_two_numbers(folder: Path) -> list[str]:

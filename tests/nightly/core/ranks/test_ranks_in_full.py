@@ -117,7 +117,8 @@ def test_ranks_at_other_steps_are_not_mixed(folder):
         for said in refused
     )
     assert reasons == [
-        "ValueError: expected the optimizer step to be the same on every rank, got 1 on rank 0 and 2 on rank 1; give all "
+        "ValueError: expected the optimizer step to be the same on every rank, got 1 on rank 0 "
+        "and 2 on rank 1; give all "
         "ranks the same"
     ]
     assert waiting == [0, 0]  # and only the first rank has rows to store
@@ -126,7 +127,8 @@ def test_ranks_at_other_steps_are_not_mixed(folder):
 def test_tensor_parallelism_is_refused(folder):
     for said in outcome(folder, "tensor parallel"):
         assert said.startswith(
-            "ValueError: expected whole layers on each rank, or shards of FSDP, got tensor parallelism (blocks.0.feed_"
+            "ValueError: expected whole layers on each rank, or shards of FSDP, got tensor "
+            "parallelism (blocks.0.feed_"
         )
 
 
@@ -154,7 +156,9 @@ def test_training_is_bit_identical(folder, kind):
 
 @pytest.mark.once
 def test_every_strategy_tracks_the_same(folder):
-    """The same training four times: the weights differ in their last bits, and so may the values."""
+    """The same training four times: the weights differ in their last bits, and so may the
+    values.
+    """
     frames = {
         kind: open_store(folder / "store").to_pandas(kind)
         for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")
@@ -178,7 +182,8 @@ def test_the_trainer_of_hugging_face(folder):
 def test_a_shard_cannot_be_measured_alone(folder):
     for said in outcome(folder, "shard alone"):
         assert said == (
-            "expected all 2 ranks to measure this sharded HandWritten together, got one; call measure(..., "
+            "expected all 2 ranks to measure this sharded HandWritten together, got one; call "
+            "measure(..., "
             "ranks=Ranks.of_job()) on each of them"
         )
 

@@ -80,18 +80,18 @@ def write(
     assert store.drain(120) is None
 
 
-def check(place: str | Path, promised: dict[int, int], _: Promise) -> None:
+def check(location: str | Path, promised: dict[int, int], _: Promise) -> None:
     """Compare the files of a copy, or all rows at a URL or path, with the promised steps and their
     attempts.
     """
-    is_copy = isinstance(place, Path)
+    is_copy = isinstance(location, Path)
     # each file of a copy: one that cannot be read is an error
-    files = list(place.glob("run/[!.]*.parquet")) if is_copy else ()
-    table = read_tables(files) if is_copy else pa.table(open_store(place).to_pandas())
-    found = table.select(["step", "layer", "value", "seconds"]).sort_by(
+    files = list(location.glob("run/[!.]*.parquet")) if is_copy else ()
+    table = read_tables(files) if is_copy else pa.table(open_store(location).to_pandas())
+    columns = table.select(["step", "layer", "value", "seconds"]).sort_by(
         [("step", "ascending"), ("layer", "ascending")]
     )
-    rows = [tuple(row.values()) for row in found.to_pylist()]
+    rows = [tuple(row.values()) for row in columns.to_pylist()]
     written = {step: int(attempt) for step, _, _, attempt in rows}
     assert set(promised) <= set(written), f"lost: {set(promised) - set(written)}"
     assert is_copy or list(promised) == list(written)
@@ -151,35 +151,35 @@ def kill_at(event_number: int, folder: str) -> None:
 
 
 def kill_writers(
-    folder: str, place: str, attempts: range, seconds: float | None
+    folder: str, location: str, attempts: range, seconds: float | None
 ) -> tuple[int, int]:
     """Kill the writers of one store, at moments of so many seconds or at an event each, and
     complete it.
 
     Returns the numbers of kills and of promised steps."""
     n_killed, promised = 0, dict[int, int]()
-    copy = copy_folder(place) if is_url(place) else Path(place)
+    copy = copy_folder(location) if is_url(location) else Path(location)
     for attempt in attempts:
         if seconds is None:
             work, moment = (
-                partial(write, place, attempt + 1, attempt, event=attempt + 1, folder=folder),
+                partial(write, location, attempt + 1, attempt, event=attempt + 1, folder=folder),
                 None,
             )
         else:
-            work = partial(write, place, len(promised) + 4, attempt)
+            work = partial(write, location, len(promised) + 4, attempt)
             moment = random.uniform(0, 1.2 * seconds)
-        found, status = forked(work, moment)
+        steps, status = forked(work, moment)
         assert status in (0, -signal.SIGKILL)
         n_killed += status != 0
-        promised = {step: attempt for step in found} | promised
+        promised = {step: attempt for step in steps} | promised
         assert not forked(partial(check, copy, promised))[1]
-    found, status = forked(partial(write, place, len(promised) + 1, attempts.stop))
+    steps, status = forked(partial(write, location, len(promised) + 1, attempts.stop))
     assert not status
-    promised = {step: promised.get(step, attempts.stop) for step in found}
-    own = os.environ["REPDYN_CACHE"]
+    promised = {step: promised.get(step, attempts.stop) for step in steps}
+    cache = os.environ["REPDYN_CACHE"]
     os.environ["REPDYN_CACHE"] = f"{folder}/elsewhere"
-    assert not forked(partial(check, place, promised))[1]
-    os.environ["REPDYN_CACHE"] = own
+    assert not forked(partial(check, location, promised))[1]
+    os.environ["REPDYN_CACHE"] = cache
     return n_killed, len(promised)
 
 
@@ -199,7 +199,8 @@ def main(folder: str, url: str, kind: str, n_kills: int) -> None:
     ]
     n_killed, n_promised = map(sum, zip(*counts, strict=True))
     print(
-        f"{n_killed} of {n_kills} killed, {n_promised} steps promised, in {time.monotonic() - began:.0f} s"
+        f"{n_killed} of {n_kills} killed, {n_promised} steps promised, in "
+        f"{time.monotonic() - began:.0f} s"
     )
 
 

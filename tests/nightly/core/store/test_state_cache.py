@@ -19,28 +19,28 @@ def test_states_are_restored_bit_by_bit(state_cache, dtype):
     saved = states(dtype=dtype)
     saved[0, 0] = torch.nan
     state_cache.save(8, None, 1, saved)
-    step, found = state_cache.load_previous(16, None, 1, saved.float())
+    step, loaded = state_cache.load_previous(16, None, 1, saved.float())
     assert step == 8
-    assert (found.dtype, found.shape) == (dtype, saved.shape)
-    assert torch.equal(found.view(torch.uint8), saved.view(torch.uint8))
+    assert (loaded.dtype, loaded.shape) == (dtype, saved.shape)
+    assert torch.equal(loaded.view(torch.uint8), saved.view(torch.uint8))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif("not torch.cuda.is_available()")
 def test_states_of_a_gpu_are_loaded_onto_it(state_cache):
     state_cache.save(8, None, 1, states().cuda())
-    found = state_cache.load_previous(16, None, 1, states().cuda())[1]
-    assert found.is_cuda
-    assert torch.equal(found.cpu(), states())
+    loaded = state_cache.load_previous(16, None, 1, states().cuda())[1]
+    assert loaded.is_cuda
+    assert torch.equal(loaded.cpu(), states())
 
 
 def test_the_newest_earlier_step_is_loaded(state_cache):
     for step in (0, 2, 4, 1000):
         state_cache.save(step, None, 1, states(step))
     for step, expected in {1: 0, 3: 2, 4: 2, 5: 4, 1000: 4, 10**10: 1000}.items():
-        previous, found = state_cache.load_previous(step, None, 1, states())
+        previous, loaded = state_cache.load_previous(step, None, 1, states())
         assert previous == expected
-        assert torch.equal(found, states(expected))
+        assert torch.equal(loaded, states(expected))
 
 
 def test_no_earlier_step(state_cache):
@@ -72,13 +72,13 @@ def test_layers_and_stacks_stay_apart(state_cache, tmp_path):
     "other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str
 )
 def test_runs_probes_and_layer_selections_share_a_folder(tmp_path, other):
-    one = CompletedCache(tmp_path, **IDENTITY)
+    first = CompletedCache(tmp_path, **IDENTITY)
     another = CompletedCache(tmp_path, **{**IDENTITY, **other})
-    one.save(8, None, 1, states())
+    first.save(8, None, 1, states())
     assert undefined_reason(another) == "no states of a step before 16 are stored"
     another.save(8, None, 1, states(1))
     another.delete_before(100)
-    assert torch.equal(one.load_previous(16, None, 1, states())[1], states())
+    assert torch.equal(first.load_previous(16, None, 1, states())[1], states())
 
 
 def test_delete_before(state_cache, tmp_path):
@@ -111,9 +111,9 @@ def test_ranks_share_a_folder(tmp_path):
         for layer in range(5):
             ranks[layer % 2].save(step, None, layer, states(10 * step + layer))
     for layer in range(5):
-        step, found = ranks[layer % 2].load_previous(16, None, layer, states())
+        step, loaded = ranks[layer % 2].load_previous(16, None, layer, states())
         assert step == 8
-        assert torch.equal(found, states(80 + layer))
+        assert torch.equal(loaded, states(80 + layer))
     ranks[0].delete_before(8)
     ranks[1].delete_before(8)
     assert ranks[1].load_previous(16, None, 1, states())[0] == 8

@@ -1,4 +1,6 @@
-"""Lines of a tracker on the screen of a terminal on which a progress bar is drawn, and without one."""
+"""Lines of a tracker on the screen of a terminal on which a progress bar is drawn, and without
+one.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ from repdyn import Tracker
 from tqdm.auto import tqdm
 
 model = HandWritten()
-with tqdm(range(24), mininterval=0, file={file}) as steps, Tracker(model, probe, 8, report=False) as following:
-    for _ in steps:
+with Tracker(model, probe, 8, report=False) as following:
+    for _ in tqdm(range(24), mininterval=0, file={file}):
         following.step()
 """
 _LIGHTNING = """
@@ -42,7 +44,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 
 bars = {bars}
 callbacks = (tracker(probe, 8, report=False), *bars)
-trainer(Path(), *callbacks, max_steps=24, max_epochs=-1, enable_progress_bar=True).fit(Job(), batches())
+steps = {{"max_steps": 24, "max_epochs": -1}}
+trainer(Path(), *callbacks, enable_progress_bar=True, **steps).fit(Job(), batches())
 """
 LOOPS = {
     "tqdm": _PROBE + _OWN_LOOP.format(file="sys.stderr"),
@@ -103,7 +106,7 @@ def screen(written: str) -> list[str]:
                 column = 0
             case "\n":
                 row += 1
-                lines += [""] * (row + 1 - len(lines))
+                lines += ["" for _ in range(row + 1 - len(lines))]
             case character if token["character"]:
                 lines[row] = (
                     lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
@@ -146,7 +149,8 @@ def test_lines_in_a_file(tmp_path):
 def test_nobody_draws_a_bar(tmp_path):
     """Then tqdm is not imported for it."""
     script = (
-        "import sys; from repdyn.utils.printing import print_above_bars; print_above_bars('a line'); "
+        "import sys; from repdyn.utils.printing import print_above_bars; print_above_bars('a "
+        "line'); "
         "print('tqdm' in sys.modules)"
     )
     command = [sys.executable, "-c", script]

@@ -70,12 +70,12 @@ def test_rows_and_training_are_those_of_the_cpu(
 ):
     expected, on_cpu = tracked("cpu", dtype, small_probe, tmp_path / "cpu")
     with PretendCuda(device):
-        found, on_device = tracked(device, dtype, small_probe, tmp_path / device)
+        rows, on_device = tracked(device, dtype, small_probe, tmp_path / device)
     assert all(map(torch.equal, on_device, on_cpu))
-    assert set(found["step"]) == {0, 3}
-    assert {"train/loss", "train/learning_rate", "anisotropy", "two_nn"} <= set(found["metric"])
-    found, expected = (frame.drop(columns="run_id") for frame in (found, expected))
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
+    assert set(rows["step"]) == {0, 3}
+    assert {"train/loss", "train/learning_rate", "anisotropy", "two_nn"} <= set(rows["metric"])
+    rows, expected = (frame.drop(columns="run_id") for frame in (rows, expected))
+    pd.testing.assert_frame_equal(rows, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_rows_and_training_are_those_of_the_cpu(
 )
 def test_the_training_is_bit_identical(context, small_probe, tmp_path, without_figures):
     with context():
-        _, found = tracked("cuda", torch.float32, small_probe, tmp_path)
+        _, trained = tracked("cuda", torch.float32, small_probe, tmp_path)
         untracked = Loop("cuda", torch.float32)
         for number in range(N_STEPS):
             untracked.step(number)
-        assert all(map(torch.equal, found, weights(untracked)))
+        assert all(map(torch.equal, trained, weights(untracked)))
 
 
 def test_steps_between_measurements_do_not_wait_for_the_device(

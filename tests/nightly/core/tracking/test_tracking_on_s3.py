@@ -110,11 +110,13 @@ if saved.exists():
     loop.model.load_state_dict(state["model"])
     loop.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
-with Tracker(loop.model, probe, schedule=1, store=url, on_error="raise", start=start, tokens_seen=48 * start) as tracker:
+settings = {"schedule": 1, "store": url, "on_error": "raise"}
+with Tracker(loop.model, probe, start=start, tokens_seen=48 * start, **settings) as tracker:
     for step in range(start + 1, 9):
         loss = loop.step()
-        state = {"step": step, "model": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}
-        torch.save(state | {"random": torch.get_rng_state()}, saved.with_suffix(".new"))
+        weights = {"model": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}
+        state = {"step": step, "random": torch.get_rng_state(), **weights}
+        torch.save(state, saved.with_suffix(".new"))
         saved.with_suffix(".new").replace(saved)
         print(step, flush=True)
         tracker.step(loss=loss, tokens=48)
@@ -158,14 +160,14 @@ def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "done None"
-    found = values(elsewhere(f"{bucket}/mine"))
+    ended = values(elsewhere(f"{bucket}/mine"))
     expected = values(open_store(tmp_path / "mine"))
     # the loss of a step that was saved but not measured before the process died is not known to the
     # next one
     same = ["step", "layer", "metric", "subset", "value", "weights"]
     measured = [
         frame.loc[frame["layer"].notna(), same].reset_index(drop=True)
-        for frame in (found, expected)
+        for frame in (ended, expected)
     ]
     pd.testing.assert_frame_equal(*measured, check_exact=True)
-    assert sorted(found["step"].unique()) == list(range(9))
+    assert sorted(ended["step"].unique()) == list(range(9))

@@ -96,24 +96,24 @@ def test_a_choice_updates_every_tab_without_errors_or_other_hosts(opened):
 
 def test_nothing_outside_this_computer_is_asked_for_anything(session, monkeypatch):
     """Neither when the page is made nor when it is served."""
-    asked, connect = [], socket.socket.connect
+    addresses, connect = [], socket.socket.connect
 
-    def watched(own, address):
-        asked.append(address)
-        return connect(own, address)
+    def watched(connecting, address):
+        addresses.append(address)
+        return connect(connecting, address)
 
     monkeypatch.setattr(socket.socket, "connect", watched)
-    monkeypatch.setattr(socket, "getaddrinfo", _watching(asked, socket.getaddrinfo))
+    monkeypatch.setattr(socket, "getaddrinfo", _watching(addresses, socket.getaddrinfo))
     blocks = build(session, SENTENCE, OTHER)
     launch(blocks, host="127.0.0.1", port=0)
     blocks.close(verbose=False)
-    hosts = {address[0] for address in asked if isinstance(address, tuple)}
+    hosts = {address[0] for address in addresses if isinstance(address, tuple)}
     assert hosts == {"127.0.0.1"}
 
 
-def _watching(asked, whole):
-    def looked_up(host, *given, **settings):
-        asked.append((host,))
-        return whole(host, *given, **settings)
+def _watching(addresses, whole):
+    def looked_up(host, *arguments, **settings):
+        addresses.append((host,))
+        return whole(host, *arguments, **settings)
 
     return looked_up

@@ -52,16 +52,16 @@ def test_what_is_shown_is_that_of_the_cpu(session, what, dtype):
             (loaded.with_head or loaded.model).to("cuda")
             assert loaded.model.device.type == "cuda"
         # another session, since each keeps what it has worked out
-        found = list(leaves(SHOWN[what](Session(session.models, nearest=3, max_tokens=40))))
+        values = list(leaves(SHOWN[what](Session(session.models, nearest=3, max_tokens=40))))
         assert cuda.syncs
-        found = [value.cpu() if isinstance(value, CudaTensor) else value for value in found]
-    assert len(found) == len(expected) >= 3
-    for one, other in zip(found, expected, strict=True):
+        values = [value.cpu() if isinstance(value, CudaTensor) else value for value in values]
+    assert len(values) == len(expected) >= 3
+    for value_of_device, other in zip(values, expected, strict=True):
         if isinstance(other, pd.DataFrame):
-            pd.testing.assert_frame_equal(one, other, rtol=1e-9)
+            pd.testing.assert_frame_equal(value_of_device, other, rtol=1e-9)
         elif isinstance(other, Tensor):
-            assert torch.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
+            assert torch.allclose(value_of_device, other, rtol=1e-9, atol=1e-12, equal_nan=True)
         else:
-            assert one == (
+            assert value_of_device == (
                 pytest.approx(other, rel=1e-9, nan_ok=True) if isinstance(other, float) else other
             )

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
+from explored import SENTENCE
 from saved_models import MARKUP
-from test_explorer import SENTENCE
 
 from repdyn import activations
 from repdyn.lab.studies.token_measurements import (
@@ -29,7 +29,7 @@ def test_each_token_has_the_numbers_of_the_study(session, settings):
         [(_, seen), *_], _ = session.token(SENTENCE, place, **settings)
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
             expected = (
-                theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
+                theirs.query("position == @place").reset_index(drop=True).drop(columns="position")
             )
             pd.testing.assert_frame_equal(
                 ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12
@@ -37,12 +37,12 @@ def test_each_token_has_the_numbers_of_the_study(session, settings):
 
 
 def test_paths_are_pictures_of_the_study_of_anatomy(session):
-    found, remarks = session.paths(SENTENCE, f"The £2 note {MARKUP[0]}")
+    pictures, remarks = session.paths(SENTENCE, f"The £2 note {MARKUP[0]}")
     assert remarks == []
-    assert [re.findall('alt="(.*):', picture)[0] for picture in found] == [
+    assert [re.findall('alt="(.*):', picture)[0] for picture in pictures] == [
         loaded.name for loaded in session.models
     ]
-    for picture in found:
+    for picture in pictures:
         [data] = re.findall('src="data:image/svg.xml;base64,([^"<]*)"', picture)
         assert b"<svg" in b64decode(data)
 
@@ -53,18 +53,18 @@ def test_readers_take_turns(session, monkeypatch):
     whole = activations.layer_states
     counting = threading.Lock()
 
-    def slowly(*given, **how):
+    def slowly(*arguments, **how):
         with counting:
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
         time.sleep(0.02)
-        found = whole(*given, **how)
+        answer = whole(*arguments, **how)
         with counting:
             at_once[0] -= 1
-        return found
+        return answer
 
     monkeypatch.setattr(activations, "layer_states", slowly)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda number: session.token(f"{SENTENCE} {number}", 3), range(4)))
+        answer = list(pool.map(lambda number: session.token(f"{SENTENCE} {number}", 3), range(4)))
     assert most == [1]
-    assert all(len(seen) == 2 for seen, _ in found)
+    assert all(len(seen) == 2 for seen, _ in answer)

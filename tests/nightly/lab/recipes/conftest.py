@@ -1,1 +1,1 @@
-from test_recipes import command  # noqa: F401
+from reproducing import command  # noqa: F401

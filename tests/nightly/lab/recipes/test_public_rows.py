@@ -7,12 +7,13 @@ import shutil
 from itertools import islice
 
 import pytest
-from test_figures_of_the_paper import published  # noqa: F401
-from test_rows_handed_in import faults, faults_of_studies
-from test_shipped_recipes_end_to_end import planes, publish
+from handed_in import faults, faults_of_studies
+from models_of_the_paper import published  # noqa: F401
+from published_recipes import publish
 
 from experiments import public_rows
 from repdyn.lab.recipes.recipe import shipped_recipes
+from repdyn.lab.studies.panels import planes
 from repdyn.probe.corpus import builtin_corpus
 
 PARTS = ["pythia-70m", "gpt2", "token-journeys", "gpt-j-6b"]

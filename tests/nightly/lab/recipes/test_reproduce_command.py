@@ -53,13 +53,13 @@ def published(hub, family) -> dict[int, str]:
 
 
 def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
-    given = (recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
-    status, out, err = command(*given, "--dry-run", "--json")
+    arguments = (recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    status, out, err = command(*arguments, "--dry-run", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out)[0]["waiting"] == ["step0", "step8", "step16"]
     assert not (tmp_path / "reproductions").exists()
 
-    status, out, err = command(*given)
+    status, out, err = command(*arguments)
     assert status == 1
     assert re.search(
         r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ",

@@ -1,5 +1,5 @@
 import pytest
-from test_studies import files as files  # the fixture of small inputs
+from studied_sentences import files as files  # the fixture of small inputs
 
 
 @pytest.fixture(autouse=True)
@@ -11,7 +11,10 @@ def _quick_images(quick_images: None) -> None:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     names: list[set[str]] = []
-    monkeypatch.setattr(
-        "repdyn.lab.studies.result.save", lambda figures, folder: names.append(set(figures)) or []
-    )
+
+    def note(figures, folder) -> list:
+        names.append(set(figures))
+        return []
+
+    monkeypatch.setattr("repdyn.lab.studies.result.save", note)
     return names

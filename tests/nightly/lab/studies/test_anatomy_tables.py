@@ -70,7 +70,7 @@ def test_the_tables_of_each_family(family, settings, expected):
         family, vocab_size=100, max_position_embeddings=64, **SIZES, **settings
     )
     built = AutoModel.from_config(config)
-    found = find_lookups(built, IDS)
-    assert [(lookup.kind, lookup.parameter, lookup.first_row) for lookup in found] == expected
-    for lookup in found:
+    lookups = find_lookups(built, IDS)
+    assert [(lookup.kind, lookup.parameter, lookup.first_row) for lookup in lookups] == expected
+    for lookup in lookups:
         assert torch.equal(lookup.weight, built.get_parameter(lookup.parameter))

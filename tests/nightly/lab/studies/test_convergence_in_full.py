@@ -5,7 +5,7 @@ correlation with the loss.
 from __future__ import annotations
 
 import numpy as np
-from test_convergence import noisy, sums_of
+from converging import noisy, sums_of
 
 from repdyn.lab.studies.bootstrap import bootstrap
 from repdyn.lab.studies.convergence_measurements import compare_classes
@@ -13,19 +13,19 @@ from repdyn.lab.studies.convergence_measurements import compare_classes
 
 def test_the_interval_is_as_wide_as_theory_says():
     sums = sums_of(list(noisy(400, 5)))
-    [found] = bootstrap([sums], 4000)
+    [ratio] = bootstrap([sums], 4000)
     expected = sums.means.std(0, ddof=1) / np.sqrt(400)
-    np.testing.assert_allclose(found.draws.std(0), expected, rtol=0.05)
-    low, high = found.interval
+    np.testing.assert_allclose(ratio.draws.std(0), expected, rtol=0.05)
+    low, high = ratio.interval
     np.testing.assert_allclose(high - low, 2 * 1.96 * expected, rtol=0.08)
     assert ((low < sums.over_tokens) & (sums.over_tokens < high)).all()
 
 
 def test_the_draws_are_seeded():
     sums = sums_of(list(noisy(30, 4)))
-    [one], [same], [other] = (bootstrap([sums], 100, seed) for seed in (3, 3, 4))
-    assert np.array_equal(one.draws, same.draws)
-    assert not np.array_equal(one.draws, other.draws)
+    [first], [same], [other] = (bootstrap([sums], 100, seed) for seed in (3, 3, 4))
+    assert np.array_equal(first.draws, same.draws)
+    assert not np.array_equal(first.draws, other.draws)
 
 
 def test_a_real_gap_is_found_and_no_gap_is_not():

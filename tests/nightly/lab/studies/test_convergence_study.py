@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from converging import short
+from converging import text as text
+from studying import run_study
 from synthetic_runs import fill, make_row, make_scalar
-from test_convergence import ran, short
 
 from repdyn import Probe, load_model
 from repdyn.lab.studies.convergence_measurements import class_cosines, token_cosines
@@ -19,30 +21,9 @@ from repdyn.probe.corpus import load_corpus
 LONG = {"context_length": 256}
 
 
-@pytest.fixture
-def text(tmp_path):
-    """Words of every class, often enough."""
-    path = tmp_path / "text.txt"
-    random = np.random.default_rng(0)
-    words = [
-        "the",
-        "of",
-        "and",
-        "river",
-        "stone",
-        "walk",
-        "green",
-        *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou"),
-    ]
-    chosen = random.choice(
-        words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum()
-    )
-    path.write_text(" ".join(chosen))
-    return path
-
-
 def test_two_models(save_model, text, tmp_path, capsys):
-    ran(
+    run_study(
+        "convergence",
         save_model("a", **LONG),
         save_model("b", "gpt_neox", n_layers=3, **LONG),
         *short(text, tmp_path / "out"),
@@ -80,7 +61,12 @@ def test_two_models(save_model, text, tmp_path, capsys):
 
 def test_before_and_after(save_model, text, tmp_path, capsys):
     before, after = (save_model(name, seed=seed) for seed, name in enumerate(("before", "after")))
-    ran(before, after, *short(text, tmp_path / "out", "--before-after", "--sentences", 0))
+    run_study(
+        "convergence",
+        before,
+        after,
+        *short(text, tmp_path / "out", "--before-after", "--sentences", 0),
+    )
     table = pd.read_csv(tmp_path / "out" / "change.csv")
     profiles = pd.read_csv(tmp_path / "out" / "profiles.csv").set_index("model")
     expected = (
@@ -108,7 +94,7 @@ def checkpoints(run="lab/a", steps=(0, 1, 2, 4, 8), metric="alignment", loss=Tru
 
 def test_a_store(tmp_path, capsys):
     store = fill(tmp_path / "store", checkpoints())
-    ran("--store", store.path, "-o", tmp_path / "out")
+    run_study("convergence", "--store", store.path, "-o", tmp_path / "out")
     printed = capsys.readouterr().out
     assert printed.startswith("lab/a  5 checkpoints; correlation with train/loss\n")
     assert re.search(r"^ *mean alignment +-1 +-1$", printed, re.MULTILINE)
@@ -117,7 +103,15 @@ def test_a_store(tmp_path, capsys):
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
     assert table["value"].tolist() == [6, 5, 4, 3, 2]
     with pytest.raises(SystemExit):
-        ran("--store", store.path, "--scalars", "validation/loss", "-o", tmp_path / "out")
+        run_study(
+            "convergence",
+            "--store",
+            store.path,
+            "--scalars",
+            "validation/loss",
+            "-o",
+            tmp_path / "out",
+        )
     assert "stored are train/loss" in capsys.readouterr().err
 
 
@@ -142,7 +136,7 @@ def test_many_tokens_of_trained_models_move_away_from_their_final_vector(
         [load_corpus(str(text)).data.decode()], loaded.tokenizer, max_vectors=8192
     )
     cosines = token_cosines(loaded, probe, ["no_sink"])
-    found = class_cosines(cosines, probe.sample("no_sink").ravel(), probe)
-    assert (np.diff(found.alignment.over_tokens) > 0).all()
-    assert found.falls[0.0].over_tokens[-1] == pytest.approx(falling, abs=0.005)
-    assert found.falls[0.01].over_tokens[-1] == pytest.approx(falling_much, abs=0.005)
+    by_class = class_cosines(cosines, probe.sample("no_sink").ravel(), probe)
+    assert (np.diff(by_class.alignment.over_tokens) > 0).all()
+    assert by_class.falls[0.0].over_tokens[-1] == pytest.approx(falling, abs=0.005)
+    assert by_class.falls[0.01].over_tokens[-1] == pytest.approx(falling_much, abs=0.005)

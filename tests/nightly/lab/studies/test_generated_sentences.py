@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from converging import tokenizer as tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe
@@ -30,18 +29,6 @@ def test_two_seeds_have_nearly_the_same_words():
     first, second = (count / count.sum() for count in counts)
     assert np.abs(first - second).sum() / 2 < 0.05
     assert min(count.min() for count in counts) > 0
-
-
-@pytest.fixture
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each word, with a prefix and a suffix as BERT has."""
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", ".", *WORDS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
-    )
 
 
 def text_of(probe: Probe, tokenizer: PreTrainedTokenizerFast, name: str) -> list[int]:

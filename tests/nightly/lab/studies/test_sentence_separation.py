@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import stats
-from test_studies import grouped, split
+from studied_sentences import grouped, split
 
 from repdyn.lab.studies import sentence_measurements as tables
 from repdyn.lab.studies.embedding_tables import cosine_matrix
@@ -32,9 +32,9 @@ def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
     p = []
     for seed in range(200):
         before, after = random.normal(size=(2, 16, 10))
-        found = consistency(
+        table = consistency(
             before, after, ["a"] * 8 + ["b"] * 8, [str(n) for n in range(16)], seed=seed
         )
-        p.append(found["p"][0])
+        p.append(table["p"][0])
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert min(p) >= 1 / 200

@@ -4,13 +4,15 @@ figures.
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_studies import GROUPS, ran
+from studied_sentences import GROUPS
+from studying import run_study
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn import load_model
@@ -29,7 +31,7 @@ from repdyn.lab.studies.study import read_groups
 
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
     folder = save_model("small")
-    ran(folder, *files, "-o", tmp_path / "out")
+    run_study("sentences", folder, *files, "-o", tmp_path / "out")
     model = AutoModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     vectors_ = []
@@ -40,7 +42,8 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, dr
             vectors_.append(states.double().mean(0).numpy())
     unit = np.stack(vectors_) / np.linalg.norm(vectors_, axis=1, keepdims=True)
     names = [name for name, group in GROUPS.items() for _ in group]
-    within = [unit[a] @ unit[b] for a in range(8) for b in range(a) if names[a] == names[b]]
+    pairs = combinations(range(8), 2)
+    within = [unit[a] @ unit[b] for a, b in pairs if names[a] == names[b]]
     table = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
     [found] = table.query(f"layer == 2 and vector == '{MEAN}'")["within"]
     assert found == pytest.approx(np.mean(within), rel=1e-4)
@@ -62,7 +65,7 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
         )
     ).save_pretrained(tmp_path / "t5")
     byte_tokenizer().save_pretrained(tmp_path / "t5")
-    ran(tmp_path / "t5", *files, "-o", tmp_path / "out")
+    run_study("sentences", tmp_path / "t5", *files, "-o", tmp_path / "out")
     for stack, names, poolings in zip(("encoder", "decoder"), drawn, ([FIRST], []), strict=True):
         assert {"separation", "changes", "collection"} <= names
         table = pd.read_csv(tmp_path / "out" / f"t5_({stack})" / "separation.csv").dropna(
@@ -82,11 +85,11 @@ def test_the_bias_that_was_computed_by_hand():
     matrix = pd.DataFrame(
         kind_matrix(before[6, FIRST], after[6, FIRST], changes["kind"].tolist(), seed=0)
     )
-    found = matrix.set_index(["kind", "other"])
-    assert found.loc[("profession", "gender"), "cosine"] == pytest.approx(-0.281, abs=2e-3)
+    cosines = matrix.set_index(["kind", "other"])
+    assert cosines.loc[("profession", "gender"), "cosine"] == pytest.approx(-0.281, abs=2e-3)
     assert (
-        found.loc[("profession", "gender"), "low"]
+        cosines.loc[("profession", "gender"), "low"]
         < -0.293
-        < found.loc[("profession", "gender"), "high"]
+        < cosines.loc[("profession", "gender"), "high"]
     )
-    assert found.loc[("mood", "laughter"), "cosine"] == pytest.approx(0.597, abs=2e-3)
+    assert cosines.loc[("mood", "laughter"), "cosine"] == pytest.approx(0.597, abs=2e-3)

@@ -8,8 +8,8 @@ import json
 import time
 
 import pytest
-from test_studies import _own_cache as _own_cache  # a fixture of every test
-from test_studies import names
+from studied_sentences import names
+from text_fixtures import cache as cache  # of every test its own
 
 from repdyn.activations import load_models
 from repdyn.checkpoints.errors import CheckpointError

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from studied_sentences import subject as subject
 from torch.nn.functional import cosine_similarity
-from transformers import AutoModel, MambaConfig, MambaModel
+from transformers import MambaConfig, MambaModel
 
 from repdyn.activations import LoadedModel
 from repdyn.data.tokens import byte_tokenizer
@@ -21,24 +22,20 @@ from repdyn.lab.studies.token_measurements import (
 SENTENCE = "The £1 coin"
 
 
-@pytest.fixture
-def subject(save_model):
-    folder = save_model("bert")
-    return LoadedModel("bert", AutoModel.from_pretrained(folder).eval(), byte_tokenizer())
-
-
 def test_a_position_is_added_to_every_row(subject):
-    found = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, with_positions=True)
+    compared = compare_sentence(
+        subject, capture_sentence(subject, SENTENCE), k=3, with_positions=True
+    )
     embeddings, ids = subject.model.embeddings, encode_sentence(subject, SENTENCE)
     added = embeddings.position_embeddings.weight[: len(ids)]
     with torch.no_grad():
         entering = embeddings(torch.tensor([ids]))[0].double()
         rows = embeddings.word_embeddings.weight.double()[None] + added.double()[:, None]
     cosines = cosine_similarity(entering[:, None], rows, dim=2)
-    own = cosines[torch.arange(len(ids)), ids]
-    lines = found.table[found.table["layer"] == 0]
-    assert lines["cosine"].tolist() == pytest.approx(own.tolist(), rel=1e-4)
-    assert lines["rank"].tolist() == (cosines > own[:, None]).sum(1).tolist()
+    to_token = cosines[torch.arange(len(ids)), ids]
+    lines = compared.table.query("layer == 0")
+    assert lines["cosine"].tolist() == pytest.approx(to_token.tolist(), rel=1e-4)
+    assert lines["rank"].tolist() == (cosines > to_token[:, None]).sum(1).tolist()
 
 
 def test_a_decoder_that_keeps_its_mask_is_refused():
@@ -48,7 +45,10 @@ def test_a_decoder_that_keeps_its_mask_is_refused():
     with (
         pytest.raises(
             ValueError,
-            match="expected a decoder whose causal mask transformers can take off, but mamba keeps it; leave no_causal_mask= out",
+            match=(
+                "expected a decoder whose causal mask transformers can take off, but mamba keeps "
+                "it; leave no_causal_mask= out"
+            ),
         ),
         without_causal_mask(LoadedModel("mamba", model, byte_tokenizer()), SENTENCE),
     ):

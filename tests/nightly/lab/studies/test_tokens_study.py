@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from repdyn.cli.main import main
+from studying import run_study
 
 SENTENCE = "The £1 coin"
 
 
-def ran(*arguments):
-    main(["study", "tokens", *map(str, arguments)])
-
-
 def test_two_models(save_model, tmp_path, capsys):
     out = tmp_path / "out"
-    ran(
+    run_study(
+        "tokens",
         save_model("a"),
         save_model("b", "gpt_neox"),
         "--sentence",
@@ -56,9 +52,9 @@ def test_a_trained_decoder_leaves_its_tokens(tmp_path):
     folder = Path(os.environ.get("REPDYN_DATA", "")) / "stories260K-hf"
     if not folder.is_dir():
         pytest.skip("no trained weights; set REPDYN_DATA")
-    ran(folder, "-o", tmp_path)
+    run_study("tokens", folder, "-o", tmp_path)
     tokens = pd.read_csv(tmp_path / "stories260K-hf" / "tokens.csv")
-    blocks = tokens[tokens["state"] == "block"]
+    blocks = tokens.query("state == 'block'")
     medians = blocks.groupby("layer")["rank"].median().tolist()
     assert medians == sorted(medians)
     assert medians[:3] == [0, 0, 0]
@@ -80,7 +76,7 @@ def test_words_of_a_trained_decoder_move_and_are_attended_to(tmp_path):
     if not (data / "stories260K-hf").is_dir():
         pytest.skip("no trained weights; set REPDYN_DATA")
     text = ["--text", data / "enwik8_prefix_4154399.gz", "--max-vectors", 1024]
-    ran(data / "stories260K-hf", *text, "-o", tmp_path)
+    run_study("tokens", data / "stories260K-hf", *text, "-o", tmp_path)
     tables = {
         name: pd.read_csv(tmp_path / "stories260K-hf" / f"{name}.csv")
         for name in ("jumps", "attention")

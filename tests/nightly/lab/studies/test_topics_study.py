@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from studying import run_study
 
-from repdyn.cli.main import main
 from repdyn.lab.studies.topic_measurements import PAIRS, TABLE
 
 THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
@@ -25,10 +25,6 @@ def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n\n".join(documents))
     return path
-
-
-def ran(*arguments):
-    main(["study", "topics", *map(str, arguments)])
 
 
 def short(text, output):
@@ -49,7 +45,7 @@ def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, cap
     pytest.importorskip("sklearn")
     encoder = save_model("encoder")
     decoder = save_model("decoder", "gpt_neox")
-    ran(encoder, decoder, *short(text, tmp_path / "out"))
+    run_study("topics", encoder, decoder, *short(text, tmp_path / "out"))
     embeddings, attention, topics = (
         pd.read_csv(tmp_path / "out" / f"{name}.csv")
         for name in ("embeddings", "attention", "topics")
@@ -90,6 +86,6 @@ def test_the_same_command_writes_the_same(text, tmp_path, save_model):
     pytest.importorskip("sklearn")
     model = save_model()
     for folder in ("first", "second"):
-        ran(model, *short(text, tmp_path / folder))
+        run_study("topics", model, *short(text, tmp_path / folder))
     for name in ("embeddings.csv", "attention.csv", "topics.csv", "depth.png"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()

@@ -1,9 +1,11 @@
 """Conditions of alerts on synthetic series, step by step and over a whole run."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
+from alert_rules import rule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_runs import make_failures, make_row, make_scalar, to_frame
@@ -11,13 +13,8 @@ from synthetic_runs import make_failures, make_row, make_scalar, to_frame
 from repdyn.views.alerts import (
     RULES,
     AlertEvaluator,
-    Rule,
     find_alerts,
 )
-
-
-def rule(when, bound=None, metrics=("two_nn",), **more):
-    return Rule(name=when, when=when, bound=bound, metrics=metrics, **more)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
@@ -28,11 +25,11 @@ def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spr
     losses = np.exp(spread * np.random.default_rng(0).standard_normal(2000)) * (
         2 + 8 / np.arange(1, 2001) ** 0.5
     )
-    found = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(losses)]))
-    assert len(found) <= 15
+    alerts = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(losses)]))
+    assert len(alerts) <= 15
     diverging = [*losses[:1990], *losses[1990:] * 10.0]
-    found = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(diverging)]))
-    assert 1990 in [alert.step for alert in found]
+    alerts = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(diverging)]))
+    assert 1990 in [alert.step for alert in alerts]
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +58,7 @@ def test_alerts_depend_only_on_the_steps_so_far(profiles):
     live = [
         alert
         for step in range(len(profiles))
-        for alert in evaluator.update(frame.loc[frame["step"] == step])
+        for alert in evaluator.update(frame.query("step == @step"))
     ]
     assert [repr(alert) for alert in live] == [repr(alert) for alert in whole]
 
@@ -71,32 +68,28 @@ def test_rows_give_the_alerts_of_their_data_frame():
     values = [0.1, 0.3, 1.0, 8.0, math.nan]
     frames = AlertEvaluator(RULES)
     plain = AlertEvaluator(RULES)
-    found = []
+    alerts = []
+    columns = ("metric", "stack", "subset", "place")
+    series = product(
+        ("two_nn", "anisotropy", "token_change"),
+        (None, "encoder"),
+        ("all", "no_sink"),
+        ((2, None), (0, None), (1, None), (1, 0)),
+    )
+    kinds = [dict(zip(columns, kind, strict=True)) for kind in series]
     for step in range(40):
-        rows = [
-            make_row(
-                step=step,
-                layer=layer,
-                metric=metric,
-                stack=stack,
-                subset=subset,
-                head=head,
-                value=value,
-                std=0.1,
-            )
-            for metric in ("two_nn", "anisotropy", "token_change")
-            for stack in (None, "encoder")
-            for subset in ("all", "no_sink")
-            for layer, head in ((2, None), (0, None), (1, None), (1, 0))
-            for value in [float(state.choice(values))]
-        ]
-        missing = {"value": math.nan, "reason": "constant cloud"}
-        rows += [row.with_columns(**missing) for row in rows[:1]] if step % 3 == 0 else []
-        rows = [
-            row.with_columns(compared_to=0) if row.metric == "token_change" else row for row in rows
-        ]
+        rows = []
+        for kind in kinds:
+            layer, head = kind["place"]
+            fields = {name: kind[name] for name in ("metric", "stack", "subset")}
+            if kind["metric"] == "token_change":
+                fields["compared_to"] = 0
+            value = float(state.choice(values))
+            rows.append(make_row(step=step, layer=layer, head=head, value=value, std=0.1, **fields))
+        if step % 3 == 0:
+            rows.append(rows[0].with_columns(value=math.nan, reason="constant cloud"))
         rows += [make_scalar(step, float(state.choice(values))), *make_failures(step)][: step % 3]
         live = plain.update(rows)
         assert repr(live) == repr(frames.update(to_frame(rows)))
-        found += live
-    assert {alert.rule for alert in found} >= {rule.name for rule in RULES} - {"profile jumps"}
+        alerts += live
+    assert {alert.rule for alert in alerts} >= {rule.name for rule in RULES} - {"profile jumps"}

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from test_terminal import EVERYTHING, printed, table_lines
+from printed_runs import EVERYTHING, printed, table_lines
 
 from repdyn.views.console.runs import MAX_LAYERS
 
@@ -29,10 +29,10 @@ def test_one_screen_always(run, n_blocks, steps):
 
 
 def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
-    frame = frame_of(
-        published("an-organisation/a-model-with-a-rather-long-name", n_blocks=48, steps=(0, *range(1000, 143001, 1000))),
-        *(failures(step, f"reason {'x' * step}", run="an-organisation/a-model-with-a-rather-long-name") for step in range(1, 90)),
-    )  # fmt: skip
+    name = "an-organisation/a-model-with-a-rather-long-name"
+    steps = (0, *range(1000, 143001, 1000))
+    failed = [failures(step, "reason ".ljust(7 + step, "x"), run=name) for step in range(1, 90)]
+    frame = frame_of(published(name, n_blocks=48, steps=steps), *failed)
     frame["probe"] = "one"
     lines = printed(frame, **EVERYTHING).splitlines()
     assert len(lines) <= 40

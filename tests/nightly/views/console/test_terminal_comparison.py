@@ -1,7 +1,7 @@
 """The table of several runs fits its width, and long names stay different."""
 
 import pytest
-from test_terminal import lines_of
+from printed_runs import lines_of
 
 from repdyn.views.console.runs import MAX_WIDTH
 

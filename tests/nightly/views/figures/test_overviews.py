@@ -1,18 +1,10 @@
 """Overviews of a family: nothing is clipped, and no legend lies on a panel."""
 
 import pytest
-from synthetic_families import make_everything
+from runs_of_everything import everything as everything
 from synthetic_runs import measured_runs
 
 from repdyn.views.figures.run import all_figures
-
-
-@pytest.fixture
-def everything(frame_of):
-    def make(**given):
-        return frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 8, 64)} | given)))
-
-    return make
 
 
 @pytest.mark.parametrize("n_blocks", [2, 32])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from judged_runs import layers_at, losses
 from synthetic_runs import to_frame
-from test_insights import layers_at, losses
 
 from repdyn import insights, open_store
 from repdyn.views.judging import stacks_of_run
@@ -47,9 +47,9 @@ def test_any_course_gives_the_same_statements_for_any_order_of_its_rows(values, 
 )
 def test_the_runs_of_the_documentation(folder, statuses):
     store = open_store(RUNS / folder)
-    found = insights(store)
-    assert [run.status for run in found] == statuses
-    for run in found:
+    runs = insights(store)
+    assert [run.status for run in runs] == statuses
+    for run in runs:
         assert run.as_dict() == json.loads(json.dumps(run.as_dict(), allow_nan=False))
         assert all(statement.sentence.endswith(".") for statement in run.statements)
         assert all(statement.link.startswith("#run=") for statement in run.statements)
@@ -58,9 +58,7 @@ def test_the_runs_of_the_documentation(folder, statuses):
 
 
 def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
-    (found,) = insights(RUNS / "diverging")
-    assert found.headline.startswith("failed: The training loss diverged")
-    peak = next(
-        each for each in found.statements if each.metric == "two_nn" and each.kind == "peak"
-    )
+    (run,) = insights(RUNS / "diverging")
+    assert run.headline.startswith("failed: The training loss diverged")
+    peak = next(each for each in run.statements if each.metric == "two_nn" and each.kind == "peak")
     assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import wandb
+from exported import store as store
+from logged_runs import axes_of, history_of, of_kind
 
 from repdyn.views.figures.run import all_figures
 from repdyn.views.publish.export import export_store
@@ -16,21 +18,6 @@ from repdyn.views.publish.loggers import named_config
 from repdyn.views.publish.results import provenance
 
 NAN = math.nan
-
-
-@pytest.fixture
-def store(published, failures, filled, tmp_path):
-    """One model swept at three steps, the second without a value in the embedding output, and a
-    failed step.
-    """
-
-    def dimension(step, depth):
-        return NAN if (step, depth) == (1, 0) else 10 + step + depth
-
-    rows = published(
-        "lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123"
-    )
-    return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
 
 
 @pytest.fixture
@@ -69,22 +56,18 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
     assert wandb.run is None
     for path in runs:
         assert path.parent == tmp_path / "logs" / "wandb"
-        found = records(path)
-        (run,) = [record["run"] for record in found if record["type"] == "run"]
+        written = records(path)
+        (run,) = of_kind(written, "run")
         assert (run["display_name"], run["run_group"], run["project"]) == (
             "lab/model-70m",
             "lab",
             "mine",
         )
-        config = {
-            name: value
-            for record in found
-            if record["type"] == "config"
-            for name, value in record["config"]["update"].items()
-            if not name.startswith("_wandb")
-        }
+        updates = [config["update"] for config in of_kind(written, "config")]
+        config = {name: value for update in updates for name, value in update.items()}
+        config = {name: config[name] for name in config if not name.startswith("_wandb")}
         assert config == named_config(provenance(store, store.to_pandas()))
-        history = [record["history"]["item"] for record in found if record["type"] == "history"]
+        history = history_of(written)
         steps = [item for item in history if "two_nn/mean" in item]
         assert [item["repdyn/step"] for item in steps] == [0, 1, 8]
         assert [item["repdyn/tokens"] for item in steps] == [0, 1000, 8000]
@@ -93,9 +76,5 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         assert [
             item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item
         ] == [8]
-        axes = {
-            record["metric"]["name"]: record["metric"].get("step_metric")
-            for record in found
-            if record["type"] == "metric"
-        }
-        assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
+        axes = axes_of(written)
+        assert {name for name, axis in axes if axis != "repdyn/step"} == {"repdyn/step"}

@@ -5,7 +5,7 @@ import re
 from unittest.mock import Mock
 
 import pytest
-from test_loggers import checkpoint
+from logged_runs import checkpoint
 
 from repdyn.metrics.logged import logged_values, validate_log_layers
 from repdyn.views.publish.loggers import TensorBoardTarget, layout_of

@@ -2,11 +2,11 @@ import io
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from logged_runs import BrokenBoard
 from matplotlib.figure import Figure
 from rich.console import Console
 from synthetic_runs import DENSE
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_loggers import BrokenBoard
 
 from repdyn.views.figures.run import heatmap
 from repdyn.views.publish.results import show_run, show_store
@@ -28,9 +28,9 @@ def unpainted(monkeypatch):
     monkeypatch.setattr("repdyn.views.charts.on_matplotlib.save", save)
 
 
-def shown(store, *arguments, **given):
+def shown(store, *arguments, **options):
     stream = io.StringIO()
-    written = show_store(store, *arguments, console=Console(file=stream, width=80), **given)
+    written = show_store(store, *arguments, console=Console(file=stream, width=80), **options)
     return stream.getvalue(), written
 
 
@@ -85,9 +85,12 @@ def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(
 ):
     store = filled(tmp_path / "store", published("lab/a", steps=(0, 8)))
     drawn = []
-    monkeypatch.setattr(
-        "repdyn.views.figures.run.heatmap", lambda *given: drawn.append(given[1:3]) or Figure()
-    )
+
+    def draw(run, metric, subset, *_):
+        drawn.append((metric, subset))
+        return Figure()
+
+    monkeypatch.setattr("repdyn.views.figures.run.heatmap", draw)
     show_run(store, "lab/a", loggers=[CSVLogger(tmp_path, name="", version=""), board(tmp_path)])
     assert drawn == [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
 
@@ -210,17 +213,18 @@ def test_a_figure_that_fails_keeps_nothing_else_from_a_run(
         path.relative_to(store.path / "figures").as_posix()
         for path in (store.path / "figures").rglob("*.png")
     }
-    each = {*NAMES, "heatmap_anisotropy_no_sink"}
+    figures_of_stack = {*NAMES, "heatmap_anisotropy_no_sink"}
     compared = {
         f"comparison/{name}.png"
         for name in ("profiles_anisotropy", "profiles_two_nn", "means_over_layers")
     }
     assert (
         names
-        == {f"{stack}/{name}.png" for stack in ("encoder", "decoder") for name in each} | compared
+        == {f"{stack}/{name}.png" for stack in ("encoder", "decoder") for name in figures_of_stack}
+        | compared
     )
     assert images(logger) == {
-        f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in each
+        f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in figures_of_stack
     }
     text = capsys.readouterr().out
     assert "quick/1 (encoder)  T5" in text

@@ -14,15 +14,15 @@ from repdyn.views.publish.results import show_store
 @pytest.fixture
 def no_figures(monkeypatch):
     """Return the labels of the runs that figures were asked for."""
-    asked = []
+    labels = []
 
     def draw(runs, attempt):
-        asked.append([run.label for run in runs])
+        labels.append([run.label for run in runs])
         return {}
 
     monkeypatch.setattr("repdyn.views.figures.comparison.comparison_figures", draw)
     monkeypatch.setattr("repdyn.views.figures.run.all_figures", lambda *_: {})
-    return asked
+    return labels
 
 
 def seed(number, **given):
@@ -67,12 +67,11 @@ def test_runs_named_like_seeds_that_differ_are_compared_as_runs(tmp_path, no_fig
 
 
 def test_the_command_takes_several_stores_and_patterns(tmp_path, no_figures, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "repdyn.views.figures.comparison.comparison_figures",
-        lambda runs, attempt: (
-            no_figures.append([run.label for run in runs]) or {"means": Figure((1, 1))}
-        ),
-    )
+    def draw(runs, attempt):
+        no_figures.append([run.label for run in runs])
+        return {"means": Figure((1, 1))}
+
+    monkeypatch.setattr("repdyn.views.figures.comparison.comparison_figures", draw)
     paths = [str(fill(tmp_path / name, seed(number)).path) for number, name in ((1, "a"), (3, "b"))]
     main(["figures", *paths, "--seeds", "none"])
     assert "seeds)" not in capsys.readouterr().out

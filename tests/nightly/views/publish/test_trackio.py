@@ -13,7 +13,8 @@ pytest.importorskip("trackio")
 
 WITHOUT_LIGHTNING = """
 import sys
-sys.modules |= dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"))  # importing one raises
+# importing one raises
+sys.modules |= dict.fromkeys(("lightning", "pytorch_lightning", "torchmetrics"))
 import torch, wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Trainer, TrainingArguments
@@ -23,9 +24,11 @@ ids = torch.randint(64, (32, 16), generator=torch.Generator().manual_seed(0))
 kinds = ["trackio", "tensorboard", "wandb"]
 evaluating = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2, "use_cpu": True}
 arguments = TrainingArguments("out", max_steps=4, report_to=kinds, run_name="mine", **evaluating)
-sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=64, **sizes))
-tracker = HuggingFaceTracker(Probe.from_tokens(ids, max_vectors=64), schedule=2, report=False, on_error="raise")
+sizes = {"hidden_size": 16, "intermediate_size": 32}
+numbers = {"num_hidden_layers": 2, "num_attention_heads": 2}
+model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=64, **sizes, **numbers))
+probe = Probe.from_tokens(ids, max_vectors=64)
+tracker = HuggingFaceTracker(probe, schedule=2, report=False, on_error="raise")
 data = [{"input_ids": x, "labels": x} for x in ids]
 Trainer(model, arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[tracker]).train()
 assert wandb.run.summary["two_nn/mean"] > 0
@@ -38,14 +41,17 @@ from jobs import Job, batches, tracker, trainer
 from small import random_tokens
 from repdyn import Probe
 from repdyn.views.publish.trackio import TrackioLogger
-live = tracker(Probe.from_tokens(random_tokens(32, 12), max_vectors=64), 2, report=False, store="store")
-trainer(Path("."), live, logger=TrackioLogger("huggingface", "mine"), max_steps=4).fit(Job(), batches())
+probe = Probe.from_tokens(random_tokens(32, 12), max_vectors=64)
+live = tracker(probe, 2, report=False, store="store")
+logger = TrackioLogger("huggingface", "mine")
+trainer(Path("."), live, logger=logger, max_steps=4).fit(Job(), batches())
 """
 EXPORT = """
 from pathlib import Path
 from synthetic_runs import fill, make_rows
 from repdyn.views.publish.export import export_store
-print(*export_store(fill(Path("store"), make_rows(steps=(0, 8), n_blocks=2)), to=["trackio"], project="huggingface"))
+store = fill(Path("store"), make_rows(steps=(0, 8), n_blocks=2))
+print(*export_store(store, to=["trackio"], project="huggingface"))
 """
 READ = """
 import json

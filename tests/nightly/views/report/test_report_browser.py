@@ -81,7 +81,8 @@ def choose(watched: Watched, control: str, label: str) -> None:
 
 def trace(watched: Watched, plot: str, role: str, of: str = "y") -> list[float]:
     return watched.page.evaluate(
-        f"Array.from(document.getElementById('{plot}').data.find((t) => t.meta?.role === '{role}').{of})"
+        f"Array.from(document.getElementById('{plot}').data.find((t) => t.meta?.role === "
+        f"'{role}').{of})"
     )
 
 

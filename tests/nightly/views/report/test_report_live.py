@@ -19,7 +19,8 @@ def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_
     ready(browser)
     # at once: it soon loads itself anew
     browser.page.evaluate(
-        "document.getElementById('scale-linear').focus(); document.getElementById('as-table').open = true;"
+        "document.getElementById('scale-linear').focus(); "
+        "document.getElementById('as-table').open = true;"
         "scrollTo({ top: 700, behavior: 'instant' })"
     )
     assert re.fullmatch(
@@ -50,7 +51,10 @@ def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_
 
 
 def test_nothing_written_by_others_runs(browser, tmp_path):
-    evil = "</script><img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+    evil = (
+        "</script><img src=x "
+        "onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+    )
     rows = make_rows(run=evil, model=evil, steps=STEPS, n_blocks=2)
     path = write_report(fill(tmp_path, rows), tmp_path / "report.html", title=evil)
     browser.page.goto(path.as_uri())

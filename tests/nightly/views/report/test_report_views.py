@@ -52,11 +52,11 @@ def values(store, run: str, metric: str = "two_nn") -> np.ndarray:
 
 
 def drawn(watched: Watched, plot: str, what: str = "data.at(-1).y") -> np.ndarray:
-    found = watched.page.evaluate(
+    values = watched.page.evaluate(
         f"JSON.parse(JSON.stringify(document.getElementById('{plot}').{what}, (_, value) =>"
         " ArrayBuffer.isView(value) ? Array.from(value) : Number.isNaN(value) ? null : value))"
     )
-    return np.array(found, float)
+    return np.array(values, float)
 
 
 def test_a_page_with_an_early_alert_opens_at_the_last_step(browser, tmp_path):
@@ -76,19 +76,21 @@ def test_a_pinned_step_is_drawn_and_can_be_subtracted(opened, store):
     assert watched.page.locator("#pin").inner_text() == "Unpin step 16"
     watched.page.locator("#step").press("End")
     pinned = drawn(watched, "profile", "data.find((t) => t.name?.endsWith('pinned')).y")
-    wanted = values(store, "deep")
-    np.testing.assert_allclose(pinned, wanted[:, 3], rtol=1e-6)
+    expected = values(store, "deep")
+    np.testing.assert_allclose(pinned, expected[:, 3], rtol=1e-6)
     watched.page.locator("#subtract").check()
-    np.testing.assert_allclose(drawn(watched, "profile"), wanted[:, 4] - wanted[:, 3], atol=1e-5)
+    np.testing.assert_allclose(
+        drawn(watched, "profile"), expected[:, 4] - expected[:, 3], atol=1e-5
+    )
     changes = drawn(watched, "heatmap", "data[0].z")
-    np.testing.assert_allclose(changes, wanted - wanted[:, [3]], atol=1e-5)
+    np.testing.assert_allclose(changes, expected - expected[:, [3]], atol=1e-5)
     np.testing.assert_allclose(drawn(watched, "lines", "data.map((t) => t.y)"), changes)
     assert {key: state(watched)[key] for key in ("pin", "subtract")} == {
         "pin": "16",
         "subtract": "yes",
     }
     watched.page.locator("#pin").click()
-    np.testing.assert_allclose(drawn(watched, "profile"), wanted[:, 4], rtol=1e-6)
+    np.testing.assert_allclose(drawn(watched, "profile"), expected[:, 4], rtol=1e-6)
     assert watched.page.locator("#subtract").is_hidden()
     assert watched.errors == []
 
@@ -108,9 +110,9 @@ def test_a_difference_of_two_runs_has_the_interval_of_both(opened, store):
     )
     margins = np.hypot(*(mean.margin[shared] for mean in means))
     change = (means[0].mean - means[1].mean)[shared]
-    for end, wanted in (("low", change - margins), ("high", change + margins)):
+    for end, expected in (("low", change - margins), ("high", change + margins)):
         np.testing.assert_allclose(
-            drawn(watched, "training", f"{of_deep}.meta.{end}"), wanted, rtol=1e-5
+            drawn(watched, "training", f"{of_deep}.meta.{end}"), expected, rtol=1e-5
         )
     assert drawn(watched, "training", "data.filter((t) => t.meta?.role === 'band').length") == 1
     assert watched.errors == []

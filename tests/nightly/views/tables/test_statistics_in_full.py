@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import curve_fit
-from test_findings import (
+from fitted_courses import (
     IN_LINE,
     KNOWN,
     STEPS_OF_ACTIVATION_FITS,
@@ -19,6 +18,7 @@ from test_findings import (
     replaced,
     steps_of,
 )
+from scipy.optimize import curve_fit
 
 from repdyn.views.judging.effects import rank_correlation
 from repdyn.views.judging.fits import fit_activations
@@ -78,19 +78,19 @@ def test_sound_steps_are_rarely_accused():
             for at in range(2)
         ]
         steps = {
-            STEPS_OF_CONTINUITY[place]
-            for place in places
-            if losses.iloc[place] - losses.iloc[-1] > 0.3
+            STEPS_OF_CONTINUITY[index]
+            for index in places
+            if losses.iloc[index] - losses.iloc[-1] > 0.3
         }
-        found = set(
+        accused = set(
             steps_of(
                 replaced(
-                    losses, {STEPS_OF_CONTINUITY[place]: float(losses.iloc[-1]) for place in places}
+                    losses, {STEPS_OF_CONTINUITY[index]: float(losses.iloc[-1]) for index in places}
                 )
             )
         )
-        sound = sound + len(found - steps)
-        wrong = wrong + len(found & steps)
+        sound = sound + len(accused - steps)
+        wrong = wrong + len(accused & steps)
         n_wrong = n_wrong + len(steps)
     assert sound <= 0.02 * n_wrong
     assert wrong >= 0.95 * n_wrong

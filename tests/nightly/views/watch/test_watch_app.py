@@ -5,21 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
-from synthetic_runs import fill, make_rows
-from test_watch import STEPS
+from watched import index as index
 
 from repdyn.views.watch.app import Feed
-from repdyn.views.watch.index import Index
-
-
-@pytest.fixture
-def index(tmp_path):
-    fill(tmp_path, *(make_rows(run=run, steps=STEPS, n_blocks=2) for run in ("first", "second")))
-    index = Index([tmp_path], interval=0.0)
-    while index.poll(10.0):
-        pass
-    return index
 
 
 def test_a_look_that_fails_is_said_and_the_next_one_made(index, monkeypatch):

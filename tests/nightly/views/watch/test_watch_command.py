@@ -46,7 +46,10 @@ def test_it_waits_for_runs_takes_the_next_port_and_ends_at_once(started, tmp_pat
     address = urlsplit(lines[1].split()[6])
     assert lines == [
         f"port {port} is not free, port {address.port} is used instead\n",
-        f"the table of runs is at http://127.0.0.1:{address.port}/?token=a-token-of-mine (Ctrl-C ends it)\n",
+        (
+            f"the table of runs is at http://127.0.0.1:{address.port}/?token=a-token-of-mine "
+            f"(Ctrl-C ends it)\n"
+        ),
         f"no measurement in {tmp_path / 'later'} yet; the page shows them as they appear\n",
     ]
     connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=20)

@@ -87,7 +87,11 @@ def cluster_address(environment: dict[str, str]) -> Iterator[str]:
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         address_file = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
-        wait_until(lambda: address_file.exists() and address_file.read_text())
+
+        def has_address() -> bool:
+            return address_file.exists() and bool(address_file.read_text())
+
+        wait_until(has_address)
         yield address_file.read_text().strip()
         ray.shutdown()
         for child in psutil.Process(process.pid).children(recursive=True):

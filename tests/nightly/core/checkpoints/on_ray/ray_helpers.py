@@ -47,14 +47,14 @@ def analyze(
     """Start a sweep of the published checkpoints as a user does, in a folder with a cache of its
     own.
     """
-    own = {
+    variables = {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(folder / "home"),
         "REPDYN_CACHE": str(folder / "cache"),
     }
     return subprocess.Popen(
         [sys.executable, SCRIPT, *ANALYZE, "--store", store],
-        env=environment | own,
+        env=environment | variables,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -84,16 +84,18 @@ def sweep_in_one_process(
     ), store
 
 
-def assert_equal(one: Store, other: Store) -> None:
+def assert_equal(expected: Store, other: Store) -> None:
     first, second = (
         store.to_pandas()
         .query("layer.notna() or reason.notna()")
         .drop(columns=NOT_COMPARED, errors="ignore")
-        for store in (one, other)
+        for store in (expected, other)
     )
     assert len(first) > 0
     assert first.reset_index(drop=True).equals(second.reset_index(drop=True))
-    files = ({path.name for path in store.path.glob("*/step*.parquet")} for store in (one, other))
+    files = (
+        {path.name for path in store.path.glob("*/step*.parquet")} for store in (expected, other)
+    )
     assert next(files) == next(files)
 
 

@@ -55,7 +55,11 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(
     observed: list[dict[int, int]] = []
     for task in tasks:
         slow(hub, task, bytes_per_second=70_000)
-    with repeatedly(lambda: observed.append(workers_by_step(tmp_path / "downloads", tasks))):
+
+    def observe() -> None:
+        observed.append(workers_by_step(tmp_path / "downloads", tasks))
+
+    with repeatedly(observe):
         report = report_of(sweep_with_ray(tasks, store, options(), Hub()))
     workers = {pid for moment in observed for pid in moment.values()}
     assert len(workers) == 2
@@ -77,7 +81,9 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(
 def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
     cluster, hub, published, store, probe, tmp_path, monkeypatch, capsys
 ):
-    """The worker of one checkpoint is killed once during its download, that of another every time."""
+    """The worker of one checkpoint is killed once during its download, that of another every
+    time.
+    """
     monkeypatch.setattr(ray_engine, "MAX_RETRIES", 1)
     probe.save(tmp_path / "probe.safetensors")
     tasks = find_tasks(probe)
@@ -108,7 +114,10 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
     assert sorted(step for step, _ in killed) == [0, 8, 8]
     assert len({pid for _, pid in killed}) == 3
     assert ended.value.code == cli.FAILED
-    reason = "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer workers="
+    reason = (
+        "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer "
+        "workers="
+    )
     assert f"not measured: lab/model step8: {in_flags(reason)}" in capsys.readouterr().err
     assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
     assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, (
@@ -154,13 +163,13 @@ def test_interrupted_and_completed_by_the_same_command(
     store = open_store(tmp_path / "store")
     downloads = tmp_path / "cache" / "downloads"
     process = analyze(environment, hub, tmp_path, tmp_path / "store")
-    wait_until(
-        lambda: (
-            store.path.exists()
-            and n_stored(store) == 2
-            and len(list(downloads.rglob("*.incomplete"))) == 2
-        )
-    )
+
+    def are_two_downloads_under_way() -> bool:
+        if not store.path.exists() or n_stored(store) != 2:
+            return False
+        return len(list(downloads.rglob("*.incomplete"))) == 2
+
+    wait_until(are_two_downloads_under_way)
     others = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     printed = process.communicate()[0]
@@ -188,8 +197,8 @@ def test_interrupted_and_completed_by_the_same_command(
     assert_equal_values(store, sweep_in_one_process(find_tasks(probe), tmp_path)[1])
 
 
-def assert_equal_values(one: Store, other: Store) -> None:
+def assert_equal_values(swept: Store, other: Store) -> None:
     columns = ["step", "layer", "metric", "subset", "value", "checkpoint"]
-    first, second = (store.to_pandas().query("layer.notna()")[columns] for store in (one, other))
+    first, second = (store.to_pandas().query("layer.notna()")[columns] for store in (swept, other))
     assert len(first) == 6 * 3 * 3
     assert first.reset_index(drop=True).equals(second.reset_index(drop=True))

@@ -52,7 +52,11 @@ class Cluster:
         address_file = Path(self.environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
         address_file.unlink(missing_ok=True)
         self._start("--head", "--port=0", "--include-dashboard=false")
-        wait_until(lambda: address_file.exists() and address_file.read_text())
+
+        def has_address() -> bool:
+            return address_file.exists() and bool(address_file.read_text())
+
+        wait_until(has_address)
         self.address = address_file.read_text().strip()
         for _ in range(n_machines - 1):
             self._start(f"--address={self.address}")
@@ -105,7 +109,12 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     machines.start(3)
     monkeypatch.setenv("RAY_ADDRESS", machines.address)
     ray.init(machines.address, log_to_driver=False, logging_level="error")
-    wait_until(lambda: machines.restart_ended() or sum(node["Alive"] for node in ray.nodes()) == 3)
+
+    def has_three_machines() -> bool:
+        machines.restart_ended()
+        return sum(node["Alive"] for node in ray.nodes()) == 3
+
+    wait_until(has_three_machines)
     ray.shutdown()
     for task in tasks:
         slow(hub, task, bytes_per_second=150_000)
@@ -151,13 +160,13 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
 
 def check_equal_to_one_process(store: Store, tasks: list[Task], folder: Path) -> None:
     alone = sweep_in_one_process(tasks, folder)[1].to_pandas()
-    found = open_store(store.location).to_pandas()
+    on_cluster = open_store(store.location).to_pandas()
     same = ["run", "step", "layer", "metric", "subset", "value", "low", "high"]
     values = [
         frame.loc[frame["layer"].notna(), same].astype(object).reset_index(drop=True)
-        for frame in (found, alone)
+        for frame in (on_cluster, alone)
     ]
     assert len(values[0]) > 0
     assert values[0].equals(values[1])
-    assert tuple(sorted(found["step"].unique())) == STEPS
+    assert tuple(sorted(on_cluster["step"].unique())) == STEPS
     assert find_tasks(tasks[0].probe) == tasks
