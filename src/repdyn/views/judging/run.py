@@ -25,7 +25,7 @@ from repdyn.views.judging.insight import (
     Status,
     report_link,
 )
-from repdyn.views.judging.usual import usual_statements
+from repdyn.views.judging.usual import Resemblance, resemblances, usual_statements
 from repdyn.views.tables.continuity import collapsed_layers
 from repdyn.views.tables.frames import by_stack, scalar
 from repdyn.views.tables.runs import MeasuredRun
@@ -54,7 +54,7 @@ class DescribedRun(MeasuredRun):
                 of_continuity(self),
                 _of_metrics(self),
                 baseline_statements(self),
-                usual_statements(self),
+                usual_statements(self.resemblances),
             )
         )
         status, reason = self.status
@@ -147,6 +147,11 @@ class DescribedRun(MeasuredRun):
         collapses = [each.layers for each in statements if each.kind == "collapsed layer"]
         collapsed = set(chain(*collapses))
         return [_without_consequence(each, collapsed) for each in statements]
+
+    @cached_property
+    def resemblances(self) -> list[Resemblance]:
+        """Return where its middle lies among measured models."""
+        return list(resemblances(self))
 
     @cached_property
     def findings(self) -> list[Finding]:

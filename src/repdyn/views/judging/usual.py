@@ -10,7 +10,7 @@ whose ones are equal; an anisotropy, where there is none, with others too, and t
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from repdyn.probe.design import DISTINCT, NO_MASSIVE
 from repdyn.views.judging.insight import Insight
+from repdyn.views.tables.frames import has_text
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, number_text, short_subset_title
@@ -268,9 +269,11 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
     value = float(series.at(step)[0][places].mean())
     if not math.isfinite(value) or value <= 0:
         return None
-    rows = run.rows_of([series.metric], series.subset)
-    of_step = rows.loc[rows["step"].eq(step) & rows["layer"].isin(layers)]
-    facts = of_step[["settings", "n_vectors", "design"]].drop_duplicates().dropna()
+    rows = run.rows
+    is_of_series = has_text(rows["metric"], series.metric) & has_text(rows["subset"], series.subset)
+    is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
+    described = rows.loc[is_of_series & is_in_middle, ["settings", "n_vectors", "design"]]
+    facts = described.drop_duplicates().dropna()
     if len(facts) != 1:  # also of rows from before the design was stored
         return None
     settings, n_vectors, design = facts.iloc[0]
@@ -342,9 +345,9 @@ def _distance(value: float, model: UsualRange) -> tuple[int, float]:
     return order.index(model.kind), abs(math.log(value / centre))
 
 
-def usual_statements(run: MeasuredRun) -> Iterator[Insight]:
+def usual_statements(found: Iterable[Resemblance]) -> Iterator[Insight]:
     """Yield which measured models the middle of a run resembles, and which it does not."""
-    for resemblance in resemblances(run):
+    for resemblance in found:
         evidence: dict[str, float | str] = {"value": resemblance.value}
         if resemblance.alike:
             evidence["alike"] = ", ".join(model.name for model in resemblance.alike)

@@ -31,7 +31,7 @@ from repdyn.views.judging.findings import (
 from repdyn.views.judging.fits import fits_of
 from repdyn.views.judging.metrics import CAVEAT
 from repdyn.views.judging.run import chosen_series
-from repdyn.views.judging.usual import named_range, resemblances
+from repdyn.views.judging.usual import named_range
 from repdyn.views.report.markup import Markup, details, joined, table, tag
 from repdyn.views.tables.frames import failures, metrics_of, missing_values
 from repdyn.views.tables.runs import differences
@@ -219,7 +219,7 @@ def _measured_models(runs: Sequence[DescribedRun]) -> Markup:
     """Return which measured models the middle of each run resembles, and where their ranges are
     from; nothing where none compares.
     """
-    placed = [(run, resemblance) for run in runs for resemblance in resemblances(run)]
+    placed = [(run, resemblance) for run in runs for resemblance in run.resemblances]
     if not placed:
         return Markup()
     rows = [
