@@ -345,9 +345,9 @@ def _distance(value: float, model: UsualRange) -> tuple[int, float]:
     return order.index(model.kind), abs(math.log(value / centre))
 
 
-def usual_statements(found: Iterable[Resemblance]) -> Iterator[Insight]:
+def usual_statements(of_metrics: Iterable[Resemblance]) -> Iterator[Insight]:
     """Yield which measured models the middle of a run resembles, and which it does not."""
-    for resemblance in found:
+    for resemblance in of_metrics:
         evidence: dict[str, float | str] = {"value": resemblance.value}
         if resemblance.alike:
             evidence["alike"] = ", ".join(model.name for model in resemblance.alike)
