@@ -90,8 +90,8 @@ class Notices:
             return
         if not self.failures and not self.n_measured and not self._is_reported:
             print_above_bars(
-                "repdyn: the training ended before its first measurement was finished; it has "
-                "stored nothing, and there is nothing to draw"
+                "repdyn: the training ended before its first measurement was finished, and has "
+                "stored no rows"
             )
         self._is_reported = True
         if self.failures:
