@@ -128,6 +128,7 @@ def _show(swept: Sweep, prepared: Prepared, export: Sequence[Destination]) -> bo
     try:
         with redirect_stdout(out):
             stored = sorted(set(swept.runs) & set(store.runs()))
+            # a run of failures alone has nothing to draw
             runs = [run for run in stored if store.steps(run)]
             if runs:
                 show_store(store, runs)
@@ -149,6 +150,7 @@ def status_of(problems: Sequence[str]) -> int:
     """Print why checkpoints were not measured, each reason once, and return the exit status."""
     by_reason: dict[str, list[str]] = {}
     for problem in problems:
+        # each is "RUN REVISION: REASON"
         name, _, reason = problem.partition(": ")
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():

@@ -373,6 +373,7 @@ def export(
     from repdyn.store import find_store
     from repdyn.views.publish.export import export_store
 
+    # these words are no patterns
     chosen: Any = log_layers[0] if log_layers[0] in {"default", "all", "none"} else list(log_layers)
     how: dict[str, Any] = {
         "to": to,

@@ -173,6 +173,7 @@ def _progress(run: Mapping[str, Any]) -> str:
 
 def print_csv(frame: pd.DataFrame) -> None:
     """Print the rows of a data frame as CSV: lists as JSON, nothing where a value is missing."""
+    # the module ends lines as DOS does unless told otherwise
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(frame.columns)
     for record in plain_records(frame):

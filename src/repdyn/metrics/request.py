@@ -91,6 +91,7 @@ def requested(
     """
     defaults = {**metric.settings, **_checked(metric, of_design or {})}
     settings = {**defaults, **_checked(metric, explicit)}
+    # the defaults are known to work
     if explicit or of_design:
         _require_usable(metric.name, metric.function, json.dumps(settings, sort_keys=True))
     differing = {
@@ -132,6 +133,7 @@ def _typed(metric: str, name: str, value: Any, like: Any) -> Any:
         fits, what = isinstance(value, str) or not isinstance(like, str), "a word"
     if not fits:
         raise ValueError(f"expected {name} of {metric} to be {what}, got {value!r}")
+    # 1 in place of 1.0 is the same setting, and has to have the same name
     kind: Any = type(like)
     return kind(value) if isinstance(like, int | float) else value
 
@@ -158,6 +160,7 @@ def _require_usable(metric: str, kernel: Kernel, settings: str) -> None:
     for parameter in _parameters(kernel):
         if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
             continue
+        # of its own: the random numbers of a training stay what they are
         generator = torch.Generator().manual_seed(0)
         if "Cloud" in str(parameter.annotation):
             inputs.append(Cloud(torch.rand(64, 3, generator=generator, device="cpu")))

@@ -253,6 +253,7 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
     column = options["column"]
     data = bytearray()
     try:
+        # as a stream, of which only the beginning is downloaded
         rows: Any = load_dataset(
             name, options.get("config"), split=options["split"], streaming=True
         )

@@ -434,6 +434,8 @@ class AlertEvaluator:
             for index, rule in enumerate(self._rules):
                 raised = _raised(rule, of_key, n_known[key], beside)
                 alerts += [(alert.step, index, alert) for alert in raised]
+        # alerts themselves cannot be compared; those of one step and rule keep the order of their
+        # keys
         return [alert for _, _, alert in sorted(alerts, key=lambda entry: entry[:2])]
 
 

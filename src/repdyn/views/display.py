@@ -79,6 +79,7 @@ def display_of(metric: str) -> Display:
     if base in METRICS and METRICS[base].display is not None:
         return METRICS[base].display
     stored = DESCRIPTIONS.get(base, {})
+    # another version of this package may have stored fields that this one lacks
     return Display(**{name: stored[name] for name in _FIELDS if name in stored})
 
 

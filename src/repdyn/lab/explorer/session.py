@@ -44,6 +44,7 @@ class SentenceLens(NamedTuple):
         one.
         """
         agrees = torch.stack([layer.final_rank == 0 for layer in self.layers])
+        # from the last layer back, 1 for each layer until the first one that disagrees
         return (len(self.layers) - agrees.flip(0).long().cumprod(0).sum(0)).tolist()
 
 
@@ -113,6 +114,7 @@ class Session:
             number for loaded in models for number in activations.count_blocks(loaded).values()
         )
         """Number of blocks of the deepest stack."""
+        # taken again by a cached function that calls another one
         self._lock = RLock()
 
         def compare(loaded: LoadedModel, text: str, **how: Any) -> VocabularyComparison:
@@ -262,5 +264,6 @@ def _same_place(first: Sequence[str], other: Sequence[str], position: int) -> in
     """
     if first == other:
         return position
+    # each tokenizer marks beginnings or continuations of words in its own way
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
     return next((b for a, b, equal in match_tokens(*bare) if equal and a == position), None)

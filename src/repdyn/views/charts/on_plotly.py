@@ -128,6 +128,7 @@ def stacked_rows(panels: Sequence[Panel]) -> PlotlyDict:
         traces += [trace | {"yaxis": f"y{name}"} for trace in plot["data"]]
         layout[f"yaxis{name}"] = {
             **plot["layout"]["yaxis"],
+            # rounding may lead out of [0, 1], which Plotly refuses
             "domain": [max(0.0, (top - height) / whole), min(1.0, top / whole)],
             "anchor": "x",
             "nticks": 4,
@@ -190,6 +191,7 @@ def colour_axis(axis: Axis) -> PlotlyDict:
         "outlinewidth": 0,
     }
     if axis.is_signed:
+        # equal on both sides, so that 0 has the colour of the middle
         high = max(-low, high) or 1.0
         return {"colorscale": DIVERGING_SCALE, "cmin": -high, "cmax": high, "colorbar": bar}
     if axis.log_from is not None and axis.ticks is not None:
@@ -345,6 +347,7 @@ def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
 
 def _missing_trace(cells: Cells, reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
     """Return the cells without a value, with the reasons as hover text."""
+    # few reasons stand in many cells
     texts = {reason: escaped(reason) for of_layer in reasons for reason in {*of_layer}}
     return {
         "type": "heatmap",

@@ -315,6 +315,7 @@ def _own_drawings(run: MeasuredRun) -> dict[str, Drawing]:
     }
     if not metrics or run.finished:
         return drawings
+    # two_nn before anisotropy, as by default: the first panel has the loss, too
     drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(metrics, reverse=True))
     for metric in metrics:
         drawings |= _heatmap_drawings(run, metric)

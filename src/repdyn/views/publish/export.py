@@ -96,6 +96,7 @@ def export_run(
             is_at_step = values["step"] == step
             stored = values.loc[is_at_step]
             with attempt():
+                # what is missing is None, as in a row; a value that is missing is NaN
                 present = stored.notna() | (stored.columns == "value")
                 rows: list[Any] = [*stored.astype(object).where(present, None).itertuples()]
                 row = logged_values(rows, log_layers) | _scalars(stored)

@@ -103,6 +103,7 @@ def show_run(
         has several. Those that compare the stacks are in ``comparison`` next to theirs.
     """
     frame, of_run = rows_and_stacks(store, run, probe)
+    # a process without a console has no standard output
     out: Any = Lossy(sys.stdout) if sys.stdout else None
     console = PrintableConsole(file=out)
     folder = _folder(store, run, frame, store.output / "figures")
