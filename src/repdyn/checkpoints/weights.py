@@ -136,6 +136,7 @@ def load_model(
             return load_model(folder, loading, offload_folder)
         _require_right_weights(model, folder, absent, report, prefix=prefix)
         if loading.device_map is None:
+            # a device map has placed it already
             model = model.to(loading.device)
         _require_finite(model)
         return model.eval()

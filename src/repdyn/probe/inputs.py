@@ -68,6 +68,7 @@ class Inputs:
                     if isinstance(value, Tensor)
                     else [name, value]
                 )
+                # the shape and type too: the same bytes of another shape are another input
                 digest.update(json.dumps(header).encode())
                 if isinstance(value, Tensor):
                     digest.update(

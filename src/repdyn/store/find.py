@@ -91,6 +91,7 @@ def find_store(path: str | Path) -> Store:
     if stores:
         listed = shorten_list([str(store.path) for store in stores])
         raise ValueError(f"expected one store in {path}, got {len(stores)}; name one of {listed}")
+    # such files are in the folder of one run, which is inside of the store's
     hint = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
     if not path.exists():
         beside = [folder.name for folder in path.parent.glob("[!.]*/")]

@@ -69,6 +69,7 @@ class Ranks:
         """Return every rank's value, by rank."""
         values = [value for _ in range(self.size)]
         if self._group is not None:
+            # pickled, so that a rank may share an error or any record
             dist.all_gather_object(values, value, group=self._group)
         return values
 

@@ -250,6 +250,7 @@ def _judged(published: Published, run: str, measured: Any, deviations: tuple[str
         return Outcome(published=published, run=run, verdict="not run", ours=str(reason))
     except CannotBeJudgedError as reason:
         verdict, ours = "cannot be judged", str(reason)
+    # "not shown" becomes "not reproduced"
     reproduced = cast(Reproduced, verdict.replace("shown", "reproduced"))
     return Outcome(
         published=published,
@@ -389,6 +390,7 @@ def table_of(
         f"{name} {done.get(name, 'default')}, not {settings.get(name, 'the default')}"
         for name in names
     )
+    # a word of a table may be "null" or "NA", which pandas would take for a missing value
     return pd.read_csv(files[0], keep_default_na=False, na_values=[""]), tuple(differing)
 
 

@@ -128,6 +128,7 @@ class SentenceStudy(Study):
 
     def _add_changes(self, loaded: LoadedModel) -> None:
         seed, changes, kinds = self.seed, self.changes, self.changes["kind"].tolist()
+        # each sentence is read once, however many changes it is part of
         sentences = pd.Index(changes[["before", "after"]].to_numpy().ravel("F")).unique()
         before, after = (
             sentences.get_indexer(changes[side].tolist()) for side in ("before", "after")

@@ -142,6 +142,7 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     plot = plotly_panel(panel)
     for trace in plot["data"][: len(behind)]:
         trace["meta"]["of"] = "baselines"
+    # those of the trail come first, in the order of its steps
     of_run = plot["data"][len(behind) :]
     for trace, step in zip(of_run, trail, strict=False):
         trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
