@@ -137,8 +137,8 @@ def export_seeds(
     by_step: defaultdict[int, dict[str, float]] = defaultdict(dict)
     for section, series in sections.items():
         for name, values in _with_ends(section, series, log_layers).items():
-            for step, value in values.items():
-                by_step[int(step)][name] = float(value)
+            for step, value in zip(values.index.tolist(), values.tolist(), strict=True):
+                by_step[step][name] = value
     seeds = ", ".join(member.name for member in group.members)
     with attempts() as attempt:
         for logger in loggers:
@@ -152,7 +152,7 @@ def export_seeds(
                 name.rpartition("/")[2]: values
                 for name, values in _with_ends(section, series, "none").items()
             }
-            at = [int(step) for step in lines["mean"].index]
+            at = lines["mean"].index.tolist()
             columns = {name: values.tolist() for name, values in lines.items()}
             chart = f"{section}_over_seeds"
             with attempt():
@@ -169,7 +169,7 @@ def _with_ends(section: str, series: SeedSeries, log_layers: LogLayers) -> dict[
     over seeds, by the names under which they are logged.
     """
     mean = series.layer_mean
-    lines = {"mean": (mean.mean, mean.low, mean.high)}
+    lines: dict[str, tuple[pd.Series, ...]] = {"mean": (mean.mean, mean.low, mean.high)}
     if logs_every_layer(series.metric, series.subset, log_layers):
         grids = (series.values, series.lows, series.highs)
         for place, layer in enumerate(series.layers):
