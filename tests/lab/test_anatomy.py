@@ -578,6 +578,13 @@ def check_shares_of_parameters(overview, folder):
     assert shares.isna()["sinusoids"]
 
 
+def test_a_token_that_no_sentence_has_is_refused_before_the_tables(save_model, monkeypatch):
+    """It was refused after minutes, and what had been measured was lost."""
+    monkeypatch.setattr("repdyn.lab.studies.anatomy.AnatomyStudy._add_tables", pytest.fail)
+    with pytest.raises(ValueError, match="tokens of the sentences to follow, got zebra; they have"):
+        repdyn.lab.anatomy(save_model("small"), pair=PAIR, follow=["zebra"])
+
+
 def test_an_encoder_with_positions(save_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "repdyn.lab.studies.panels.planes", lambda *given: islice(planes(*given), 1)

@@ -59,6 +59,8 @@ class AnatomyStudy(Study):
         self.vocabularies: dict[str, pd.DataFrame] = {}
 
     def measure_model(self, loaded: LoadedModel) -> None:
+        if self.follow:  # what is wrong is said before the tables, which take minutes
+            require_followed(paths.sentence_tokens(loaded, self.pair), self.follow)
         self.show_title(loaded.name)
         self.vocabularies[loaded.name] = geometry.token_kinds(loaded.tokenizer)
         self._add_tables(loaded)
@@ -305,15 +307,18 @@ def followed(pair: Sequence[TokenTrajectory], words: Sequence[str]) -> list[Toke
         ]
         tokens = tuple(sentence.tokens[position] for position in places)
         trajectories.append(replace(sentence, tokens=tokens, states=sentence.states[:, places]))
-    if not any(sentence.tokens for sentence in trajectories):
-        shown_tokens = ", ".join(
-            dict.fromkeys(draw.plain(token) for sentence in pair for token in sentence.tokens)
-        )
+    require_followed([sentence.tokens for sentence in pair], words)
+    return trajectories
+
+
+def require_followed(sentences: Sequence[Sequence[str]], words: Sequence[str]) -> None:
+    """Raise ValueError unless one of the words is a token of a sentence."""
+    tokens = dict.fromkeys(draw.plain(token) for sentence in sentences for token in sentence)
+    if tokens.keys().isdisjoint(words):
         raise ValueError(
             f"expected tokens of the sentences to follow, got {', '.join(words)}; they have "
-            f"{shown_tokens}"
+            f"{', '.join(tokens)}"
         )
-    return trajectories
 
 
 @checked

@@ -224,9 +224,18 @@ def sentence_trajectories(loaded: LoadedModel, pair: Sequence[str]) -> list[Toke
     blocks.
     """
     ids = [encode_sentence(loaded, sentence) for sentence in pair]
-    names = [tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
+    names = [_tokens_of(loaded, sequence) for sequence in ids]
     states = np.stack([layer.states.double().cpu().numpy() for layer in layer_states(loaded, ids)])
     return [*map(TokenTrajectory, names, np.split(states, [len(ids[0])], axis=1))]
+
+
+def sentence_tokens(loaded: LoadedModel, pair: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the tokens of two sentences as the vocabulary writes them."""
+    return [_tokens_of(loaded, encode_sentence(loaded, sentence)) for sentence in pair]
+
+
+def _tokens_of(loaded: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(list(ids))))
 
 
 def movements(states: np.ndarray) -> dict[str, np.ndarray]:
