@@ -301,6 +301,11 @@ def test_averaged_weights_of_another_structure_are_refused(attach):
         )
 
 
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo):
+        pytest.fail("a model among the settings is copied")
+
+
 def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
     """Loops told nothing but a learning rate, and the model of a hyperparameter was copied."""
     for number, rate in enumerate((1e-3, 1e-2)):
@@ -309,7 +314,7 @@ def test_runs_are_told_apart_by_the_settings_of_their_loops(attach, tmp_path):
             "model": {"layers": 2},
             "key": "hf_abcdefghijklmnopqr",
             "tags": {"a"},
-            "of": nn.Linear(2, 2),
+            "of": Uncopied(2, 2),
         }
         with attach(Loop().model, store=tmp_path / f"{number}", configuration=settings):
             pass

@@ -81,6 +81,44 @@ def test_rows_and_the_report_are_logged_as_the_logger_takes_them(store, tmp_path
     assert calls.count("log_page") == 2
 
 
+def test_a_step_that_a_logger_refuses_leaves_the_others_their_rows(store, tmp_path, monkeypatch):
+    """The first error ended the export, and later steps were nowhere."""
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    log_metrics = logger.log_metrics
+
+    def refuse_the_first(values, step):
+        if step == 0:
+            raise ConnectionError("no route to the logger")
+        log_metrics(values, step)
+
+    monkeypatch.setattr(logger, "log_metrics", refuse_the_first)
+    with pytest.raises(ConnectionError, match="no route"):
+        export_run(store, "lab/model-70m", [logger])
+    logger.save()
+    assert [line["step"] for line in table(tmp_path / "log")] == ["1", "8"]
+
+
+def test_an_export_that_fails_leaves_the_others(published, filled, tmp_path, monkeypatch):
+    """The runs after it were not exported, and it was not said that it is incomplete."""
+    runs = [published(name, steps=(0,), n_blocks=2) for name in ("lab/a", "lab/b")]
+    whole = filled(tmp_path / "store", *runs)
+
+    def fail_for_the_first(store, run, loggers, **options):
+        if run == "lab/a":
+            raise ConnectionError("no route to the logger")
+        return export_run(store, run, loggers, **options)
+
+    monkeypatch.setattr("repdyn.views.publish.export.export_run", fail_for_the_first)
+    exports = export_store(whole, to=["csv"], folder=tmp_path / "exports")
+    exported = []
+    with pytest.raises(ConnectionError, match="no route"):
+        exported.extend(exports)
+    assert [str(export).partition(" in ")[0] for export in exported] == [
+        "lab/a: not everything",
+        "lab/b: 1 checkpoint",
+    ]
+
+
 def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
     rows = published(
         "lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth

@@ -213,6 +213,13 @@ def test_missing_values(since, reason, status):
     )
 
 
+@pytest.mark.parametrize(("at", "severity"), [(60, "note"), (200, "watch")])
+def test_an_alert_calls_for_attention_in_the_second_half_of_the_run(at, severity):
+    """One of the first steps had every long run watched for ever."""
+    insights = described(layers_at(curve(lambda step: 20.0 if step < at else 4.0)))
+    assert only(insights, "alert").severity == severity
+
+
 def test_overfitting():
     validation = {0: 5.0, 50: 3.0, 100: 2.5, 150: 2.7, 200: 3.1}
     rows = [*layers_at(curve(flat)), *losses(np.linspace(5, 1.5, 24))]
@@ -222,6 +229,15 @@ def test_overfitting():
     assert (insights.status, insights.statements[0].kind) == ("watch", "overfitting")
     assert insights.statements[0].steps == (100, 200)
     assert "validation loss grew from 2.5 at step 100 to 3.1" in insights.statements[0].sentence
+    # where the training loss rises too, the model unlearns what it had
+    rows_of_rise = [*layers_at(curve(flat)), *losses(np.linspace(2, 2.4, 24))]
+    insights = described(
+        [
+            *rows_of_rise,
+            *(make_scalar(step, value, "val/loss") for step, value in validation.items()),
+        ]
+    )
+    assert "overfitting" not in kinds(insights)
     # as long as both fall, it is no overfitting, however far apart they are
     falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
     insights = described(
