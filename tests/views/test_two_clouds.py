@@ -368,6 +368,14 @@ def test_loggers_get_every_layer_of_both_clouds(run, cloud):
     assert len(target.charts["anisotropy_over_depth"]) == 1
 
 
+def test_the_first_the_middle_and_the_last_layer_make_no_chart_over_depth():
+    """They were drawn next to each other."""
+    target = Recording()
+    target.log_values(logged_values(make_rows(steps=(0,)), ["anisotropy"]), 0)
+    assert "anisotropy_over_depth" in target.charts
+    assert "two_nn_over_depth" not in target.charts
+
+
 @of_each_cloud
 def test_a_run_has_a_chart_of_both_means(run, cloud):
     """The means are drawn in two charts, or steps of one are given to the other."""
