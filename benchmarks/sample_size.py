@@ -44,6 +44,7 @@ METRICS: dict[str, Callable[[Cloud], Tensor]] = {
 """Functions of the spectrum of a cloud."""
 
 
+# a loop for each axis of the table: sizes, exponents, repeats
 def size_table(sizes: tuple[int, ...], repeats: int) -> str:
     """Return the means over independent clouds, with their standard deviations, and the truth, as
     CSV.

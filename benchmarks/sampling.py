@@ -165,6 +165,7 @@ def held_out_text() -> tuple[str, str]:
     return load_corpus().data.decode(), "built-in text, on which models were trained"
 
 
+# a column of the table for each branch
 def table_row(subject: Subject, n_probes: int) -> list[str]:
     """Measure a model's probes and return one line for each of the two default metrics, and one for
     the others.

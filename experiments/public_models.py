@@ -245,6 +245,7 @@ def with_random_weights(source: str) -> nn.Module:
     return AutoModel.from_config(config)
 
 
+# a table, a picture and verdicts of every model, and of its random twin
 def draw(plan: Mapping[str, Any], folder: Path) -> None:
     """Draw figure 1 of the core publication on the rows of a folder, and write the verdicts beside
     it.
@@ -325,6 +326,7 @@ def figure_of_clouds(rows: pd.DataFrame) -> plt.Figure:
     return drawn
 
 
+# a panel for each model and a line for each of its runs
 def figure(
     rows: pd.DataFrame,
     plan: Mapping[str, Any],

@@ -49,7 +49,7 @@ StartWorker: TypeAlias = Callable[[Run, Path], Worker]
 """Starts the training of a run, whose output goes to a file."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.run",
         description=__doc__,
@@ -82,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--list", action="store_true", help="show the state of each run, and start none"
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = _parser()
     options = parser.parse_args(arguments)
     console = Console()
     try:

@@ -70,6 +70,7 @@ def test_repdyn_commands_are_accepted(accepted, page, line):
 
 
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("python ")])
+# a branch for each kind of script
 def test_python_commands_name_what_exists(accepted, page, line):
     script, *words = shell_words(line)[1:]
     if script == "-m":

@@ -103,6 +103,7 @@ class Part(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
+        assert kind in WRITES
         self.kind = kind
         self.items = []
         self.by_length = defaultdict(list)
@@ -137,6 +138,7 @@ class Part(nn.Module):
         self.write(x)
         return x * self.scale
 
+    # a case for each thing that a forward pass may write to
     def write(self, x):
         match self.kind:
             case "list":
@@ -196,8 +198,6 @@ class Part(nn.Module):
                 torch.rand(1)
                 random.random()
                 np.random.rand()
-            case _:
-                raise ValueError(self.kind)
 
 
 def state_of(model):
@@ -206,6 +206,7 @@ def state_of(model):
     return plain(model.position[1]), plain(generators), flags
 
 
+# a case for each kind of value
 def plain(value, seen=()):
     """Values that can be compared, of whatever is in an object."""
     if id(value) in seen or (callable(value) and not isinstance(value, nn.Module)):

@@ -107,6 +107,7 @@ class _DatasetHandler(Handler):
             {"X-Error-Code": "RepoNotFound"},
         )
 
+    # a branch for each request that writes
     def _written(self, path: str, body: bytes) -> tuple[Any, int] | tuple[Any, int, dict[str, str]]:
         """Do what a request asks for, and return the answer: content, status, headers."""
         if self.command == "PUT":

@@ -105,6 +105,7 @@ class PretendCuda(TorchFunctionMode):
         self._staying.stop()
         _devices.pop()
 
+    # a branch for each kind of function that a device treats otherwise
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # the mode is off in here: what torch itself does to compute the result, it does with
         # tensors of the CPU
@@ -237,6 +238,7 @@ def _set_data(setter: Any, tensor: Tensor, data: Tensor) -> None:
         tensor._is_param = True
 
 
+# a branch for each of the rules of CUDA
 def _refuse_mixture(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
 ) -> None:

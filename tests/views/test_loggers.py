@@ -116,6 +116,7 @@ def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
 
 
 @pytest.mark.process
+# a comprehension for each claim on the run
 def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     wandb_logger.log_metrics({"train/loss": 5.5}, step=100)
     # step 4 before step 2: W&B's own counter goes on, ours need not

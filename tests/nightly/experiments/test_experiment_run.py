@@ -84,16 +84,8 @@ def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(
         assert added == [f"seed1/{arm}.{probe}" for arm in ("causal", "masked") for probe in "ab"]
         assert collect(experiment, experiment / "rows") == []
     same = [
-        "run",
-        "step",
-        "layer",
-        "metric",
-        "subset",
-        "value",
-        "low",
-        "high",
-        "probe",
-        "tokens_seen",
+        *("run", "step", "layer", "metric", "subset"),
+        *("value", "low", "high", "probe", "tokens_seen"),
     ]
     frames = [
         open_store(folder / "rows").to_pandas(columns=same)

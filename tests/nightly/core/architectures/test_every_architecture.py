@@ -80,6 +80,7 @@ def probe() -> Probe:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids="-".join)
+# an architecture ends in one of many ways, each with a list of its own
 def test_every_architecture(architecture, probe):
     model_type, class_name = architecture
     if model_type in NOT_TEXT:
@@ -246,6 +247,7 @@ def assert_equal(after, before):
     assert after["random"][2] == before["random"][2]
 
 
+# models report their states in many ways
 def assert_states_are_those_the_model_reports(model, probe):
     """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the
     last of them.

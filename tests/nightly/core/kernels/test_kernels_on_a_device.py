@@ -242,6 +242,7 @@ def test_the_value_is_that_of_the_cpu(name, dtype, context, tolerance):
 
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][1] in {one, two, grouped}])
 @pytest.mark.parametrize("cloud", BRANCHES)
+# `one`, `two` and `grouped` are the kinds of inputs of metric_cases
 def test_rare_branches_do_not_mix_devices(name, cloud):
     kernel, make, _ = CALLS[name]
     x = torch.full((5, 2), torch.nan) if cloud == "nan" else HOSTILE[cloud]()

@@ -45,6 +45,7 @@ def records(run: Path) -> list[dict]:
 
 
 @pytest.mark.process
+# a comprehension for each claim on the run
 def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
     lines = [
         line
