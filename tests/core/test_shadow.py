@@ -741,7 +741,10 @@ def test_weights_that_are_overwritten_out_of_sight_are_an_error(probe):
 def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatch):
     torch.manual_seed(0)
     model = HandWritten()
+    torch.backends.mha.set_fastpath_enabled(True)
+    at_first = settings_now()
     plain = values(model, probe)
+    assert settings_now() == at_first
     mode = Counting()
     flops = FlopCounterMode(display=False)
     contexts = {
