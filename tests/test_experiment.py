@@ -50,11 +50,9 @@ def test_the_matched_pair_is_what_the_page_says():
         f"seed{seed}/{arm}" for seed in range(2, 7) for arm in ("causal", "masked")
     ]
     for run in plan.runs:
-        assert (run.model["hidden_size"], run.model["n_layers"], run.model["n_heads"]) == (
-            128,
-            6,
-            2,
-        )
+        assert run.model["hidden_size"] == 128
+        assert run.model["n_layers"] == 6
+        assert run.model["n_heads"] == 2
         assert run.data["sequence_length"] * run.data["batch_size"] == 8192
         assert run.training["max_steps"] == 2000
         assert run.weights_seed == run.seed + (1000 if run.arm == "masked" else 0)
@@ -277,13 +275,11 @@ def test_an_experiment_with_every_published_effect():
 
 
 def test_an_experiment_without_a_bell():
-    found = verdicts(bell=0.0)
-    assert (found["H1"], found["H2"], found["H3"], found["H4"]) == (
-        "absent",
-        "absent",
-        "supported",
-        "absent",
-    )
+    analysis = verdicts(bell=0.0)
+    assert analysis["H1"] == "absent"
+    assert analysis["H2"] == "absent"
+    assert analysis["H3"] == "supported"
+    assert analysis["H4"] == "absent"
 
 
 def test_the_probes_share_no_window(materials):

@@ -152,7 +152,9 @@ def test_what_measures_needs_no_package_that_shows(tmp_path, blocked, further, s
     done = run_without(blocked, program, str(tmp_path / "store"), first=first)
     assert done.returncode == 0, done.stderr
     of_loop, no_frame, *printed, loaded = done.stdout.splitlines()[-3 - len(swept) :]
-    assert (of_loop, printed, loaded) == ("[0, 2, 4]", swept, "[]")
+    assert of_loop == "[0, 2, 4]"
+    assert printed == swept
+    assert loaded == "[]"
     assert "'pandas', which a data frame needs" in no_frame
     assert no_frame.endswith(install_line("views"))
     assert "drawing at step 0 is left out" in done.stderr
@@ -193,7 +195,8 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
 def test_the_command_line_names_the_extra_that_it_needs():
     done = run_without(BLOCKED, COMMAND, "metrics")
     said = "error: expected the package 'cyclopts', which the command repdyn needs, found none; "
-    assert (done.returncode, done.stderr) == (2, f"{said}{install_line('views')}\n")
+    assert done.returncode == 2
+    assert done.stderr == f"{said}{install_line('views')}\n"
 
 
 @pytest.mark.process
@@ -201,7 +204,8 @@ def test_the_command_line_names_the_extra_that_it_needs():
 def test_a_command_of_the_extra_of_views(tmp_path, command):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
     done = run_without(BLOCKED - OF_VIEWS, COMMAND, *command.format(store=store.path).split())
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 def test_the_extras_that_messages_name_have_the_package():

@@ -22,7 +22,9 @@ def _rows(near_duplicates: list[float]) -> pd.DataFrame:
 
 def test_values_and_intervals_are_means_over_the_blocks():
     row = means(_rows([0.0, 0.05, 0.1])).loc[("all", 0)]
-    assert (row["value"], row["low"], row["high"]) == (3.0, 2.0, 4.0)
+    assert row["value"] == 3.0
+    assert row["low"] == 2.0
+    assert row["high"] == 4.0
 
 
 def test_a_block_of_near_duplicates_leaves_the_step_without_a_mean():

@@ -124,9 +124,8 @@ def test_help_and_dry_runs_wait_for_neither_models_nor_tables(hub, family, monke
     lines += [f"sweep lab/tiny --dry-run --metrics all --store {tmp_path / 'sweeps'}"]
     given = [sys.executable, "-c", START, " ".join(HEAVY), *lines]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()) == (0, [f"{line}: []" for line in lines]), (
-        done.stderr
-    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{line}: []" for line in lines], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -195,13 +194,12 @@ def test_the_options_of_a_sweep_reach_it():
     options = options_of(
         "gpt2", *words, "--metrics", "two_nn", "'anisotropy@no_sink'", "--store", "s3://bucket/a"
     )
-    assert (options.source, options.max_disk, options.timeout, options.loss) == (
-        "gpt2",
-        1_500_000_000,
-        60,
-        False,
-    )
-    assert (options.shard, options.layers) == ((2, 3), {"a": "x.*", "b": "y.*"})
+    assert options.source == "gpt2"
+    assert options.max_disk == 1_500_000_000
+    assert options.timeout == 60
+    assert options.loss is False
+    assert options.shard == (2, 3)
+    assert options.layers == {"a": "x.*", "b": "y.*"}
     assert options.store == "s3://bucket/a"
     assert list(options.metrics) == ["two_nn", "'anisotropy@no_sink'"]
 
@@ -229,7 +227,9 @@ def test_numbers_that_json_does_not_have(capsys):
 
 def test_json_of_alerts_insights_and_metrics_is_documented(store, capsys):
     (alerts,) = listed(capsys, "insights", store.path, "--alerts")
-    assert (alerts["run"], alerts["steps"], len(alerts["alerts"])) == ("lab/a-70m", [0, 8], 7)
+    assert alerts["run"] == "lab/a-70m"
+    assert alerts["steps"] == [0, 8]
+    assert len(alerts["alerts"]) == 7
     (insights,) = listed(capsys, "insights", store.path)
     assert insights["statements"][0]["steps"] == [8]
     (verdicts,) = listed(capsys, "insights", store.path, "--findings")
@@ -289,7 +289,9 @@ def test_watch_once_prints_a_line_for_each_run_though_a_link_leads_to_itself(
     (store.path / "loop").symlink_to("loop")
     main(["watch", str(tmp_path), "--once"])
     heading, line = capsys.readouterr().out.splitlines()
-    assert (heading.split()[0], line.split()[0], line.split()[2]) == ("run", "lab/a-70m", "8")
+    assert heading.split()[0] == "run"
+    assert line.split()[0] == "lab/a-70m"
+    assert line.split()[2] == "8"
 
 
 def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion():
@@ -313,10 +315,8 @@ def test_readers_that_have_seen_enough_full_streams_and_a_script_for_completion(
     done = subprocess.run(
         ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120
     )
-    assert (done.stdout.split(), done.stderr) == (
-        ["[", "0", "0", "2", "2", "0", "1", "--print-rules"],
-        "",
-    )
+    assert done.stdout.split() == ["[", "0", "0", "2", "2", "0", "1", "--print-rules"]
+    assert done.stderr == ""
 
 
 def test_another_package_adds_a_command(monkeypatch, capsys):

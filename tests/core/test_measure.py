@@ -62,14 +62,15 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
         # Student's t of one degree of freedom
         ends = ends_about(row, 12.7062 * row.std)
         assert (row.low, row.high) == pytest.approx(ends, rel=1e-4, abs=1e-6)
-        assert (row.design, row.n_windows, row.vectors_per_window, row.window_tokens) == (
-            "independent",
-            12,
-            8,
-            12,
-        )
+        assert row.design == "independent"
+        assert row.n_windows == 12
+        assert row.vectors_per_window == 8
+        assert row.window_tokens == 12
         assert row.n_unique == min(len(torch.unique(batch, dim=0)) for batch in batches)
-        assert (row.n_batches, row.n_vectors, row.dim, row.dtype) == (2, 96, 16, "float32")
+        assert row.n_batches == 2
+        assert row.n_vectors == 96
+        assert row.dim == 16
+        assert row.dtype == "float32"
 
 
 def test_the_interval_of_one_cloud_is_for_other_windows(hand_written):
@@ -338,7 +339,8 @@ def test_a_single_cloud_has_an_interval_from_its_windows_and_few_windows_have_no
     ).rows:
         if row.layer == 0 and row.metric == "two_nn":
             continue  # embeddings repeat
-        assert (row.n_batches, math.isnan(row.std)) == (1, True)
+        assert row.n_batches == 1
+        assert math.isnan(row.std)
         assert row.low < row.value < row.high
         # for the value on another probe, whose error is as large; Student's t of 39 degrees of
         # freedom
@@ -346,7 +348,9 @@ def test_a_single_cloud_has_an_interval_from_its_windows_and_few_windows_have_no
         ends = ends_about(row, half)
         assert (row.low, row.high) == pytest.approx(ends, rel=1e-3)
     few = measure(hand_written, many_windows(9), ["anisotropy"]).rows[0]
-    assert (few.std_error, few.low, few.high) == (None, None, None)
+    assert few.std_error is None
+    assert few.low is None
+    assert few.high is None
 
 
 def many_windows(n: int) -> Probe:

@@ -62,15 +62,17 @@ def test_all_keys_of_a_model(write):
         "tokenizer: me/{size}-tokens",
     )
     suite = read_suite(path)
-    assert (suite.name, suite.title, suite.card) == ("mine", "mine", "here")
+    assert suite.name == "mine"
+    assert suite.title == "mine"
+    assert suite.card == "here"
     assert [model.name for model in suite.models] == ["1.4b-1", "1.4b-3", "small-1", "small-3"]
     model = suite.models[1]
-    assert (model.run, model.tokenizer, model.tokens_per_step) == (
-        "runs/1.4b/3",
-        "me/1.4b-tokens",
-        2000,
-    )
-    assert (model.repository, model.revisions, model.expected) == (None, None, ())
+    assert model.run == "runs/1.4b/3"
+    assert model.tokenizer == "me/1.4b-tokens"
+    assert model.tokens_per_step == 2000
+    assert model.repository is None
+    assert model.revisions is None
+    assert model.expected == ()
     assert model.checkpoints == (
         PublishedCheckpoint("me/final", 0, tokens=0, stage="start"),
         PublishedCheckpoint("me/1.4b", 5000, "seed3", tokens=10**7),
@@ -105,12 +107,11 @@ def test_commits_of_a_branch_and_what_is_not_verified(write):
         "unverified: the titles",
     )
     (model,) = read_suite(path).models
-    assert (model.commits, model.branch, model.revisions) == (
-        r"Save (?P<step>\d+)",
-        "m-tiny-1",
-        None,
-    )
-    assert (model.checked_against, model.unverified) == ("https://example.org/m-tiny", "the titles")
+    assert model.commits == r"Save (?P<step>\d+)"
+    assert model.branch == "m-tiny-1"
+    assert model.revisions is None
+    assert model.checked_against == "https://example.org/m-tiny"
+    assert model.unverified == "the titles"
 
 
 def test_placeholders_in_a_pattern_are_escaped(write):

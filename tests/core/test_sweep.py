@@ -89,7 +89,8 @@ def test_published_checkpoints_have_the_values_of_the_same_local_files_and_are_n
     assert [task.target.step for task in result.measured] == [0, 8]
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
     listed = partition_tasks(tasks, store, SETTINGS)
-    assert (listed.done, listed.waiting) == (tasks[:2], tasks[2:])
+    assert listed.done == tasks[:2]
+    assert listed.waiting == tasks[2:]
     measure_tasks(listed.waiting, store, SETTINGS, downloads_in(tmp_path / "d"))
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert set(weights_fetched(hub).values()) == {1}
@@ -117,7 +118,8 @@ def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, without_figu
     assert live.store is not None
     shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
     swept = repdyn.sweep(tmp_path / "run", **QUIET | {"metrics": ["anisotropy", "two_nn"]})
-    assert (swept.failures, swept.store.path) == ((), tmp_path / "run" / "sweep")
+    assert swept.failures == ()
+    assert swept.store.path == tmp_path / "run" / "sweep"
     pd.testing.assert_frame_equal(
         values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True
     )
@@ -280,7 +282,8 @@ def test_a_class_of_ones_own_is_swept_from_the_command_line(
     with pytest.raises(ValueError, match='step 2, 4: .*load="module:function"'):
         described_runs("store")
     status, _, err = command(*arguments, "--store", "own", "--load", "mine:load")
-    assert (status, err.count("not measured")) == (0, 0)
+    assert status == 0
+    assert err.count("not measured") == 0
     frame = open_store("own").to_pandas()
     assert sorted(set(frame.loc[frame["layer"].notna(), "step"])) == [2, 4]
     assert set(frame["checkpoint"]) == {str(path) for path in own_files.glob("epoch*.ckpt")}
@@ -435,10 +438,13 @@ def test_offline_what_is_in_the_cache_is_measured_by_the_same_call(
     status, out, err = command(
         "lab/model", "--metrics", "anisotropy", "--dry-run"
     )  # a plan needs no network
-    assert (status, "lab/model" in out, "no connection" in err) == (0, True, True)
+    assert status == 0
+    assert "lab/model" in out
+    assert "no connection" in err
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     swept = repdyn.sweep("lab/model", probe=probe, store=tmp_path / "store", **QUIET)
-    assert (swept.measured, swept.failures) == (("lab/model step0", "lab/model step8"), ())
+    assert swept.measured == ("lab/model step0", "lab/model step8")
+    assert swept.failures == ()
     assert set(swept.to_pandas()["checkpoint"].dropna()) == {
         f"lab/model@{commits[step]}" for step in (0, 8)
     }
@@ -470,17 +476,17 @@ def test_a_failure_is_stored_with_its_reason_and_retried_on_request(
     store = open_store(tmp_path / "sweeps")
     assert status == 1
     assert lines(err)[-1].startswith("not measured: lab/model step8: ")
-    assert (list(reasons(store)), store.steps("lab/model"), shown) == (
-        [8],
-        [0, 16],
-        [["lab/model"]],
-    )
+    assert list(reasons(store)) == [8]
+    assert store.steps("lab/model") == [0, 16]
+    assert shown == [["lab/model"]]
     hub.faults.clear()
     status, _, err = command(*arguments)
-    assert (status, set(weights_fetched(hub).values())) == (1, {1})
+    assert status == 1
+    assert set(weights_fetched(hub).values()) == {1}
     assert "--retry-failed" in err
     assert command(*arguments, "--retry-failed")[0] == 0
-    assert (reasons(store), store.steps("lab/model")) == ({}, [0, 8, 16])
+    assert reasons(store) == {}
+    assert store.steps("lab/model") == [0, 8, 16]
 
 
 def test_the_main_branch_is_measured_beside_branches_with_steps(hub, family, probe, tmp_path):
@@ -492,7 +498,8 @@ def test_the_main_branch_is_measured_beside_branches_with_steps(hub, family, pro
         "lab/steps (main) main",
     )
     both = repdyn.sweep("lab/steps", revisions="step8, main", **settings_of_all)
-    assert (both.measured, both.failures) == (("lab/steps step8",), ())
+    assert both.measured == ("lab/steps step8",)
+    assert both.failures == ()
     assert both.runs == ("lab/steps", "lab/steps (main)")
     with pytest.raises(ValueError, match="'maine'"):
         repdyn.sweep("lab/steps", revisions="maine", **settings_of_all)
@@ -519,7 +526,8 @@ def test_copies_of_another_step_are_not_measured(hub, family, tmp_path, command,
     hub.publish("lab/copies", "step4", save_again(family[0], tmp_path / "again"))
     arguments = ("lab/copies", "--metrics", "anisotropy", "--no-loss")
     status, out, err = command(*arguments, "--dry-run", "--json")
-    assert (status, '"same_as": {\n      "step1": "step16"\n    }' in out) == (0, True)
+    assert status == 0
+    assert '"same_as": {\n      "step1": "step16"\n    }' in out
     assert "step1" in err
     assert command(*arguments)[0] == 0
     store = open_store(tmp_path / "sweeps")
@@ -591,7 +599,9 @@ def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_mean
     monkeypatch.setattr(Store, "__contains__", lambda self, key: looked_up(self, key))
     monkeypatch.setattr("repdyn.measurement.options.resolve", resolved)
     listed = partition_tasks(tasks, store, replace(everything))
-    assert (listed.done, listed.failed_before, listed.waiting) == (tasks[:4], tasks[4:5], tasks[5:])
+    assert listed.done == tasks[:4]
+    assert listed.failed_before == tasks[4:5]
+    assert listed.waiting == tasks[5:]
     # of the last three, the measurement without the loss is looked for too
     keys = [call.args[1] for call in looked_up.call_args_list]
     assert len(keys) == len(set(keys)) == 6 + 3
@@ -640,7 +650,9 @@ def test_a_dry_run_downloads_nothing_and_names_the_pace_of_what_is_measured(
 ):
     arguments = ("lab/model", "--metrics", "anisotropy", "--no-loss", "--dry-run")
     status, out, err = command(*arguments)
-    assert (status, err, dict(weights_fetched(hub))) == (0, "", {})
+    assert status == 0
+    assert err == ""
+    assert dict(weights_fetched(hub)) == {}
     assert re_row(out) == ["lab/model", "0", "0", "3"]
     assert command(*arguments[:-1], "--revisions", "step0")[0] == 0
     status, out, _ = command(*arguments)
@@ -732,7 +744,8 @@ def test_the_folder_of_a_store_does_not_hide_the_repository(
     first, second = (repdyn.sweep("small", store=".", probe=probe, **QUIET) for _ in range(2))
     assert (tmp_path / "small").is_dir()
     assert len(first.measured) == len(family)
-    assert (second.measured, second.failures) == ((), ())
+    assert second.measured == ()
+    assert second.failures == ()
 
 
 def test_a_folder_with_the_name_of_a_published_model_is_said_to_be_measured(

@@ -139,7 +139,8 @@ UNDEFINED = {
 def test_undefined_is_nan_with_a_reason(points, settings, reason):
     value = two_nn(points, **settings)
     assert value.isnan()
-    assert (value.shape, value.dtype) == ((), torch.float64)
+    assert value.shape == ()
+    assert value.dtype == torch.float64
     with pytest.raises(UndefinedError) as caught:
         two_nn.or_raise(Cloud(points), **settings)
     assert caught.value.reason == reason

@@ -119,7 +119,8 @@ def test_relations_of_tables_against_all_pairs_by_hand():
         np.testing.assert_allclose(rows["cosine"], [pair[0] for pair in expected], atol=1e-12)
     (across,) = geometry.across_tables([words, places]).to_dict("records")
     cosines = unit[0] @ unit[1].T
-    assert (across["n"], across["beyond"]) == (360, int((np.abs(cosines) > 0.2).sum()))
+    assert across["n"] == 360
+    assert across["beyond"] == int((np.abs(cosines) > 0.2).sum())
     assert (across["min"], across["max"]) == pytest.approx((cosines.min(), cosines.max()), abs=1e-6)
     start = geometry.start_of_text(words, places, "c")
     apart = words.rows[2] - places.rows[0]
@@ -538,7 +539,9 @@ def vocabulary():
 def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
     model = RobertaModel(RobertaConfig(**BASE))
     words, places, parts = embedding_tables(model, vocabulary)
-    assert (words.name, places.name, parts.name) == ("input", "position", "segment")
+    assert words.name == "input"
+    assert places.name == "position"
+    assert parts.name == "segment"
     assert words.labels == ("[UNK]", "[CLS]", *(f"word{n}" for n in range(24)))
     assert words.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4}
     assert torch.equal(

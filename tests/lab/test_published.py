@@ -46,10 +46,8 @@ def test_what_agrees_is_drawn_whatever_its_name_and_the_rest_says_why_not(tmp_pa
         }
         rows.append(make_row(**OURS | row | {"layer": layer, "depth": layer / 32, "std": 0.01}))
     status, out = compare(capsys, fill(tmp_path / "store", rows).path, "-o", tmp_path / "out")
-    assert (status, {path.suffix for path in (tmp_path / "out").iterdir()}) == (
-        0,
-        {".png", ".svg", ".csv"},
-    )
+    assert status == 0
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".png", ".svg", ".csv"}
     table = pd.read_csv(tmp_path / "out" / "EleutherAI_pythia-6.9b.csv")
     assert table.groupby("metric")["layer"].agg(["min", "max"]).to_numpy().tolist() == 3 * [[1, 31]]
     np.testing.assert_allclose(table["value"], table["value_published"])
@@ -120,11 +118,9 @@ def test_a_metric_that_precedes_a_score_is_found_at_its_lag(tmp_path, capsys):
     assert "arXiv 2604.20276" in out
     correlations = pd.read_csv(tmp_path / "out" / "correlations.csv")
     best = correlations.iloc[0]
-    assert (best["metric"], best["lag"], best["changes_correlation"]) == (
-        "two_nn",
-        2,
-        pytest.approx(1),
-    )
+    assert best["metric"] == "two_nn"
+    assert best["lag"] == 2
+    assert best["changes_correlation"] == pytest.approx(1)
     plain = correlations.query("metric == 'two_nn' and lag == 0").iloc[0]
     assert plain["correlation"] == pytest.approx(spearmanr(course[2:], course[:-2])[0])
     assert plain["low"] < plain["correlation"] < plain["high"]

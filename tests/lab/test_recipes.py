@@ -286,7 +286,8 @@ def test_published_values_in_tables_of_studies(tmp_path):
     ):
         (done / "options.json").write_text(json.dumps(options))
         ((outcome,), _) = evaluate(recipe, store, tables=folder)
-        assert (outcome.verdict, outcome.deviations) == ("reproduced", deviations)
+        assert outcome.verdict == "reproduced"
+        assert outcome.deviations == deviations
     page = write_results(recipe, [outcome], [], tmp_path).read_text()
     assert "data:image/png" in page
     assert "0.1 [0.08, 0.12]" in page
@@ -510,7 +511,8 @@ def test_every_recipe_and_kind_is_documented():
 )
 def test_mistakes_on_the_command_line(command, arguments, message):
     status, out, err = command(*arguments)
-    assert (status, out) == (2, "")
+    assert status == 2
+    assert out == ""
     assert err.startswith("error: ")
     assert message in err
 

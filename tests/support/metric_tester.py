@@ -74,7 +74,8 @@ class MetricTester:
         arrays = [(x.double() if x.is_floating_point() else x).numpy() for x in tensors]
         expected = np.asarray(self.case.oracle(*arrays, **self.request.settings), np.float64)
         value = self.value(tensors)
-        assert (value.dtype, value.shape) == (torch.float64, expected.shape)
+        assert value.dtype == torch.float64
+        assert value.shape == expected.shape
         assert value.tolist() == pytest.approx(expected.tolist(), rel=rel, abs=1e-12)
         low, high = self.request.metric.range
         assert bool(((value >= low) & (value <= high)).all())

@@ -90,7 +90,9 @@ def test_a_lost_value_is_one_alert_with_the_reason():
     rows += series([8], layer=2)  # which the model has lost after step 0
     (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
     message = "two_nn (all vectors) of layer 1 has no value any more: the points contain NaN"
-    assert (alert.step, alert.layer, alert.message) == (10, 1, message)
+    assert alert.step == 10
+    assert alert.layer == 1
+    assert alert.message == message
 
 
 def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
@@ -132,10 +134,8 @@ def test_collapsed_vectors_are_an_alert():
         step=40, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts
     )
     (alert,) = find_alerts(to_frame([*series([8] * 4, n_unique=4000, **counts), gone]))
-    assert (alert.rule, alert.detail) == (
-        "no value",
-        "fewer than half of the vectors are distinct: 2047 of 4096",
-    )
+    assert alert.rule == "no value"
+    assert alert.detail == "fewer than half of the vectors are distinct: 2047 of 4096"
 
 
 def test_few_distinct_vectors_in_the_first_measurements_are_no_alert():
@@ -277,7 +277,8 @@ def test_scalars_and_heads_and_failures():
     assert (
         alert.message == "train/loss rose to 1.25 times what it was or more: 2.1 at step 10, now 4"
     )
-    assert (alert.layer, alert.subset) == (None, None)
+    assert alert.layer is None
+    assert alert.subset is None
 
 
 def test_a_rule_on_subsets():

@@ -172,7 +172,8 @@ def test_a_shift_in_several_layers_is_named_with_its_first_step():
         baselines = [rows_of(seed) for seed in range(1, 6)]
         deviation = standing(rows_of(0, shift=6.0, since=since), baselines).deviation
         assert deviation.key == ("two_nn", "all")
-        assert (deviation.layers, deviation.since) == ((3, 4, 5), since)
+        assert deviation.layers == (3, 4, 5)
+        assert deviation.since == since
         assert deviation.layer in (3, 4, 5)
         assert deviation.value > deviation.high + 4
         assert deviation.ratio > 2
@@ -334,7 +335,9 @@ def test_what_is_said_in_one_sentence(tmp_path, baselines):
     judged = store_of(tmp_path / "run", rows_of(0, shift=6.0))
     (run,) = insights(judged, against=baselines)
     statement = statement_of(run)
-    assert (statement.severity, statement.layers, statement.steps[0]) == ("watch", (3, 4, 5), 64)
+    assert statement.severity == "watch"
+    assert statement.layers == (3, 4, 5)
+    assert statement.steps[0] == 64
     for said in ("TwoNN", "layers 3-5", "since step 64", "unlike its 19 baselines", "p = 0.05"):
         assert said in statement.sentence
     assert statement.evidence["lowest_p"] == 0.05

@@ -53,7 +53,8 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     settings = yaml.safe_load(
         (tmp_path / "log" / "hparams.yaml").read_text()
     )  # exported runs had none to compare by
-    assert (settings["lr"], settings["repdyn/metrics"]) == (0.5, "a@b")
+    assert settings["lr"] == 0.5
+    assert settings["repdyn/metrics"] == "a@b"
     lines = table(tmp_path / "log")
     assert [line["step"] for line in lines] == ["0", "1", "8"]
     assert [float(line["repdyn/tokens"]) for line in lines] == [0, 1000, 8000]
@@ -76,7 +77,8 @@ def test_rows_and_the_report_are_logged_as_the_logger_takes_them(store, tmp_path
         monkeypatch.setattr(WandbTarget, name, note(name))
     logger = type("WandbLogger", (CSVLogger,), {})(tmp_path)
     export_run(store, "lab/model-70m", [logger])
-    assert (calls.count("log_values"), calls.count("log_page")) == (3, 1)
+    assert calls.count("log_values") == 3
+    assert calls.count("log_page") == 1
     show_run(store, "lab/model-70m", loggers=[logger], report=tmp_path / "report.html")
     assert calls.count("log_page") == 2
 
@@ -152,7 +154,8 @@ def test_seeds_of_one_model_are_one_more_run_with_a_band(published, filled, tmp_
     ]
     store = filled(tmp_path / "sweeps", *seeds)
     *_, of_seeds = export_store(store, to=["csv"], folder=tmp_path / "exports")
-    assert (of_seeds.run, of_seeds.n_steps) == ("lab/a (3 seeds)", 2)
+    assert of_seeds.run == "lab/a (3 seeds)"
+    assert of_seeds.n_steps == 2
     lines = table(Path(str(of_seeds.place)))
     assert [float(line["two_nn/mean"]) for line in lines] == [12.75, 13.75]
     half = 4.302652729911275 / math.sqrt(3)  # the quantile of t for two degrees of freedom
@@ -356,7 +359,9 @@ def test_a_live_chart_has_64_steps_and_the_last_one_all(tmp_path, monkeypatch):
     target = WandbTarget(None)
     log_live_charts(store, RUN, target)
     ((_, _, live_steps, _),) = charts
-    assert (len(live_steps), live_steps[0], live_steps[-1]) == (64, steps[0], steps[-1])
+    assert len(live_steps) == 64
+    assert live_steps[0] == steps[0]
+    assert live_steps[-1] == steps[-1]
     (stack,) = rows_and_stacks(store, RUN, None)[1]
     log_pictures(stack, {}, target)
     assert charts[-1][2] == list(steps)

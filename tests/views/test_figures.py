@@ -197,11 +197,9 @@ def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
 def test_values_far_above_the_others_leave_these_their_colours(run, dimension, norm, limits, label):
     figure = heatmap(of(run(steps=tuple(range(0, 129, 4)), dimension=dimension)), "two_nn", "all")
     image = figure.axes[0].images[0]
-    assert (type(image.norm), image.get_clim(), figure.axes[1].get_ylabel()) == (
-        norm,
-        limits,
-        label,
-    )
+    assert type(image.norm) is norm
+    assert image.get_clim() == limits
+    assert figure.axes[1].get_ylabel() == label
 
 
 def title(axes):

@@ -221,7 +221,8 @@ def test_dimension_evidence(run):
 )
 def test_a_sentence_begins_with_what_decides_the_verdict(run, values, error, verdict, sentence):
     finding = judged(course(run, "anisotropy", values, error=error), "growth")
-    assert (finding.verdict, finding.sentence) == (verdict, sentence)
+    assert finding.verdict == verdict
+    assert finding.sentence == sentence
 
 
 def test_blocks_that_do_not_fall_and_an_early_peak_decide_first(run):
@@ -329,7 +330,8 @@ def test_each_verdict_is_also_given_with_the_embeddings_as_first_layer(run):
     is_first = frame["layer"] == 0
     for at_layer_0, verdict in ((0.2, SHOWN), (0.6, NOT_SHOWN)):
         finding = judged(frame.assign(value=frame["value"].mask(is_first, at_layer_0)), "bell")
-        assert (finding.verdict, finding.with_embeddings) == (SHOWN, verdict)
+        assert finding.verdict == SHOWN
+        assert finding.with_embeddings == verdict
         assert ("layer 0" in finding.summary) == (verdict != SHOWN)
     assert "layer 0" not in finding.evidence, "the evidence is about blocks"
 
@@ -416,8 +418,11 @@ def test_values_are_means_over_seeds_whatever_the_noise_of_the_batches():
     # over layers first, then over seeds: the interval of the means, not the mean of the intervals
     np.testing.assert_allclose(series.layer_mean.mean, [7.5] * 4)
     np.testing.assert_allclose(series.layer_mean.margin, [naive_margin([2.5, 5, 15])] * 4)
-    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (2, 2)
-    assert (group.label, group.steps, group.parameters) == ("m (3 seeds)", list(STEPS), 1_234_567)
+    assert series.layer_mean.n_used == 2
+    assert series.layer_mean.n_layers == 2
+    assert group.label == "m (3 seeds)"
+    assert group.steps == list(STEPS)
+    assert group.parameters == 1_234_567
 
 
 def test_steps_are_those_of_all_seeds():
@@ -497,7 +502,9 @@ def test_a_step_with_the_final_weights_is_out_of_line(step):
     (outlier,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01))
     index = STEPS_OF_CONTINUITY.index(step)
     neighbours = [(STEPS_OF_CONTINUITY[at], losses.iloc[at]) for at in (index - 1, index + 1)]
-    assert (outlier.step, outlier.loss, outlier.neighbours) == (step, final, tuple(neighbours))
+    assert outlier.step == step
+    assert outlier.loss == final
+    assert outlier.neighbours == tuple(neighbours)
     assert outlier.size == pytest.approx(losses.iloc[index + 1] - final)
 
 
@@ -517,17 +524,13 @@ def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step()
     (outlier,) = losses_out_of_line(
         replaced(losses, {0: 2.5})
     )  # step 1 is above both of its neighbours
-    assert (outlier.step, [step for step, _ in outlier.neighbours], outlier.is_end) == (
-        0,
-        [1, 2],
-        True,
-    )
+    assert outlier.step == 0
+    assert [step for step, _ in outlier.neighbours] == [1, 2]
+    assert outlier.is_end is True
     (outlier,) = losses_out_of_line(replaced(losses, {1: 2.5}))
-    assert (outlier.step, [step for step, _ in outlier.neighbours], outlier.is_end) == (
-        1,
-        [0, 2],
-        False,
-    )
+    assert outlier.step == 1
+    assert [step for step, _ in outlier.neighbours] == [0, 2]
+    assert outlier.is_end is False
     assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
     assert (
         sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []

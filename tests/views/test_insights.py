@@ -52,9 +52,10 @@ def only(found: RunInsights, kind: str):
 
 def test_a_healthy_run():
     insights = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
-    assert (insights.status, insights.headline) == (
-        "healthy",
-        f"healthy: {insights.reason} The training loss fell from 5 at step 0 to 2 at step 230.",
+    assert insights.status == "healthy"
+    assert (
+        insights.headline
+        == f"healthy: {insights.reason} The training loss fell from 5 at step 0 to 2 at step 230."
     )
     assert (
         insights.reason == "No alert in the second half of the run, and the loss has not diverged."
@@ -65,15 +66,11 @@ def test_repeated_checkpoints():
     by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
     insights = described(layers_at(by_step))
     (statement,) = [each for each in insights.statements if "repeated" in each.kind]
-    assert (insights.status, insights.reason) == (
-        "watch",
-        statement.sentence,
-    )  # it was healthy, above such statements
-    assert (statement.severity, statement.kind, statement.steps) == (
-        "watch",
-        "repeated checkpoint",
-        (50, 80, 120),
-    )
+    assert insights.status == "watch"
+    assert insights.reason == statement.sentence  # it was healthy, above such statements
+    assert statement.severity == "watch"
+    assert statement.kind == "repeated checkpoint"
+    assert statement.steps == (50, 80, 120)
     assert statement.sentence.startswith(
         "Steps 50, 80 and 120 have the same values to the last bit: copies of one"
     )
@@ -107,7 +104,8 @@ def test_a_block_that_changes_nothing():
 
     insights = with_layers(repeat)
     sentence = "Layer 3 (h.2) has the values of the layer before since step 100: its block changes"
-    assert (insights.status, insights.reason) == ("watch", f"{sentence} nothing that was measured.")
+    assert insights.status == "watch"
+    assert insights.reason == f"{sentence} nothing that was measured."
     assert (
         with_layers(lambda *cell: repeat(*cell, bit=1e-8)).reason == insights.reason
     )  # one step after it was set to 0
@@ -138,11 +136,9 @@ def test_a_layer_that_collapsed_is_named_before_its_missing_values():
     )
     equal_up_to = "all vectors of each are equal up to rounding; the first may explain the others"
     sentence = f"Layers 3-4 (h.2 to h.3) collapsed since step 200: {equal_up_to}."
-    assert (insights.status, insights.reason, insights.statements[0].sentence) == (
-        "watch",
-        sentence,
-        sentence,
-    )
+    assert insights.status == "watch"
+    assert insights.reason == sentence
+    assert insights.statements[0].sentence == sentence
     assert [each.severity for each in insights.statements].count(
         "watch"
     ) == 1  # one collapse was told four times
@@ -175,7 +171,8 @@ def test_a_loss_that_is_not_finite(value, word):
     insights = described(
         [*layers_at(curve(lambda step: 5.0)), *losses([5, 4, value, 3, 2, value, value])]
     )
-    assert (insights.status, insights.statements[0].kind) == ("failed", "loss not finite")
+    assert insights.status == "failed"
+    assert insights.statements[0].kind == "loss not finite"
     assert insights.statements[0].sentence == f"The training loss has been {word} since step 50."
 
 
@@ -207,7 +204,8 @@ def test_missing_values(since, reason, status):
         for row in layers_at(curve(flat))
     ]
     insights = described(rows)
-    assert (insights.status, only(insights, "missing values").layers) == (status, (3,))
+    assert insights.status == status
+    assert only(insights, "missing values").layers == (3,)
     assert ("as at every step before" in only(insights, "missing values").sentence) == (
         status == "healthy"
     )
@@ -226,7 +224,8 @@ def test_overfitting():
     insights = described(
         [*rows, *(make_scalar(step, value, "val/loss") for step, value in validation.items())]
     )
-    assert (insights.status, insights.statements[0].kind) == ("watch", "overfitting")
+    assert insights.status == "watch"
+    assert insights.statements[0].kind == "overfitting"
     assert insights.statements[0].steps == (100, 200)
     assert "validation loss grew from 2.5 at step 100 to 3.1" in insights.statements[0].sentence
     # where the training loss rises too, the model unlearns what it had
@@ -243,13 +242,8 @@ def test_overfitting():
     insights = described(
         [*rows, *(make_scalar(step, value, "val/loss") for step, value in falling.items())]
     )
-    assert (
-        insights.status,
-        only(insights, "generalisation gap").evidence["last_validation_loss"],
-    ) == (
-        "healthy",
-        3.1,
-    )
+    assert insights.status == "healthy"
+    assert only(insights, "generalisation gap").evidence["last_validation_loss"] == 3.1
 
 
 def test_a_peak_is_described_with_both_ends():
@@ -272,7 +266,8 @@ def test_a_single_outlier_is_no_peak():
 def test_a_change_is_described(sign):
     found = described(layers_at(curve(lambda step: 20 + sign * step / 20), metric="effective_rank"))
     change = only(found, "change")
-    assert (change.evidence["first"], change.evidence["last"]) == (20.0, 20 + sign * 11.5)
+    assert change.evidence["first"] == 20.0
+    assert change.evidence["last"] == 20 + sign * 11.5
     assert ("grew" if sign > 0 else "fell") in change.sentence
     assert change.sentence.endswith(
         f", and was still {'growing' if sign > 0 else 'falling'} at the end."
@@ -327,7 +322,8 @@ def test_a_layer_that_stands_out():
     ]
     found = described(rows)
     layer = only(found, "layer")
-    assert (layer.layers, layer.steps) == ((3,), (STEPS[-1],))
+    assert layer.layers == (3,)
+    assert layer.steps == (STEPS[-1],)
     assert layer.sentence == (
         "Anisotropy of layer 3 is 0.9 at step 230, above 0.21 and 0.2 in the layers before "
         "and after it."
@@ -360,16 +356,15 @@ def test_checkpoints_that_failed():
         ]
     )
     statement = only(insights, "failed measurement")
-    assert (insights.status, statement.steps) == ("watch", (1024, 2048))
+    assert insights.status == "watch"
+    assert statement.steps == (1024, 2048)
 
 
 def test_too_few_steps_and_finished_models_have_no_status():
     assert described(layers_at({0: 5.0, 10: 4.0})).status == "unknown"
-    found = described([row.with_columns(stage="finished") for row in layers_at({0: 5.0})])
-    assert (found.status, found.reason) == (
-        "unknown",
-        "A finished model has no course of training to judge.",
-    )
+    insights = described([row.with_columns(stage="finished") for row in layers_at({0: 5.0})])
+    assert insights.status == "unknown"
+    assert insights.reason == "A finished model has no course of training to judge."
 
 
 def test_severity_ranks_before_weight():
@@ -518,17 +513,16 @@ def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **changes):
 def test_values_and_changes_are_correlated_apart():
     correlated = correlations()
     (of_metric,) = correlated.of_metrics
-    assert (correlated.loss, correlated.reason, of_metric.metric, of_metric.subset) == (
-        "loss on the probe",
-        None,
-        "two_nn",
-        "all",
-    )
+    assert correlated.loss == "loss on the probe"
+    assert correlated.reason is None
+    assert of_metric.metric == "two_nn"
+    assert of_metric.subset == "all"
     assert of_metric.values.value == pytest.approx(stats.spearmanr(DIMENSION, LOSSES)[0])
     assert of_metric.changes.value == pytest.approx(
         stats.spearmanr(np.diff(DIMENSION), np.diff(LOSSES))[0]
     )
-    assert (of_metric.values.n, of_metric.changes.n) == (12, 11)
+    assert of_metric.values.n == 12
+    assert of_metric.changes.n == 11
     assert of_metric.values.low > 0.7
     assert of_metric.changes.high < -0.5
 
@@ -536,7 +530,8 @@ def test_values_and_changes_are_correlated_apart():
 def test_eight_checkpoints_are_needed():
     assert correlations(DIMENSION[:8]).of_metrics
     correlated = correlations(DIMENSION[:7])
-    assert (correlated.of_metrics, correlated.loss) == ((), "loss on the probe")
+    assert correlated.of_metrics == ()
+    assert correlated.loss == "loss on the probe"
     assert correlated.reason == "7 checkpoints have both a value and a loss, and 8 are needed"
 
 
@@ -567,7 +562,8 @@ def test_the_geometry_of_another_step():
         "51,000: a spike of the training, or the weights of another step. The same holds at step "
         "58,000."
     )
-    assert (statement.metric, statement.steps) == ("anisotropy", (50_000, 58_000))
+    assert statement.metric == "anisotropy"
+    assert statement.steps == (50_000, 58_000)
 
 
 STEPS_OF_PROBE_LOSS_STATEMENTS = (0, *(2**exponent for exponent in range(14)))
@@ -599,7 +595,8 @@ def test_a_sweep_says_how_far_the_loss_on_the_probe_fell():
         described_of_probe_loss_statements(LOSSES_OF_PROBE_LOSS_STATEMENTS), "loss"
     )
     assert statement.sentence == "The loss on the probe fell from 10 at step 0 to 3 at step 8,192."
-    assert (statement.severity, dict(statement.evidence)) == ("note", {"first": 10.0, "last": 3.0})
+    assert statement.severity == "note"
+    assert dict(statement.evidence) == {"first": 10.0, "last": 3.0}
 
 
 @pytest.mark.parametrize("loss", [False, True])
@@ -613,7 +610,8 @@ def test_a_step_with_the_final_weights(loss):
         "the weights of another "
         "step (3 at step 8,192)."
     )
-    assert (statement.severity, statement.steps) == ("watch", (64,))
+    assert statement.severity == "watch"
+    assert statement.steps == (64,)
     assert statement.evidence["jump"] == pytest.approx(3.0)
     assert insights.status == "healthy"  # a fault of the published checkpoints, not of the training
 

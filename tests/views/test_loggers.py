@@ -26,7 +26,8 @@ def test_scalars_of_the_training_have_names_beside_its_own(row, scalar_row):
         scalar_row(4, 0.1, metric="seconds/forward"),
     ]
     values = logged_values([*checkpoint(row, 4), *scalars])
-    assert (values["repdyn/loss"], values["repdyn/val_loss"]) == (1.5, 2.5)
+    assert values["repdyn/loss"] == 1.5
+    assert values["repdyn/val_loss"] == 2.5
     assert not {"train/loss", "val/loss", "seconds/forward"} & set(values)
 
 
@@ -80,7 +81,9 @@ def test_tensorboard_scalars_and_figures(row, run, tmp_path):
     ]
     assert [event.value for event in events.Scalars("anisotropy_no_sink/mean")] == [2.5, 6.5]
     (image,) = events.Images("figures/map")
-    assert (image.step, image.width, image.height) == (4, 720, 430)
+    assert image.step == 4
+    assert image.width == 720
+    assert image.height == 430
 
 
 @pytest.fixture
@@ -111,7 +114,8 @@ def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
         ["step 8, no value: two_nn (all) has none", "step 8, mine: more"], 8
     )
     (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
-    assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
+    assert alert["title"] == "step 8, no value and 1 more"
+    assert alert["level"] == "WARN"
     assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
 
 

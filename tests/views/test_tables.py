@@ -126,7 +126,8 @@ def test_layer_mean_keeps_to_the_same_layers(run):
     # the standard deviations of the block that is used are 2.0 and 2.4, of 8 batches
     in_units = 2.3646243 * math.sqrt(2 / 8)
     assert means.margin.to_dict() == pytest.approx({0: 2.0 * in_units, 4: 2.4 * in_units})
-    assert (means.n_used, means.n_layers) == (1, 2)
+    assert means.n_used == 1
+    assert means.n_layers == 2
 
 
 def test_layer_mean_does_not_hide_an_unknown_interval(run):
@@ -176,7 +177,9 @@ def test_the_interval_of_a_fraction_stays_inside(value, half):
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_fraction_of_exactly_none_or_all_has_an_interval(value):
     summary = mean_and_spread(np.full(3, value), True, (0.0, 1.0))
-    assert (summary["low"], summary["value"], summary["high"]) == (value, value, value)
+    assert summary["low"] == value
+    assert summary["value"] == value
+    assert summary["high"] == value
     assert [float(end) for end in interval_within(1.0 + 1e-9, 0.1, (0.0, 1.0))] == [
         pytest.approx(0.9),
         pytest.approx(1.1),
@@ -241,8 +244,10 @@ def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures
     assert list(stacks) == ["encoder", "decoder"]
     for name, n_layers, causal in (("encoder", 5, False), ("decoder", 7, True)):
         rows = measurements(stacks[name])
-        assert (len(rows["layer"].unique()), causality(rows)) == (n_layers, causal)
-        assert (rows["depth"].min(), rows["depth"].max()) == (0, 1)
+        assert len(rows["layer"].unique()) == n_layers
+        assert causality(rows) == causal
+        assert rows["depth"].min() == 0
+        assert rows["depth"].max() == 1
         assert len(scalar(stacks[name], "train/loss")) == 2
         assert failures_of(stacks[name])["step"].tolist() == [16, 16]
     n_scalars = int(frame["layer"].isna().sum())
@@ -319,14 +324,14 @@ def test_order_is_kind_then_size_then_name(published, finished, frame_of):
 def test_what_a_run_knows_of_itself(published, finished, failures, frame_of):
     frame = frame_of(published(steps=(0, 8)), finished(), failures(16), failures(32))
     model, bert = measured_runs(frame)
-    assert (model.name, model.causal, model.parameters, model.steps) == (
-        "lab/model-70m",
-        True,
-        1_234_567,
-        [0, 8],
-    )
-    assert (model.n_failed, bert.n_failed) == (2, 0)
-    assert (model.finished, bert.finished) == (False, True)
+    assert model.name == "lab/model-70m"
+    assert model.causal is True
+    assert model.parameters == 1_234_567
+    assert model.steps == [0, 8]
+    assert model.n_failed == 2
+    assert bert.n_failed == 0
+    assert model.finished is False
+    assert bert.finished is True
     assert model.tokens.to_dict() == {0: 0, 8: 8000}
     assert bert.tokens.empty
 
@@ -413,11 +418,9 @@ def test_everything(store):
     ]
     assert [is_measured(frame) for frame in frames.values()] == [False, True, True, True]
     frame = frames["lab/pythia-70m", "aab2"]
-    assert (set(frame["step"]), set(frame["probe"]), set(frame["run"])) == (
-        {8},
-        {"aab2"},
-        {"lab/pythia-70m"},
-    )
+    assert set(frame["step"]) == {8}
+    assert set(frame["probe"]) == {"aab2"}
+    assert set(frame["run"]) == {"lab/pythia-70m"}
     assert "seconds/load" in set(frame["metric"])
 
 
@@ -566,7 +569,8 @@ def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
     assert rows.loc[rows["layer"] > 0, "value"].notna().all()
     means = metric_series(rows)["two_nn", "all"].layer_mean
     assert means.mean.tolist() == [11.5, 11.5]
-    assert (means.n_used, means.n_layers) == (2, 2)
+    assert means.n_used == 2
+    assert means.n_layers == 2
 
 
 def test_embeddings_enter_no_mean_over_layers_whatever_the_view():

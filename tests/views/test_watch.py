@@ -72,7 +72,9 @@ def test_what_the_table_shows(followed, tmp_path):
     run = {"id": "first", "name": "first", "configuration": {"n_steps": 1000}}
     (one_run(tmp_path / "repdyn").folder_of("first") / "run.json").write_text(json.dumps(run))
     summary = settle(followed)["first"]
-    assert (summary["status"], summary["step"], summary["total"]) == ("healthy", 512, 1000)
+    assert summary["status"] == "healthy"
+    assert summary["step"] == 512
+    assert summary["total"] == 1000
     assert summary["loss"] == pytest.approx(1.2, abs=0.01)
     assert [step for step, _ in summary["losses"]] == list(LOG_STEPS)
     frame = next(iter(followed.rows(followed.summaries)[0].values()))
@@ -102,11 +104,9 @@ def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
     assert first["loss"] is None
     one_run(tmp_path, steps=(512, 1024))  # with the loss, which is known later
     summary = settle(followed)["first"]
-    assert (summary["step"], summary["measurements"], summary["loss"]) == (
-        1024,
-        len(LOG_STEPS) + 1,
-        pytest.approx(1.2, abs=0.01),
-    )
+    assert summary["step"] == 1024
+    assert summary["measurements"] == len(LOG_STEPS) + 1
+    assert summary["loss"] == pytest.approx(1.2, abs=0.01)
     assert summary["version"] > first["version"]
     settle(followed)
     assert settle(followed)["first"] is summary, "nothing changed"
@@ -115,7 +115,8 @@ def test_files_that_come_change_or_go_count_anew(followed, tmp_path):
         content = last.read_bytes()
         last.unlink()
     summary = settle(followed)["first"]
-    assert (summary["step"], summary["loss"]) == (256, None)
+    assert summary["step"] == 256
+    assert summary["loss"] is None
     last.write_bytes(content[:1000])
     assert settle(followed)["first"]["status"] == "healthy", (
         "a file that is still copied is left out"
@@ -166,7 +167,8 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_have(ind
     answer = client.get(f"/compare?run=a&token={TOKEN}&run=b")
     name, value, *flags = re.split("; |=", answer.headers["set-cookie"])
     assert re.fullmatch("repdyn_[0-9a-f]{8}", name)
-    assert (value, flags) == (TOKEN, ["HttpOnly", "SameSite", "lax"])
+    assert value == TOKEN
+    assert flags == ["HttpOnly", "SameSite", "lax"]
     assert answer.headers["location"] == "compare?run=a&run=b"
     assert client.get("/").status_code == 200
 
@@ -234,7 +236,8 @@ def test_everything_stays_below_the_path_of_a_proxy(index, keeps_path):
         raise AssertionError("too many redirects")
 
     answer, address = browse(f"{prefix}/?token={TOKEN}")
-    assert (answer.status_code, address) == (200, f"{prefix}/")
+    assert answer.status_code == 200
+    assert address == f"{prefix}/"
     assert not re.findall(r"""["'`]/(?:events|data|run|compare)""", answer.text)
     key = key_of(index, "first")
     for page, below in ((f"run/{key}", "run"), (f"compare?run={key}", "compare")):
@@ -292,7 +295,8 @@ def test_the_first_event_has_all_runs_and_the_next_one_what_changed(index, tmp_p
     whole, changed = events(Feed(index, 1.0), 2, between=measure)
     assert labels(whole) == ["first", "second"]
     assert labels(changed) == ["second"]
-    assert (whole["whole"], changed["whole"]) == (True, False)
+    assert whole["whole"] is True
+    assert changed["whole"] is False
     assert changed["runs"][0]["step"] == 30
     assert abs(whole["now"] - time.time()) < 60
 

@@ -62,7 +62,8 @@ def test_a_faulty_history(hub, publish, run, tmp_path):
     suite = tmp_path / "mine.yaml"
     suite.write_text(SUITE)
     status, out, err = run(str(suite))
-    assert (status, err) == (1, "")
+    assert status == 1
+    assert err == ""
     assert max(map(len, out.splitlines())) <= 80
     assert " ".join(out.split()) == (
         "lab/model: 4 checkpoints, 2 with the weights of another, 1 fault "

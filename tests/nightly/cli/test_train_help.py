@@ -14,7 +14,8 @@ def test_the_page_names_options_and_defaults_that_there_are(monkeypatch, capsys)
     """The page is a file, which a renamed option or another default would leave behind."""
     page = (files("repdyn.cli") / "train_help.txt").read_text()
     lines = page.splitlines()
-    assert (len(lines) <= 80, max(map(len, lines)) <= 80) == (True, True)
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 80
     monkeypatch.setenv("COLUMNS", "10000")
     monkeypatch.setattr(sys, "argv", ["train.py", "fit", "--help"])
     with pytest.raises(SystemExit, match="^0$"):

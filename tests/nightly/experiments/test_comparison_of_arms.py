@@ -56,7 +56,8 @@ def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_
     plan = Plan.read(PLANS / f"{name}.yaml")
     assert plan.name == name
     assert plan.digest != matched.digest
-    assert (plan.text, plan.schedule) == (matched.text, matched.schedule)
+    assert plan.text == matched.text
+    assert plan.schedule == matched.schedule
     assert plan.probes == {probe: matched.probes[probe] for probe in "ab"}
     causal = matched.runs[0]
     for run in plan.runs:
@@ -85,13 +86,13 @@ def test_the_small_arms_differ_from_their_base_in_what_they_are_named_after():
     without = Plan.read(PLANS / "small_no_bos.yaml")
     base, constant = small.runs[:2]
     assert {**base.model, "cooldown_steps": 300} == constant.model
-    assert (without.data, without.model) == ({**small.data, "bos": False}, small.model)
-    assert (without.text, without.training, without.vocab_size) == (
-        small.text,
-        small.training,
-        small.vocab_size,
-    )
-    assert (without.schedule, without.probes) == (small.schedule, small.probes)
+    assert without.data == {**small.data, "bos": False}
+    assert without.model == small.model
+    assert without.text == small.text
+    assert without.training == small.training
+    assert without.vocab_size == small.vocab_size
+    assert without.schedule == small.schedule
+    assert without.probes == small.probes
 
 
 def test_differences_are_those_of_equal_seeds():

@@ -148,11 +148,9 @@ def test_a_loop_is_tracked_and_not_changed(tmp_path, without_figures):
     frame = open_store(tmp_path / "store").to_pandas()
     frame = frame[frame["layer"].notna()]
     assert sorted(frame["step"].unique().tolist()) == [0, 2, 4]
-    assert (set(frame["layer"].astype(int)), set(frame["causal"]), set(frame["dtype"])) == (
-        {0, 1, 2, 3},
-        {True},
-        {"float32"},
-    )
+    assert set(frame["layer"].astype(int)) == {0, 1, 2, 3}
+    assert set(frame["causal"]) == {True}
+    assert set(frame["dtype"]) == {"float32"}
     offline = {(row.layer, row.metric, row.subset): row.value for row in measure(model, PROBE).rows}
     last = frame[(frame["step"] == 4) & frame["value"].notna()]
     assert len(last) >= 9

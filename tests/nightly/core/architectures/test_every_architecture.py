@@ -109,7 +109,8 @@ def test_every_architecture(architecture, probe):
     for stack, causal in stacks.items():
         of_stack = [row for row in rows if row.stack == stack and row.subset == "all"]
         assert [row.layer for row in of_stack] == list(range(n_layers(model.config, stack) + 1))
-        assert (of_stack[0].depth, of_stack[-1].depth) == (0, 1)
+        assert of_stack[0].depth == 0
+        assert of_stack[-1].depth == 1
         expected = CAUSAL.get(
             model_type, class_name in {CAUSAL_LM.get(model_type), SEQ_TO_SEQ.get(model_type)}
         )

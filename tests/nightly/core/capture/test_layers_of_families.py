@@ -109,12 +109,10 @@ def test_stacks_named_are_the_stacks_found(small_probe):
         for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
     )
     for ours, theirs in zip(named.layers, by_default.layers, strict=True):
-        assert (ours.stack, ours.index, ours.depth, ours.module) == (
-            theirs.stack,
-            theirs.index,
-            theirs.depth,
-            theirs.module,
-        )
+        assert ours.stack == theirs.stack
+        assert ours.index == theirs.index
+        assert ours.depth == theirs.depth
+        assert ours.module == theirs.module
         assert torch.equal(ours.states, theirs.states)
     assert causality(prepare(model, small_probe), small_probe) == {
         "encoder": False,

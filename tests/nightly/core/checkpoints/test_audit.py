@@ -90,18 +90,18 @@ def test_the_weights_of_main_where_the_last_step_has_others():
 def test_one_step_that_main_was_taken_from():
     best = history(at(0, "a"), at(1, "best"), at(2, "c"), main=at(2, "best", "main"))
     finding = one(audit(best))
-    assert (finding.severity, finding.kind, finding.revisions) == ("remark", "main", ("step1",))
+    assert finding.severity == "remark"
+    assert finding.kind == "main"
+    assert finding.revisions == ("step1",)
 
 
 def test_the_same_weights_at_several_steps():
     steps = (at(0, "a"), at(101, "b"), at(175, "b"), at(300, "b"), at(301, "c"))
     assert copies(history(*steps)) == {"step175": "step101", "step300": "step101"}
     finding = one(audit(history(*steps)))
-    assert (finding.kind, finding.steps, finding.same_as) == (
-        "identical",
-        (101, 175, 300),
-        "step101",
-    )
+    assert finding.kind == "identical"
+    assert finding.steps == (101, 175, 300)
+    assert finding.same_as == "step101"
 
 
 def test_one_file_of_the_final_weights_among_others():
@@ -118,12 +118,10 @@ def test_one_file_of_the_final_weights_among_others():
     of_history = history(*steps, main=at(143, end, "main"))
     finding = one(audit(of_history))
     name = "model-00001-of-00003.safetensors"
-    assert (finding.kind, finding.steps, finding.same_as, finding.files) == (
-        "shared file",
-        (50, 58),
-        "step143",
-        (name,),
-    )
+    assert finding.kind == "shared file"
+    assert finding.steps == (50, 58)
+    assert finding.same_as == "step143"
+    assert finding.files == (name,)
     assert (
         finding.sentence
         == f"the final weights, those of step143, in 1 of 3 weight files, {name}: step50, step58"
@@ -133,7 +131,8 @@ def test_one_file_of_the_final_weights_among_others():
 def test_a_file_that_is_the_same_everywhere_is_no_fault():
     steps = [at(step, sharded("frozen", f"own {step}")) for step in range(3)]
     finding = one(audit(history(*steps)))
-    assert (finding.severity, finding.kind) == ("remark", "frozen file")
+    assert finding.severity == "remark"
+    assert finding.kind == "frozen file"
 
 
 def test_weights_in_another_format():
@@ -175,7 +174,8 @@ def test_the_first_two_steps_may_be_the_same():
     finding, reported = audit(
         history(*steps, known_faults=(KnownFault((0, 1), "the same weights", "https://a"),))
     )
-    assert (finding.severity, finding.kind) == ("remark", "no update")
+    assert finding.severity == "remark"
+    assert finding.kind == "no update"
     assert reported.sentence == "users reported the same weights (https://a): step0, step1"
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"
     assert one(audit(history(at(0, "a"), at(1, "a")))).kind == "final weights"

@@ -25,7 +25,8 @@ def test_no_network(hub, commits, command):
     huggingface_hub.close_session()
     for named in (["lab/model"], ["--suite", "pythia-14m"], ["lab/model", "--dry-run"]):
         status, out, err = command(*named)
-        assert (status, out) == (1, "")
+        assert status == 1
+        assert out == ""
         assert err.startswith("stopped: no connection to http://127.0.0.1:")
         assert "HF_HUB_OFFLINE=1" in err
 
@@ -81,13 +82,15 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
             time.sleep(0.02)
         process.send_signal(kind)
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (130, ""), err
+        assert process.returncode == 130, err
+        assert out == "", err
         assert lines(err)[-1] == (
             "stopped; completed measurements are stored, and the same command continues the sweep"
         )
         assert "Traceback" not in err
         assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads"]
-    assert (store.steps("lab/model"), list(store.path.rglob("*failed*"))) == ([0], [])
+    assert store.steps("lab/model") == [0]
+    assert list(store.path.rglob("*failed*")) == []
 
     # Without a terminal there is a plain line for each checkpoint, and no word of a request that
     # was repeated.

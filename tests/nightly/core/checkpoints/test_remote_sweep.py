@@ -33,7 +33,8 @@ def test_a_remote_store_gets_the_values_of_a_local_one(
     assert command("lab/model", "--store", tmp_path / "local")[0] == 0
     assert values(elsewhere()).equals(values(open_store(tmp_path / "local")))
     status, _, err = command("lab/model", "--store", URL)
-    assert (status, err) == (0, f"3 of 3 checkpoints are in {URL} already\n")
+    assert status == 0
+    assert err == f"3 of 3 checkpoints are in {URL} already\n"
 
 
 def test_what_cannot_be_uploaded_is_kept_and_said(

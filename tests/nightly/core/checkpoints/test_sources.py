@@ -95,7 +95,8 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
     del hub.repositories["lab/two"].branches["step8"]
     file = suite("lab/one", "lab/two")
     (source,), problems = selected("--suite", file, "--revisions", "step8")
-    assert (source.run, names(source)) == ("lab/one", ["step8"])
+    assert source.run == "lab/one"
+    assert names(source) == ["step8"]
     assert len(problems) == 1
     assert problems[0].startswith("two: expected")
     assert "got names or steps that do not exist: 'step8' (closest: 'step" in problems[0]
@@ -112,12 +113,10 @@ def test_a_finished_model(hub, family, name, revisions):
     commit = hub.publish(name, "main", family[16])
     hub.publish(name, "v1.0", family[16], tag=True)
     (target,) = selection_of(name, "--revisions", revisions).targets
-    assert (target.step, target.stage, target.revision, target.commit) == (
-        0,
-        "finished",
-        "main",
-        commit,
-    )
+    assert target.step == 0
+    assert target.stage == "finished"
+    assert target.revision == "main"
+    assert target.commit == commit
     assert target.run == name
 
 
@@ -136,7 +135,8 @@ def test_a_failed_listing_is_an_error(published, hub):
 def test_a_folder_of_checkpoints(family, monkeypatch):
     folder = family[0].parent
     source = selection_of(folder, "--revisions", "step0,16")
-    assert (source.run, names(source)) == (f"{folder.parent.name}/family", ["step0", "step16"])
+    assert source.run == f"{folder.parent.name}/family"
+    assert names(source) == ["step0", "step16"]
     monkeypatch.chdir(folder)
     assert selection_of(".").run == f"{folder.parent.name}/family"
     assert selection_of(folder / "step8").run == "family/step8"

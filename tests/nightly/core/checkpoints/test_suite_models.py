@@ -26,7 +26,9 @@ def models() -> dict[str, PublishedModel]:
 def test_a_shipped_suite_loads_and_documents_its_command(name):
     suite = shipped_suites()[name]
     assert isinstance(suite, Suite)
-    assert (suite.name, bool(suite.title), suite.card.startswith("https://")) == (name, True, True)
+    assert suite.name == name
+    assert bool(suite.title)
+    assert suite.card.startswith("https://")
     lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
     command = re.fullmatch(
         (

@@ -101,8 +101,10 @@ def test_revisions_with_stage_and_tokens(publish):
     for name in ("stage1-step1000-tokens5B", "stage2-ingredient1-step1000-tokens9B", "main"):
         publish("lab/olmo", name)
     pattern = r"(?P<stage>stage1)-step(?P<step>\d+)-tokens(?P<tokens>\d+B)"
-    (found,) = select_targets(model(repository="lab/olmo", revisions=pattern), Hub()).targets
-    assert (found.step, found.tokens_seen, found.stage) == (1000, 5_000_000_000, "stage1")
+    (selection,) = select_targets(model(repository="lab/olmo", revisions=pattern), Hub()).targets
+    assert selection.step == 1000
+    assert selection.tokens_seen == 5_000_000_000
+    assert selection.stage == "stage1"
 
 
 def test_unmatched_revisions_and_missing_steps(pythia, publish):

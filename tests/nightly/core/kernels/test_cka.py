@@ -33,7 +33,9 @@ FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})
 def test_against_matrices_in_float64(name, debiased, device):
     x, y = pair(name)
     value = linear_cka(x.to(device), y.to(device), debiased=debiased)
-    assert (value.shape, value.dtype, value.device.type) == ((), torch.float64, device)
+    assert value.shape == ()
+    assert value.dtype == torch.float64
+    assert value.device.type == device
     # the contract is 1e-6; what holds on all of these is 2e-8
     assert value.item() == pytest.approx(
         oracles.linear_cka(x.double().numpy(), y.double().numpy(), debiased), abs=2e-8

@@ -46,7 +46,9 @@ def test_against_singular_values(name, device):
     x, following = pair(name)
     unexplained, rank = naive_unexplained(x, following)
     value = linearity(x.to(device), following.to(device))
-    assert (value.shape, value.dtype, value.device.type) == ((), torch.float64, device)
+    assert value.shape == ()
+    assert value.dtype == torch.float64
+    assert value.device.type == device
     assert value.item() == pytest.approx(1 - unexplained, abs=1e-9)
     adjusted = linearity(x.to(device), following.to(device), adjusted=True).item()
     n = len(x)

@@ -56,7 +56,8 @@ def naive(points, reduction_factor=5, groups=None):
     ids=["-".join(line[:3]) for line in REFERENCE],
 )
 def test_committed_outputs_of_the_package(package, version, cloud, dimension):
-    assert (package, version) == ("llm_microscope", "0.0.7")
+    assert package == "llm_microscope"
+    assert version == "0.0.7"
     points = torch.from_numpy(REPEATING[cloud]())
     assert published(points) == pytest.approx(float(dimension), rel=1e-9)
     if len(points) < 4096:  # the others show as well that the procedure is that of the package

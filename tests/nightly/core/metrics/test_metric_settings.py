@@ -49,11 +49,9 @@ def test_python_and_strings_spell_alike():
 
 def test_a_design_says_what_a_plain_name_means(probe, paper):
     (plain,) = resolve(["two_nn@all"], paper)
-    assert (plain.name, plain.settings["discard"], plain.settings["duplicates"]) == (
-        "two_nn",
-        0.8,
-        "count",
-    )
+    assert plain.name == "two_nn"
+    assert plain.settings["discard"] == 0.8
+    assert plain.settings["duplicates"] == "count"
     assert names_of(["two_nn[discard=0.1]"], paper) == ["two_nn[discard=0.1]"]
     assert names_of(["two_nn[discard=0.1,duplicates=collapse]"], paper) == [
         "two_nn[discard=0.1,duplicates=collapse]"

@@ -27,7 +27,9 @@ def test_sizes(family):
         pad_token_id=1,
     )
     config = model.config
-    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (24, 3, 4)
+    assert config.hidden_size == 24
+    assert config.num_hidden_layers == 3
+    assert config.num_attention_heads == 4
     assert model.get_input_embeddings().weight.shape == (61, 24)
     assert len(find_blocks(model)) == 3
     widths = {m.weight.shape[0] for m in model.modules() if isinstance(m, nn.Linear)}

@@ -106,7 +106,8 @@ def test_from_texts_uses_as_many_windows_as_the_design_requires(tokenizer):
     two = Probe.from_texts(
         [text], tokenizer, max_vectors=400, sequence_length=32, vectors_per_window=2
     )
-    assert (len(two.lengths), two.lengths[0]) == (200, 32)
+    assert len(two.lengths) == 200
+    assert two.lengths[0] == 32
     assert max(window_counts(two, batch).max() for batch in two.sample("all")) == 2
     # a shorter text has fewer windows
     few = Probe.from_texts([text[:4000]], tokenizer, max_vectors=400, batch_vectors=200)
@@ -119,7 +120,8 @@ def test_the_published_protocol(tokenizer):
     probe = Probe.from_texts([text], tokenizer, design="paper")
     assert len(probe.lengths) == 128
     assert set(probe.lengths.tolist()) == {258}
-    assert (probe.n_batches, probe.batch_vectors) == (8, 4128)
+    assert probe.n_batches == 8
+    assert probe.batch_vectors == 4128
     assert len(np.unique(probe.sample("all"))) == 128 * 258
     assert not probe.design.exclude_own_window
     assert not probe.has_disjoint_batches()

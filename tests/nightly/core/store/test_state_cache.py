@@ -21,7 +21,8 @@ def test_states_are_restored_bit_by_bit(state_cache, dtype):
     state_cache.save(8, None, 1, saved)
     step, loaded = state_cache.load_previous(16, None, 1, saved.float())
     assert step == 8
-    assert (loaded.dtype, loaded.shape) == (dtype, saved.shape)
+    assert loaded.dtype == dtype
+    assert loaded.shape == saved.shape
     assert torch.equal(loaded.view(torch.uint8), saved.view(torch.uint8))
 
 

@@ -157,4 +157,5 @@ def test_nobody_draws_a_bar(tmp_path):
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment(tmp_path), check=True
     )
-    assert (done.stdout, done.stderr) == ("False\n", "a line\n")
+    assert done.stdout == "False\n"
+    assert done.stderr == "a line\n"

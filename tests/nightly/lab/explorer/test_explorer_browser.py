@@ -91,7 +91,8 @@ def test_a_choice_updates_every_tab_without_errors_or_other_hosts(opened):
     assert [head.split() for head in page.locator("#nearest thead").all_inner_texts()] == [
         ["layer", "1", "2"]
     ] * 2
-    assert (opened.errors, opened.strangers) == ([], [])
+    assert opened.errors == []
+    assert opened.strangers == []
 
 
 def test_nothing_outside_this_computer_is_asked_for_anything(session, monkeypatch):

@@ -55,7 +55,8 @@ def published(hub, family) -> dict[int, str]:
 def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     arguments = (recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
     status, out, err = command(*arguments, "--dry-run", "--json")
-    assert (status, err) == (0, "")
+    assert status == 0
+    assert err == ""
     assert json.loads(out)[0]["waiting"] == ["step0", "step8", "step16"]
     assert not (tmp_path / "reproductions").exists()
 

@@ -59,11 +59,9 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         assert path.parent == tmp_path / "logs" / "wandb"
         written = records(path)
         (run,) = of_kind(written, "run")
-        assert (run["display_name"], run["run_group"], run["project"]) == (
-            "lab/model-70m",
-            "lab",
-            "mine",
-        )
+        assert run["display_name"] == "lab/model-70m"
+        assert run["run_group"] == "lab"
+        assert run["project"] == "mine"
         updates = [config["update"] for config in of_kind(written, "config")]
         config = {name: value for update in updates for name, value in update.items()}
         config = {name: config[name] for name in config if not name.startswith("_wandb")}

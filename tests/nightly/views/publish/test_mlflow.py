@@ -81,7 +81,8 @@ def test_a_store_is_exported(tmp_path, tracking, monkeypatch):
     assert place == f"decoder-quickstart: 2 checkpoints in {tracking[0]}"
     logger = MLFlowLogger("mine", tracking_uri=tracking[0], run_id=run_id)
     run = logger.experiment.get_run(run_id)
-    assert (run.info.run_name, run.info.status) == ("decoder-quickstart", "FINISHED")
+    assert run.info.run_name == "decoder-quickstart"
+    assert run.info.status == "FINISHED"
     assert run.data.params["repdyn/kind"] == "decoder"
     assert [step for step, _ in history(logger, "two_nn/mean")] == [0, 8]
     found = set(files(logger))

@@ -54,7 +54,8 @@ def test_a_measurement_changes_the_table(watched_page, serve, tmp_path):  # noqa
     page.get_by_label("Filter").fill("bert")
     assert page.locator("tbody tr:visible").count() == 1
     assert page.evaluate("window.same") is True
-    assert (watched_page.errors, watched_page.strangers) == ([], [])
+    assert watched_page.errors == []
+    assert watched_page.strangers == []
 
 
 def test_a_measurement_changes_the_page_of_its_run_and_nothing_that_was_chosen(
@@ -95,4 +96,5 @@ def test_a_measurement_changes_the_page_of_its_run_and_nothing_that_was_chosen(
     page.locator("#hold").click()
     page.locator("#step[max='9']").wait_for(state="attached")
     assert page.evaluate("window.same") is True
-    assert (watched_page.errors, watched_page.strangers) == ([], [])
+    assert watched_page.errors == []
+    assert watched_page.strangers == []
