@@ -104,7 +104,7 @@ class AnatomyStudy(Study):
         self._add_geometry(loaded.name, tables, sinusoids)
         sizes = {name: weight.numel() for name, weight in loaded.model.named_parameters()}
         overview = self.tables["tables"]
-        n_parameters = overview["parameter"].map(sizes)  # the textbook's positions are none
+        n_parameters = overview["parameter"].map(sizes.get)  # the textbook's positions are none
         overview.insert(4, "share_of_parameters", n_parameters / sum(sizes.values()))
         self.tables["closest"] = embedding_tables.closest_table(tables, self.closest, end_pairs)
         self.tables["across_tables"] = geometry.across_tables(tables)

@@ -53,7 +53,7 @@ def token_colour(number: int) -> str:
     shade, hue = divmod(number % (10 * len(_SHADES)), 10)
     towards, share = _SHADES[shade]
     colour = (1 - share) * np.array(to_rgb(f"C{hue}")) + share * np.array(to_rgb(towards))
-    return to_hex(colour)
+    return to_hex(tuple(colour.tolist()))
 
 
 def panels(

@@ -424,7 +424,7 @@ def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _is_judged(frame: pd.DataFrame) -> np.ndarray:
     """Return which rows are measurements that findings are about, shape (n_rows,), bool."""
-    of_metrics = [has_text(frame["metric"], metric) for metric in JUDGED]
+    of_metrics = [has_text(frame, "metric", metric) for metric in JUDGED]
     return np.logical_or.reduce(of_metrics) & frame["layer"].notna().to_numpy()
 
 

@@ -102,7 +102,7 @@ def nearest_is_same(rows: pd.DataFrame, told: Collection[str] = ()) -> Iterator[
         told: metrics with a statement that begins with what the nearest neighbour is.
     """
     last = int(rows["step"].to_numpy().max())
-    for metric in filter(is_dimension_of_neighbours, distinct_texts(rows["metric"])):
+    for metric in filter(is_dimension_of_neighbours, distinct_texts(rows, "metric")):
         # the other columns would be copied with each selection of rows
         cells = of_metric(rows.loc[:, ["metric", "subset", "step", "layer", "value"]], metric)
         is_low = cells["value"] < 1

@@ -270,7 +270,7 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
     if not math.isfinite(value) or value <= 0:
         return None
     rows = run.rows
-    is_of_series = has_text(rows["metric"], series.metric) & has_text(rows["subset"], series.subset)
+    is_of_series = has_text(rows, "metric", series.metric) & has_text(rows, "subset", series.subset)
     is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
     described = rows.loc[is_of_series & is_in_middle, ["settings", "n_vectors", "design"]]
     facts = described.drop_duplicates().dropna()

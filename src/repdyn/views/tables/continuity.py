@@ -67,12 +67,13 @@ def since_by_layer(
     since: dict[int, int] = {}
     left: set[int] | None = None
     is_of_layer = np.zeros(len(rows), bool)
-    for name in distinct_texts(rows["metric"]):
+    for name in distinct_texts(rows, "metric"):
         info = metric_info(name)
         if not info.captures and info.position == "layers":
-            is_of_layer |= has_text(rows["metric"], name)
+            is_of_layer |= has_text(rows, "metric", name)
     step_of_row = rows["step"].to_numpy(int)
-    for step in np.unique(step_of_row)[::-1].tolist():
+    steps: list[int] = np.unique(step_of_row)[::-1].tolist()
+    for step in steps:
         # all others of a long run are copied in vain where none is chosen at the end
         at_step = {*chosen(np.flatnonzero(is_of_layer & (step_of_row == step)))}
         left = at_step if left is None else left & at_step
@@ -124,7 +125,7 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     """
 
     is_cloud = rows["subset"].isin(SUBSETS) & (rows["n_vectors"] > 1)
-    is_rounded = has_text(rows["reason_code"], ReasonCode.ROUNDING)
+    is_rounded = has_text(rows, "reason_code", ReasonCode.ROUNDING)
     is_collapsed = (is_cloud & (is_rounded | (rows["n_unique"] == 1))).fillna(False).to_numpy(bool)
     layer_of_row = rows["layer"].to_numpy(int)
 

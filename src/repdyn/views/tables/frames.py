@@ -32,31 +32,33 @@ from repdyn.views.grid import Grid
 # folder may have hundreds of such runs: what every view asks for works on the arrays below
 
 
-def has_text(column: pd.Series, text: str) -> np.ndarray:
-    """Return which rows of a column of texts have the given one, shape (n_rows,), bool.
+def has_text(rows: pd.DataFrame, column: str, text: str) -> np.ndarray:
+    """Return which rows have a text in a column of texts, shape (n_rows,), bool.
 
-    >>> has_text(pd.Series(["b", None, "a"], dtype="category"), "a").tolist()
+    >>> rows = pd.DataFrame({"metric": ["b", None, "a"]}, dtype="category")
+    >>> has_text(rows, "metric", "a").tolist()
     [False, False, True]
     """
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        return (column == text).fillna(False).to_numpy(bool)
-    codes = column.array.codes
-    if text not in column.dtype.categories:
-        return np.zeros(len(codes), bool)
-    return codes == column.dtype.categories.get_loc(text)
+    texts = rows[column].array
+    if not isinstance(texts, pd.Categorical):
+        return rows[column].eq(text).fillna(False).to_numpy(bool)
+    if text not in texts.categories:
+        return np.zeros(len(texts), bool)
+    return texts.codes == texts.categories.get_loc(text)
 
 
-def distinct_texts(column: pd.Series) -> list[str]:
+def distinct_texts(rows: pd.DataFrame, column: str) -> list[str]:
     """Return the distinct values of a column of texts, in alphabetical order; a missing one is
     called "nan".
 
-    >>> distinct_texts(pd.Series(["b", None, "a"], dtype="category"))
+    >>> distinct_texts(pd.DataFrame({"metric": ["b", None, "a"]}, dtype="category"), "metric")
     ['a', 'b', 'nan']
     """
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        return sorted({"nan" if pd.isna(value) else str(value) for value in column.unique()})
-    codes = np.unique(column.array.codes)
-    return sorted("nan" if code < 0 else str(column.dtype.categories[code]) for code in codes)
+    texts = rows[column].array
+    if not isinstance(texts, pd.Categorical):
+        return sorted({"nan" if pd.isna(value) else str(value) for value in texts.unique()})
+    codes = np.unique(texts.codes)
+    return sorted("nan" if code < 0 else str(texts.categories[code]) for code in codes)
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -193,7 +195,7 @@ def scalar_rows(
 
     Of a frame of sixty columns it is worth to name those that are needed, ``step`` among them.
     """
-    chosen = has_text(frame["metric"], name) & frame["layer"].isna().to_numpy()
+    chosen = has_text(frame, "metric", name) & frame["layer"].isna().to_numpy()
     narrow = frame if columns is None else frame.loc[:, list(columns)]
     # an empty slice takes no time
     return narrow.loc[chosen].sort_values("step") if chosen.any() else narrow.iloc[:0]
@@ -201,7 +203,7 @@ def scalar_rows(
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
     """Return the scalar called ``name`` by step, without NaN; empty if it was never stored."""
-    chosen = has_text(frame["metric"], name)
+    chosen = has_text(frame, "metric", name)
     if chosen.any():
         chosen = chosen & frame["layer"].isna().to_numpy()
     steps = frame["step"].to_numpy()[chosen]
@@ -229,9 +231,9 @@ def is_finished(rows: pd.DataFrame) -> bool:
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
     """Return the rows of ``metric``, on all subsets or on the given one."""
-    chosen = has_text(rows["metric"], metric)
+    chosen = has_text(rows, "metric", metric)
     if subset is not None:
-        chosen = chosen & has_text(rows["subset"], subset)
+        chosen = chosen & has_text(rows, "subset", subset)
     return rows.loc[chosen] if chosen.any() else rows.iloc[:0]
 
 
@@ -253,7 +255,7 @@ def by_metric_and_subset(rows: pd.DataFrame) -> dict[tuple[str, str], pd.DataFra
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
     """Return the metrics in ``rows`` in the order in which they are shown."""
-    return in_registry_order(distinct_texts(rows["metric"]))
+    return in_registry_order(distinct_texts(rows, "metric"))
 
 
 def in_registry_order(metrics: Iterable[str]) -> list[str]:
@@ -341,7 +343,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
         drop=True
     )
     for column in ("run", "model", "probe", "layers", "stack"):
-        names = distinct_texts(rows[column])
+        names = distinct_texts(rows, column)
         if len(names) > 1:
             raise ValueError(
                 f"expected the rows of one {column}, got {len(names)}: "
@@ -351,9 +353,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     # nullable columns of some readers have NA, arithmetic needs NaN
     columns = ("depth", "value", "std", "low", "high")
     numbers = {name: rows[name].astype(float).to_numpy() for name in columns}
-    low, high = _bounded_intervals(
-        rows["metric"], numbers["value"], numbers["low"], numbers["high"]
-    )
+    low, high = _bounded_intervals(rows, numbers["value"], numbers["low"], numbers["high"])
     rows = rows.assign(
         **(numbers | {"low": low, "high": high}),
         layer=rows["layer"].to_numpy(int),
@@ -371,17 +371,17 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
 
 
 def _bounded_intervals(
-    names: pd.Series, value: np.ndarray, low: np.ndarray, high: np.ndarray
+    rows: pd.DataFrame, value: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the intervals of values of named metrics; those that leave the range of
+    """Return the ends of the intervals of the values of rows; those that leave the range of
     their metric, which stores written before have, on the scale of today's.
     """
     low = low.copy()
     high = high.copy()
     # metric by metric: each has its own range
-    for name in distinct_texts(names):
+    for name in distinct_texts(rows, "metric"):
         bounds = metric_info(name).range
-        leaves = has_text(names, name) & ((low < bounds[0]) | (high > bounds[1]))
+        leaves = has_text(rows, "metric", name) & ((low < bounds[0]) | (high > bounds[1]))
         if not leaves.any():
             continue
         half = (high[leaves] - low[leaves]) / 2
@@ -397,9 +397,9 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     # one number for each cell, in a tenth of the time of looking for duplicates of all
     keys = np.zeros(len(rows), np.int64)
     for name in cell:
-        column = rows[name]
-        is_text = isinstance(column.dtype, pd.CategoricalDtype)
-        codes = column.array.codes if is_text else pd.factorize(column, use_na_sentinel=False)[0]
+        texts = rows[name].array
+        is_text = isinstance(texts, pd.Categorical)
+        codes = texts.codes if is_text else pd.factorize(rows[name], use_na_sentinel=False)[0]
         keys = np.unique(keys * (len(rows) + 1) + codes, return_inverse=True)[1]
     _, of_cell, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_repeated = counts[of_cell] > 1
@@ -441,7 +441,7 @@ def missing_values(rows: pd.DataFrame) -> list[Missing]:
     """Return what lacks values, in the order of the rows, leaving out comparisons of the first
     step.
     """
-    if not rows["value"].isna().any():
+    if not rows["value"].isna().to_numpy().any():
         return []
     expected = drop_first_comparison(
         rows.loc[:, ["step", "layer", "metric", "subset", "value", *REASON_COLUMNS]]

@@ -322,7 +322,7 @@ def _group_of(
         name=name + number,
         label=label + number,
         stack=members[0].stack,
-        frame=rows.loc[cells.isin(shared)],
+        frame=rows.loc[cells.isin(list(shared))],
         members=tuple(members),
     )
 
@@ -332,7 +332,7 @@ def _differences(members: Sequence[MeasuredRun]) -> str | None:
     there are none.
     """
     for column, what in _SAME.items():
-        names = ((", ".join(distinct_texts(run.rows[column])), run.label) for run in members)
+        names = ((", ".join(distinct_texts(run.rows, column)), run.label) for run in members)
         if found := disagreement(f"different {what}", names):
             return found
     finished = (("finished" if run.finished else "training", run.label) for run in members)

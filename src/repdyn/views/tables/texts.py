@@ -17,7 +17,9 @@ from repdyn.utils.printing import gigabytes
 from repdyn.views.tables.frames import (
     LOSS_TITLES,
     design_names,
+    distinct_texts,
     failures,
+    has_text,
     is_finished,
     kinds_of_text,
     scalar,
@@ -48,7 +50,7 @@ def sampling(rows: pd.DataFrame) -> str:
     """
     designed = rows.loc[rows["design"].notna(), ["design", *_WINDOW_COLUMNS]]
     batches = "batches" if bool((rows["n_batches"] != 1).any()) else "batch"
-    size = f"{_span(rows['n_batches'])} {batches} of {_span(rows['n_vectors'])} vectors"
+    size = f"{_span(rows, 'n_batches')} {batches} of {_span(rows, 'n_vectors')} vectors"
     if designed.empty:
         return f"{size}, sampling design not recorded"
     names = design_names(rows)
@@ -61,10 +63,11 @@ def sampling(rows: pd.DataFrame) -> str:
     most = designed["vectors_per_window"]
     as_even_as_possible = bool((n_windows * most < designed["n_vectors"] + n_windows).all())
     up_to = "" if as_even_as_possible else "up to "
-    windows = f"{up_to}{_span(most)} of each of {_span(n_windows)} {window}s"
+    windows = f"{up_to}{_span(designed, 'vectors_per_window')} of each of "
+    windows += f"{_span(designed, 'n_windows')} {window}s"
     # how many positions an image or waveform has differs between layers
     if not is_of_inputs:
-        windows += f" of {_span(designed['window_tokens'])} tokens"
+        windows += f" of {_span(designed, 'window_tokens')} tokens"
     text = f"{designs}: {size}, {windows}"
     # in metrics that look at neighbours
     left_out = set(designed["own_window_excluded"].dropna().astype(bool))
@@ -83,16 +86,17 @@ def brief_sampling(rows: pd.DataFrame) -> str:
     ...     "design": ["independent"]}))
     '4 x 4,096 vectors (independent)'
     """
-    n_batches = _span(rows["n_batches"])
+    n_batches = _span(rows, "n_batches")
     names = design_names(rows.loc[rows["design"].notna(), ["design"]])
-    size = f"{_span(rows['n_vectors'])} vectors"
+    size = f"{_span(rows, 'n_vectors')} vectors"
     if n_batches != "1":
         size = f"{n_batches} x {size}"
     return f"{size} ({', '.join(names)})" if names else size
 
 
-def _span(values: pd.Series) -> str:
-    numbers = values.to_numpy(float, na_value=np.nan)
+def _span(rows: pd.DataFrame, column: str) -> str:
+    """Return the smallest and the largest number of a column, once where they are the same."""
+    numbers = rows[column].to_numpy(float, na_value=np.nan)
     numbers = numbers[~np.isnan(numbers)]
     if not len(numbers):
         return "?"
@@ -177,10 +181,13 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
     """Return the median over checkpoints of the seconds each metric took on all layers and subsets
     together.
     """
+    seconds = rows["seconds"].to_numpy(float)
+    steps = rows["step"].to_numpy(int)
     took = {}
-    for metric, seconds in rows.groupby("metric", observed=True)["seconds"]:
-        by_step = seconds.groupby(rows["step"].loc[seconds.index].to_numpy()).sum()
-        took[str(metric)] = float(by_step.median())
+    for metric in distinct_texts(rows, "metric"):
+        is_of_metric = has_text(rows, "metric", metric)
+        by_step = pd.Series(seconds[is_of_metric]).groupby(steps[is_of_metric]).sum()
+        took[metric] = float(np.median(by_step.to_numpy(float)))
     return pd.Series(took, dtype=float)
 
 
