@@ -61,20 +61,20 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
         in_one_group = groups[:, None] == groups
         exact[in_one_group] = torch.inf
     near = exact <= exact.topk(2, largest=False).values[:, -1:]
+    n_points = len(points)
     update = candidates._CandidateLists.update
 
-    def misled(self, scores, along, rows, others):
+    def misled(self, scores, *, points, others):
         norm = self.rounded.norms
-        span = (norm[rows, None] + norm[others]).square() * self.rounded.gamma
+        span = (norm[others, None] + norm[points]).square() * self.rounded.gamma
         hidden = torch.zeros(norm.shape[0], norm.shape[0], dtype=torch.bool)
-        hidden[: len(points), : len(points)] = near
+        hidden[:n_points, :n_points] = near.T
         direction = torch.where(
-            hidden[rows, others], 1.0, torch.rand(span.shape, generator=generator) * -1
+            hidden[others, points], 1.0, torch.rand(span.shape, generator=generator) * -1
         )
-        moved = span * direction
-        scores = scores.double() + (moved if along == 1 else moved.T)
+        scores = scores.double() + span * direction
         # rounding to the dtype of the product comes last
-        update(self, scores.to(self.rounded.right.dtype), along, rows, others)
+        update(self, scores.to(self.rounded.right.dtype), points=points, others=others)
 
     monkeypatch.setattr(candidates._CandidateLists, "update", misled)
     found = listed(points, groups=groups)
@@ -106,9 +106,9 @@ def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
     numbers = []
     update = candidates._CandidateLists.update
 
-    def update_and_count(self, *tile):
-        update(self, *tile)
-        numbers.append(sum(len(first) for first, _, _ in self.found))
+    def update_and_count(self, scores, **tile):
+        update(self, scores, **tile)
+        numbers.append(sum(len(first) for first, _, _ in self.pairs))
 
     monkeypatch.setattr(candidates._CandidateLists, "update", update_and_count)
     pairs = listed(points)

@@ -34,8 +34,9 @@ from repdyn import Tracker
 from tqdm.auto import tqdm
 
 model = HandWritten()
-with Tracker(model, probe, 8, report=False) as following:
-    for _ in tqdm(range(24), mininterval=0, file={file}):
+bar = tqdm(range(24), mininterval=0, file={file})
+with bar as steps, Tracker(model, probe, 8, report=False) as following:
+    for _ in steps:
         following.step()
 """
 _LIGHTNING = """
