@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -71,23 +71,29 @@ def call_with_tokens(
         arguments["use_cache"] = False
     if not logits and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
-    ids = batch.input_ids
-    arguments |= dict.fromkeys(required & TARGETS, ids)
-    for name in required & LENGTHS:
-        arguments[name] = batch.attention_mask.sum(1)
-    if "token_type_ids" in required:
-        arguments["token_type_ids"] = torch.zeros_like(ids)
-    if "position_ids" in required:
-        arguments["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
+    arguments |= _required_arguments(batch, required)
     if "decoder_input_ids" in parameters:
-        arguments["decoder_input_ids"] = ids
+        arguments["decoder_input_ids"] = batch.input_ids
         if "decoder_attention_mask" in parameters:
             arguments["decoder_attention_mask"] = batch.attention_mask
     arguments |= mask_by_name or {}
     first = next(iter(parameters.values()))
     if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
-        return model(ids, **arguments)
-    return model(input_ids=ids, **arguments)
+        return model(batch.input_ids, **arguments)
+    return model(input_ids=batch.input_ids, **arguments)
+
+
+def _required_arguments(batch: ProbeBatch, required: Collection[str]) -> dict[str, Any]:
+    """Return what a forward requires beside the tokens and can be told from them."""
+    ids = batch.input_ids
+    arguments: dict[str, Any] = dict.fromkeys(TARGETS.intersection(required), ids)
+    for name in LENGTHS.intersection(required):
+        arguments[name] = batch.attention_mask.sum(1)
+    if "token_type_ids" in required:
+        arguments["token_type_ids"] = torch.zeros_like(ids)
+    if "position_ids" in required:
+        arguments["position_ids"] = torch.arange(ids.shape[1]).expand_as(ids).to(ids)
+    return arguments
 
 
 @dataclass(frozen=True)

@@ -104,12 +104,7 @@ class Tracker:
         settings = options_of(
             TrackingOptions, type(self), metrics=metrics, layers=layers, **options
         )
-        if not isinstance(resume, Mapping | None):
-            raise TypeError(
-                f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; "
-                "load the checkpoint that it was saved with"
-            )
-        state = dict(resume or {})
+        state = _resumed_state(resume)
         # what the checkpoint remembers counts more than what the script says each time
         start = int(state.get("step", start))
         _check_steps(start, n_steps)
@@ -376,6 +371,16 @@ class Tracker:
         tracked.close_step()
         # unlike the training loss, it is not that of every step
         self._scalars.pop(VALIDATION_LOSS, None)
+
+
+def _resumed_state(resume: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a checkpoint remembers of its tracker; nothing without a checkpoint."""
+    if not isinstance(resume, Mapping | None):
+        raise TypeError(
+            f"expected resume= to be what state_dict() returned, got {type(resume).__name__}; "
+            "load the checkpoint that it was saved with"
+        )
+    return dict(resume or {})
 
 
 def _check_steps(start: int, n_steps: int | None) -> None:

@@ -104,9 +104,8 @@ class TrackedTraining:
     ) -> None:
         self.store = store
         self.validation_loss: Scalar = None
-        """The last validation loss since the measurement before. It is stored with the measured
-        step once that step is over, since a validation comes after the step's other values.
-        """
+        """The last validation loss since the measurement before: stored with the measured step once
+        that step is over, since a validation comes after the step's other values."""
         root = model if root_module is None else root_module
         # two groups of ranks: those that measure, and those that must hear what was measured
         ranks = Ranks.measuring(options.ranks, is_sharded=is_sharded(root))

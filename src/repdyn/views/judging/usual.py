@@ -269,22 +269,7 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
     value = float(series.at(step)[0][places].mean())
     if not math.isfinite(value) or value <= 0:
         return None
-    rows = run.rows
-    is_of_series = has_text(rows, "metric", series.metric) & has_text(rows, "subset", series.subset)
-    is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
-    described = rows.loc[is_of_series & is_in_middle, ["settings", "n_vectors", "design"]]
-    facts = described.drop_duplicates().dropna()
-    if len(facts) != 1:  # also of rows from before the design was stored
-        return None
-    settings, n_vectors, design = facts.iloc[0]
-    same_metric = [
-        model
-        for model in usual_ranges()
-        if (model.metric, model.subset, model.settings) == (series.metric, series.subset, settings)
-        and model.middle.is_known
-        and model.probe != run.probe  # the run itself, or one beside it
-    ]
-    ranges, probes = _comparable(same_metric, int(n_vectors), str(design))
+    ranges, probes = _ranges_beside(run, series, step, layers)
     if not ranges:
         return None
     width = int(run.rows["dim"].iloc[-1])
@@ -311,6 +296,29 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
         above=min(high, key=lambda model: model.compared.low, default=None),
         probes=probes,
     )
+
+
+def _ranges_beside(
+    run: MeasuredRun, series: MetricSeries, step: int, layers: Sequence[int]
+) -> tuple[list[UsualRange], str]:
+    """Return the ranges that compare with the values of a series in some layers at a step, and how
+    the probes agree or differ."""
+    rows = run.rows
+    is_of_series = has_text(rows, "metric", series.metric) & has_text(rows, "subset", series.subset)
+    is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
+    described = rows.loc[is_of_series & is_in_middle, ["settings", "n_vectors", "design"]]
+    facts = described.drop_duplicates().dropna()
+    if len(facts) != 1:  # also of rows from before the design was stored
+        return [], ""
+    settings, n_vectors, design = facts.iloc[0]
+    same_metric = [
+        model
+        for model in usual_ranges()
+        if (model.metric, model.subset, model.settings) == (series.metric, series.subset, settings)
+        and model.middle.is_known
+        and model.probe != run.probe  # the run itself, or one beside it
+    ]
+    return _comparable(same_metric, int(n_vectors), str(design))
 
 
 def _comparable(
