@@ -19,10 +19,6 @@ from pages_of_docs import COMMANDS, PAGES, ROOT, python_blocks, shell_words
 from repdyn.cli.main import command_line
 from repdyn.store.schema import COLUMNS
 
-# LOG.md and CHANGELOG.md tell of names that are gone
-PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md"}]
-
-
 WITH_EXAMPLES = [
     path for path in sorted((ROOT / "src/repdyn").rglob("*.py")) if ">>> " in path.read_text()
 ]
