@@ -44,22 +44,31 @@ def gigabytes(n_bytes: float) -> str:
 
 
 def print_above_bars(text: str) -> None:
-    """Print a line to standard error, above the bars of tqdm that are drawn there or on standard
-    output.
+    """Print a line to standard error, above the bars that are drawn there or on standard output.
 
-    Printed directly, it would go on where a bar ends, on the same line. (Rich needs no such help:
-    it replaces standard error while it draws.) Where standard error is closed or full, the line is
-    lost: a message about a training must not end it.
+    Where standard error is closed or full, the line is lost: a message about a training must not
+    end it.
     """
     if sys.stderr is None:  # closed before Python started
         return
+    with suppress(OSError, ValueError), _bars_cleared():
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bars_cleared() -> Iterator[None]:
+    """Take the bars of tqdm off the screen while a line is written: it would go on where a bar
+    ends, on the same line.
+
+    Rich needs no such help: it replaces standard error while it draws.
+    """
     # where tqdm is not imported, nobody draws its bars
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    with suppress(OSError, ValueError):
-        if tqdm is not None and len(tqdm._instances) > 0:
-            tqdm.write(text, file=sys.stderr)
-        else:
-            print(text, file=sys.stderr, flush=True)
+    if tqdm is None or len(tqdm._instances) == 0:
+        yield
+        return
+    with tqdm.external_write_mode(file=sys.stderr):
+        yield
 
 
 class Lossy:
@@ -85,8 +94,8 @@ class Lossy:
 
 
 def warn(log: logging.Logger, text: str) -> None:
-    """Log a warning, unless the streams that it would go to are closed or full."""
-    with suppress(OSError, ValueError):
+    """Log a warning, above any bars, unless the streams that it would go to are closed or full."""
+    with suppress(OSError, ValueError), _bars_cleared():
         log.warning("repdyn: %s", text)
 
 
