@@ -111,6 +111,14 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, default="judged", help="(default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("baselines"), help="folder")
     parser.add_argument("--minutes", type=float, default=1e9, help="after which no training begins")
+    parser.add_argument(
+        "--recipes",
+        nargs=2,
+        type=int,
+        metavar=("FIRST", "LAST"),
+        help="train these alone, by the seeds of their settings, and judge nothing: processes that "
+        "share the work have a folder each, and --judge reads one into which all were copied",
+    )
     parser.add_argument("--judge", action="store_true", help="train nothing")
     parser.add_argument("--how-early", type=Path, metavar="TABLE", help="print that and do no more")
     options = parser.parse_args()
@@ -120,12 +128,16 @@ def main() -> None:
     trainings = Trainings(options.output, PARTS[options.part])
     if not options.judge:
         end = time.monotonic() + 60 * options.minutes
+        seeds = trainings.recipes.seeds
+        first, last = options.recipes or (seeds[0], seeds[-1])
         for n_baselines in STAGES:
-            for recipe in trainings.recipes.seeds:
+            for recipe in range(first, last + 1):
                 while job := trainings.next_job(recipe, n_baselines):
                     if time.monotonic() > end:
                         return
                     trainings.train(job)
+    if options.recipes:
+        return
     judged = judged_trainings(trainings)
     judged.to_csv(options.output / "judged.csv", index=False, float_format="%.5g")
     alerts_of(trainings).to_csv(options.output / "alerts.csv", index=False)
