@@ -79,7 +79,7 @@ class LocatedModel:
 
     @property
     def stacks(self) -> list[str | None]:
-        """The names of the stacks, (None,) in a model that has one."""
+        """Return the names of the stacks, [None] in a model that has one."""
         return list(dict.fromkeys(block.stack for block in self.blocks))
 
 
