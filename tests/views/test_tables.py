@@ -101,6 +101,16 @@ def test_a_metric_under_two_settings_is_an_error(run):
         measurements(pd.concat([frame, again]))
 
 
+def test_few_rows_whose_metrics_have_many_categories_are_distinct():
+    """A key of step and metric that counts with as many texts as there are rows takes two cells for
+    one."""
+    frame = to_frame([make_row(step=step, metric="two_nn", layer=1) for step in (0, 1)])
+    more = [f"metric_{number:02d}" for number in range(40)]
+    frame["metric"] = pd.Categorical(["a", "d"], categories=["a", "b", "c", "d", "e", *more])
+    frame["step"] = [1, 0]
+    assert len(measurements(frame)) == 2
+
+
 def test_a_finished_model_among_steps_is_an_error(run):
     frame = pd.concat([run(steps=(0,), stage="finished"), run(steps=(8,))])
     expected = (

@@ -69,7 +69,7 @@ def test_a_run_inside_a_range_is_as_in_that_model():
         "independent as here."
     )
     assert said.evidence["value"] == pytest.approx(0.07)
-    assert str(said.evidence["alike"]).startswith("all-MiniLM-L6-v2, ")
+    assert str(said.evidence["similar"]).startswith("all-MiniLM-L6-v2, ")
     assert said.evidence["below"] == "stories260K"
 
 
@@ -77,7 +77,7 @@ def test_a_run_outside_of_all_ranges_lies_between_two_models():
     """A value that no model has would be said to resemble model."""
     (said,) = statements(0.7)
     assert ": above stories260K (0.103); below Gemma 3 270M (0.969 to 0.989); on" in said.sentence
-    assert "alike" not in said.evidence
+    assert "similar" not in said.evidence
 
 
 def test_massive_norms_are_named_where_they_make_the_range():

@@ -197,7 +197,7 @@ def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
 
 
 class Accepted(NamedTuple):
-    """What a forward takes."""
+    """The parameters of a model's forward."""
 
     parameters: Mapping[str, inspect.Parameter]
     takes_any: bool
@@ -211,7 +211,8 @@ def accepted_by(model: nn.Module) -> Accepted:
     as wrappers do.
     """
     of_instance = vars(model).get("forward")
-    of_class = getattr(type(model), "forward", None)
+    # as it is written: a static method has no self to leave out
+    of_class = inspect.getattr_static(type(model), "forward", None)
     if of_instance is None and isinstance(of_class, FunctionType):
         accepted = _accepted_by_method(of_class)
     else:
@@ -226,8 +227,10 @@ def accepted_by(model: nn.Module) -> Accepted:
 
 @cache
 def _accepted_by_method(method: FunctionType) -> Accepted:
-    _self, *parameters = inspect.signature(method).parameters.values()
-    return _accepted(parameters)
+    parameters = list(inspect.signature(method).parameters.values())
+    # a decorator's wrapper may have self among its *args
+    has_self = bool(parameters) and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL
+    return _accepted(parameters[1:] if has_self else parameters)
 
 
 def _accepted(parameters: Iterable[inspect.Parameter]) -> Accepted:

@@ -115,7 +115,7 @@ class MeasurementOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What is measured, how, and on which tokens: resolved once, and the same for all steps of a
+    """Metrics, options and tokens of a measurement, resolved once: the same for all steps of a
     training, or checkpoints of a sweep.
     """
 

@@ -25,7 +25,7 @@ from repdyn.views.tables.bands import Band, Limits
 from repdyn.views.tables.frames import CLOUDS, OF_THE_SAME_VECTORS
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import SeedSeries
-from repdyn.views.tables.series import MetricSeries, beside_all
+from repdyn.views.tables.series import MetricSeries, series_without_repeats
 from repdyn.views.tables.style import (
     KIND_COLOURS,
     LOSS_COLOUR,
@@ -563,7 +563,7 @@ def other_cloud(
     """
     other = None
     if series.subset == "all":
-        other = beside_all(series.metric, others)
+        other = series_without_repeats(series.metric, others)
     elif series.subset in CLOUDS:
         other = others.get((series.metric, "all"))
     return other if other is not None and other.steps_with_values else None

@@ -34,7 +34,7 @@ from repdyn.views.judging.findings import (
 from repdyn.views.tables.frames import concatenated, missing_values
 from repdyn.views.tables.runs import MeasuredRun, differences
 from repdyn.views.tables.seeds import SeedGroup
-from repdyn.views.tables.series import MetricSeries, beside_all, log_spaced
+from repdyn.views.tables.series import MetricSeries, log_spaced, series_without_repeats
 from repdyn.views.tables.style import (
     KINDS,
     NO_VALUE,
@@ -320,7 +320,7 @@ def print_summary(
 def _shown_first(run: DescribedRun) -> list[tuple[str, str]]:
     """Return the metrics and subsets of a run in the order in which its summary shows them: the
     dimension with and without repeats first, where both were measured."""
-    beside = beside_all("two_nn", run.series)
+    beside = series_without_repeats("two_nn", run.series)
     if beside is None or ("two_nn", "all") not in run.series:
         return [*run.series]
     both = [("two_nn", "all"), beside.key]
@@ -402,7 +402,7 @@ def print_comparison(
     console = console or PrintableConsole()
     width = min(console.width, MAX_WIDTH)
     has_failed = any(run.n_failed for run in runs)
-    beside = [beside_all("two_nn", run.series) for run in runs]
+    beside = [series_without_repeats("two_nn", run.series) for run in runs]
     distinct = dict.fromkeys(series.subset for series in beside if series is not None)
     lines = [_line_of(run, has_failed, bool(distinct)) for run in (*runs, *seeds)]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
@@ -459,7 +459,7 @@ def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[s
     dimensions = {"two_nn\n   all": f"  {dimension}"}
     headings = dict(_HEADINGS)
     if with_distinct:
-        on_distinct = _mean_at_end(beside_all("two_nn", run.series))
+        on_distinct = _mean_at_end(series_without_repeats("two_nn", run.series))
         dimensions = {"two_nn\n all    di": f"{dimension:<5} {on_distinct}"}
         headings["dimension"] = "dim.\nall di"
     marks = {

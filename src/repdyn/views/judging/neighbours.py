@@ -17,7 +17,7 @@ from repdyn.views.judging.insight import Evidence, Insight
 from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
 from repdyn.views.tables.frames import distinct_texts, of_metric, reasons_in_words
-from repdyn.views.tables.series import MetricSeries, beside_all, on_shared_layers
+from repdyn.views.tables.series import MetricSeries, on_shared_layers, series_without_repeats
 from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
 from repdyn.views.tables.words import layer_names, steps_in_words
 
@@ -44,7 +44,7 @@ def distinct_of(
 ) -> MetricSeries | None:
     """Return a metric of all vectors without repeats: on distinct tokens, or on distinct inputs;
     None where it was not measured so."""
-    return beside_all(series.metric, others) if series.subset == _ALL else None
+    return series_without_repeats(series.metric, others) if series.subset == _ALL else None
 
 
 def of_both(

@@ -170,7 +170,7 @@ class Resemblance:
     width: int
     value: float
     """Mean over the layers."""
-    alike: tuple[UsualRange, ...]
+    similar: tuple[UsualRange, ...]
     """Models whose range it is in, or near; the nearest first."""
     below: UsualRange | None
     """The nearest of the models that it is above."""
@@ -191,20 +191,20 @@ class Resemblance:
     def named(self) -> list[UsualRange]:
         """Return the models that a sentence names."""
         ends = [model for model in (self.below, self.above) if model is not None]
-        return [*self.alike[:MOST_NAMED], *ends]
+        return [*self.similar[:MOST_NAMED], *ends]
 
     @property
-    def alike_text(self) -> str:
-        """Return the models that it is like, the first by name; empty without any."""
-        named = [*map(named_range, self.alike[:MOST_NAMED])]
-        n_more = len(self.alike) - len(named)
+    def similar_text(self) -> str:
+        """Return the names of the similar models, the first with their ranges; "" without any."""
+        named = [*map(named_range, self.similar[:MOST_NAMED])]
+        n_more = len(self.similar) - len(named)
         return _enumerated([*named, *([f"{n_more} more"] if n_more else [])])
 
     @property
     def sentence(self) -> str:
         at = "" if self.is_finished else f" at step {self.step:,}"
         said = {
-            "as in": self.alike_text,
+            "as in": self.similar_text,
             "above": self.below and named_range(self.below),
             "below": self.above and named_range(self.above),
         }
@@ -269,17 +269,17 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
     value = float(series.at(step)[0][places].mean())
     if not math.isfinite(value) or value <= 0:
         return None
-    ranges, probes = _ranges_beside(run, series, step, layers)
+    ranges, probes = _comparable_ranges(run, series, step, layers)
     if not ranges:
         return None
     width = int(run.rows["dim"].iloc[-1])
     compared = comparable_value(series.metric, value, width)
-    alike = [
+    similar = [
         model
         for model in ranges
         if model.compared.low / NEAR <= compared <= model.compared.high * NEAR
     ]
-    others = [model for model in ranges if model not in alike and model.kind != RANDOM]
+    others = [model for model in ranges if model not in similar and model.kind != RANDOM]
     others = [model for model in others if model.kind == PUBLIC] or others
     low = [model for model in others if compared > model.compared.high]
     high = [model for model in others if compared < model.compared.low]
@@ -291,14 +291,14 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
         is_finished=run.finished,
         width=width,
         value=value,
-        alike=tuple(sorted(alike, key=partial(_distance, compared))),
+        similar=tuple(sorted(similar, key=partial(_distance, compared))),
         below=max(low, key=lambda model: model.compared.high, default=None),
         above=min(high, key=lambda model: model.compared.low, default=None),
         probes=probes,
     )
 
 
-def _ranges_beside(
+def _comparable_ranges(
     run: MeasuredRun, series: MetricSeries, step: int, layers: Sequence[int]
 ) -> tuple[list[UsualRange], str]:
     """Return the ranges that compare with the values of a series in some layers at a step, and how
@@ -318,10 +318,10 @@ def _ranges_beside(
         and model.middle.is_known
         and model.probe != run.probe  # the run itself, or one beside it
     ]
-    return _comparable(same_metric, int(n_vectors), str(design))
+    return _of_matching_design(same_metric, int(n_vectors), str(design))
 
 
-def _comparable(
+def _of_matching_design(
     ranges: Sequence[UsualRange], n_vectors: int, design: str
 ) -> tuple[list[UsualRange], str]:
     """Return the ranges of a metric that compare with as many vectors of a design, and how the
@@ -345,7 +345,7 @@ def _cloud_in_words(model: UsualRange) -> str:
 
 
 def _distance(value: float, model: UsualRange) -> tuple[int, float]:
-    """Return the place of a model among those that a value is alike: by its kind, then by the
+    """Return the place of a model among those that a value is similar: by its kind, then by the
     distance from the middle of the range as a ratio.
     """
     centre = math.sqrt(model.compared.low * model.compared.high)
@@ -357,8 +357,8 @@ def usual_statements(of_metrics: Iterable[Resemblance]) -> Iterator[Insight]:
     """Yield which measured models the middle of a run resembles, and which it does not."""
     for resemblance in of_metrics:
         evidence: dict[str, float | str] = {"value": resemblance.value}
-        if resemblance.alike:
-            evidence["alike"] = ", ".join(model.name for model in resemblance.alike)
+        if resemblance.similar:
+            evidence["similar"] = ", ".join(model.name for model in resemblance.similar)
         if resemblance.below is not None:
             evidence["above"] = resemblance.below.name
         if resemblance.above is not None:

@@ -227,7 +227,7 @@ def _measured_models(runs: Sequence[DescribedRun]) -> Markup:
             run.label,
             resemblance.subject,
             resemblance.value_text,
-            resemblance.alike_text or NO_VALUE,
+            resemblance.similar_text or NO_VALUE,
             *(
                 NO_VALUE if model is None else named_range(model)
                 for model in (resemblance.below, resemblance.above)

@@ -400,7 +400,9 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
         texts = rows[name].array
         is_text = isinstance(texts, pd.Categorical)
         codes = texts.codes if is_text else pd.factorize(rows[name], use_na_sentinel=False)[0]
-        keys = np.unique(keys * (len(rows) + 1) + codes, return_inverse=True)[1]
+        # from 0 on, a missing text among them; a categorical may have more texts than rows
+        codes = codes.astype(np.int64) + 1
+        keys = np.unique(keys * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
     _, of_cell, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_repeated = counts[of_cell] > 1
     if not is_repeated.any():

@@ -299,7 +299,9 @@ def on_shared_layers(*members: MetricSeries) -> list[MetricSeries]:
     ]
 
 
-def beside_all(metric: str, series: Mapping[tuple[str, str], MetricSeries]) -> MetricSeries | None:
+def series_without_repeats(
+    metric: str, series: Mapping[tuple[str, str], MetricSeries]
+) -> MetricSeries | None:
     """Return the series of a metric without repeated tokens, of the subset that
     :func:`repdyn.views.tables.frames.without_repeats` chooses; None where none was measured.
 

@@ -27,7 +27,7 @@ from repdyn.views.judging import STATUSES, DescribedRun, described_rows
 from repdyn.views.judging.stores import RunKey, names_in_stores, selected_rows
 from repdyn.views.tables.frames import CLOUDS, of_metric, scalar
 from repdyn.views.tables.runs import select
-from repdyn.views.tables.series import MetricSeries, beside_all, thin
+from repdyn.views.tables.series import MetricSeries, series_without_repeats, thin
 from repdyn.views.tables.style import short_subset_title
 
 INTERVAL = 2.0
@@ -156,7 +156,7 @@ def _dimension_without_repeats(rows: pd.DataFrame) -> tuple[float, str] | None:
         cells = of_metric(rows, *key)
         if len(cells):
             series[key] = MetricSeries(*key, cells)
-    beside = beside_all("two_nn", series)
+    beside = series_without_repeats("two_nn", series)
     if beside is None or beside.layer_mean.mean.empty:
         return None
     return float(beside.layer_mean.mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"
