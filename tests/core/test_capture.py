@@ -403,3 +403,27 @@ def test_what_a_forward_writes_into_its_inputs_does_not_reach_the_next_pass(kind
             assert {tuple(row) for row in layer.states.tolist()} <= rows
     assert causality(prepare(model, probe, forward=forward), probe) == {None: True}
     assert torch.equal(ids, random_tokens(24, 12))
+
+
+class Drawing(HandWritten):
+    """Draws in evaluation too, as the hashes of Reformer do (huggingface/transformers,
+    src/transformers/models/reformer/modeling_reformer.py).
+    """
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        x = x + torch.randn_like(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def test_what_else_is_asked_for_does_not_change_what_a_model_draws(small_probe):
+    """The pass that looks for the attention's branches drew before the one over the probe."""
+    torch.manual_seed(0)
+    model = Drawing()
+    alone, beside = (
+        [row.value for row in measure(model, small_probe, metrics).rows if row.metric == "norm"]
+        for metrics in (["norm"], ["norm", "token_cosine_attention"])
+    )
+    assert alone == beside

@@ -26,7 +26,7 @@ from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.probe import ProbeBatch
 
 if TYPE_CHECKING:
-    from repdyn.capture.model import RunningModel
+    from repdyn.capture.model import RunnableModel
 
 NO_ATTENTION = "no part of the block is named attention"
 NOT_ADDED = "the block does not add its attention's output to what entered it"
@@ -46,7 +46,7 @@ class _ModuleTensor:
     """The first tokens' vectors in one part of a module's inputs or outputs, (_TOKENS, dim)."""
 
     rows: Tensor
-    module: nn.Module
+    module: str
     slot: Slot
     call: int
     """Which of the module's calls within the block."""
@@ -91,7 +91,7 @@ class _Watch:
         received = [
             tensor.rows
             for tensor in seen
-            if (tensor.is_input, tensor.module, tensor.call) == (True, module, self._calls[module])
+            if tensor.is_input and (tensor.module, tensor.call) == (inner.name, self._calls[module])
         ]
         passed_on = any(
             tensor.of_attention and any(are_equal(rows, tensor.rows) for rows in received)
@@ -113,7 +113,7 @@ class _Watch:
             if rows.shape[1] in self._dims:
                 tensor = _ModuleTensor(
                     rows=rows[:_TOKENS].clone(),
-                    module=inner.module,
+                    module=inner.name,
                     slot=slot,
                     call=self._calls[inner.module],
                     is_input=is_input,
@@ -122,24 +122,30 @@ class _Watch:
                 self.tensors[self._layer(inner)].append(tensor)
 
 
-def find_branches(running: RunningModel, batch: ProbeBatch) -> Branches:
+def find_branches(model: RunnableModel, batch: ProbeBatch) -> Branches:
     """Learn from one forward pass, of one sequence, where each block adds its attention's output to
     its input.
+
+    The pass runs by itself, so that what a model draws or changes in it does not reach the pass
+    over the probe.
     """
-    blocks = running.model.blocks
-    modules = {block.module for block in blocks}
-    stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
-    inside = [
-        Block("", module, stack) for module, stack in stack_of.items() if module not in modules
-    ]
-    recorder = Recorder(running.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
-    watch = _Watch(blocks, recorder.token_states.rows_by_slot)
-    with (
-        watched(blocks, watch.enter_block),
-        watched(inside, watch.enter, watch.leave),
-        recorder.recording(batch),
-    ):
-        running(batch)
+    with model.evaluating() as running:
+        blocks = running.model.blocks
+        modules = {block.module for block in blocks}
+        stack_of = {module: block.stack for block in blocks for module in block.module.modules()}
+        inside = [
+            Block(name, module, stack_of[module])
+            for name, module in running.model.module.named_modules()
+            if module in stack_of and module not in modules
+        ]
+        recorder = Recorder(running.model, np.arange(len(batch.positions)), Buffers(STATES_BYTES))
+        watch = _Watch(blocks, recorder.token_states.rows_by_slot)
+        with (
+            watched(blocks, watch.enter_block),
+            watched(inside, watch.enter, watch.leave),
+            recorder.recording(batch),
+        ):
+            running(batch)
     layers = {
         (layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers
     }

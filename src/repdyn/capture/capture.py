@@ -396,8 +396,8 @@ def record(
         frozen.append(output)
         return None
 
+    branches = None if first is None else find_branches(model, first)
     with model.evaluating() as run, ExitStack() as hooks:
-        branches = None if first is None else find_branches(run, first)
         recorder = Recorder(run.model, rows, Buffers(states_bytes), branches=branches)
         search = (
             EmbeddingSearch(run.model.module, len(model.stacks))

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repdyn.capture.blocks import Block, silent_blocks
 from repdyn.capture.model import RunnableModel
@@ -187,8 +187,8 @@ LayerKey: TypeAlias = tuple[str | None, int]
 class Branch:
     """The attention's output that a block adds to its input."""
 
-    module: nn.Module
-    """The module that returns it."""
+    module: str
+    """The name of the module that returns it."""
     slot: Slot
     """Which part of the module's output it is."""
     call: int
@@ -243,7 +243,7 @@ class Recorder:
         """The numbers of the batch's sequences whose means are recorded."""
         self._recorded: set[LayerKey] = set()
         """The layers whose branch of the attention the batch has recorded."""
-        self._calls: Counter[tuple[LayerKey, nn.Module]] = Counter()
+        self._calls: Counter[tuple[LayerKey, str]] = Counter()
         """How often each module has run within a block."""
         self._branches = {
             key: branch for key, branch in (branches or {}).items() if isinstance(branch, Branch)
@@ -280,7 +280,8 @@ class Recorder:
         self._recorded.clear()
         self._calls.clear()
         branching = {
-            Block("", branch.module, stack) for (stack, _), branch in self._branches.items()
+            Block(branch.module, self._model.module.get_submodule(branch.module), stack)
+            for (stack, _), branch in self._branches.items()
         }
         with (
             watched(self._model.blocks, self._enter, self._leave),
@@ -379,16 +380,12 @@ class Recorder:
 
     def _keep_branch(self, branch_part: Block, returned: Mapping[Slot, Any]) -> None:
         """Keep the sampled rows of the attention's output that a block is about to add."""
-        module = branch_part.module
+        name = branch_part.name
         stack = branch_part.stack
         key = stack, self._stacks[stack].n_entered
         branch = self._branches.get(key)
-        self._calls[key, module] += 1
-        if (
-            branch is None
-            or branch.module is not module
-            or branch.call != self._calls[key, module] - 1
-        ):
+        self._calls[key, name] += 1
+        if branch is None or (branch.module, branch.call) != (name, self._calls[key, name] - 1):
             return
         for rows in self.token_states.rows_by_slot(
             {branch.slot: returned.get(branch.slot)}
