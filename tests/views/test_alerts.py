@@ -22,7 +22,7 @@ from repdyn.views.alerts import (
     stored_rules,
     write_rules,
 )
-from repdyn.views.charts.description import MARKED
+from repdyn.views.charts.lines import MARKED
 from repdyn.views.console.runs import print_alerts, print_summary
 from repdyn.views.figures.run import heatmap
 from repdyn.views.judging import described_runs, stacks_of_run

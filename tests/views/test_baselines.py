@@ -18,7 +18,7 @@ from synthetic_runs import fill, make_rows, measured_runs, to_frame
 from repdyn import Tracker, insights
 from repdyn.cli.main import main
 from repdyn.store.schema import LOSS, Checkpoint, scalar_row
-from repdyn.views.charts.description import BAND_COLOUR
+from repdyn.views.charts.lines import BAND_COLOUR
 from repdyn.views.figures.panes import LARGE
 from repdyn.views.figures.run import mean_over_layers, over_depth
 from repdyn.views.judging import comparison_statements, described_runs

@@ -30,7 +30,7 @@ from synthetic_runs import (
 
 from repdyn.cli.main import main
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
-from repdyn.views.charts.description import value_axis
+from repdyn.views.charts.axes import value_axis
 from repdyn.views.charts.on_plotly import colour_axis, coloured, plotly_axis
 from repdyn.views.judging import DescribedRuns, described_runs
 from repdyn.views.judging.findings import findings, on_kind

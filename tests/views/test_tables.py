@@ -23,7 +23,7 @@ from repdyn.store.schema import (
     code_of_text,
 )
 from repdyn.utils.intervals import interval_within
-from repdyn.views.charts.description import end_lines, mean_lines, profile_lines
+from repdyn.views.charts.lines import end_lines, mean_lines, profile_lines
 from repdyn.views.display import DISPLAYS, FAMILIES
 from repdyn.views.judging.metrics import best_covered_mean
 from repdyn.views.tables.frames import (

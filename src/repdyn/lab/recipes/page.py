@@ -24,7 +24,9 @@ from repdyn.metrics import metric_info
 from repdyn.utils.files import write_atomically
 from repdyn.utils.intervals import interval_within
 from repdyn.utils.printing import plural
-from repdyn.views.charts.description import Axis, Chart, Line, Panel, axis_of_lines, notes
+from repdyn.views.charts.axes import axis_of_lines
+from repdyn.views.charts.description import Axis, Chart, Line, Panel
+from repdyn.views.charts.lines import notes
 from repdyn.views.charts.on_matplotlib import draw, save
 from repdyn.views.judging.effects import CannotBeJudgedError, Estimate
 from repdyn.views.report.markup import Markup, asset, joined, policy, table, tag

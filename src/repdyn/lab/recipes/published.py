@@ -17,15 +17,9 @@ from repdyn.metrics import metric_info, resolve
 from repdyn.probe.design import INDEPENDENT, SUBSETS
 from repdyn.store.schema import FINISHED
 from repdyn.utils.files import safe_file_name, write_atomically
-from repdyn.views.charts.description import (
-    Axis,
-    Chart,
-    Line,
-    Panel,
-    axis_of_lines,
-    notes,
-    step_colours,
-)
+from repdyn.views.charts.axes import axis_of_lines
+from repdyn.views.charts.description import Axis, Chart, Line, Panel
+from repdyn.views.charts.lines import notes, step_colours
 from repdyn.views.charts.on_matplotlib import draw, save
 from repdyn.views.display import display_of
 from repdyn.views.tables.runs import MeasuredRun

@@ -1,74 +1,8 @@
 """Charts as data, which matplotlib and the page both draw.
 
-description     panels, lines, cells and axes, and what those of a metric show
+description     panels, lines, cells and axes
+axes            scale, ends and ticks of the axes of values, of a training, of depth, and of colours
+lines           what is drawn of a series
 on_matplotlib   charts as figures of matplotlib, and their files
 on_plotly       charts as dictionaries of Plotly
 """
-
-from repdyn.views.charts.description import (
-    MARKED,
-    RELATIVE_DEPTH,
-    Axis,
-    Cells,
-    Chart,
-    Line,
-    Panel,
-    about_checkpoints,
-    alerts_on,
-    axis_of_lines,
-    colour_scale,
-    depth_axis,
-    end_lines,
-    heads_panel,
-    heatmap_panel,
-    layer_colours,
-    loss_line,
-    marker_size,
-    marks_on,
-    mean_band,
-    mean_lines,
-    other_cloud,
-    profile_band,
-    profile_lines,
-    run_caption,
-    run_colours,
-    run_title,
-    shared_axis,
-    step_colours,
-    training_axis,
-    without_intervals,
-)
-
-__all__ = [
-    "MARKED",
-    "RELATIVE_DEPTH",
-    "Axis",
-    "Cells",
-    "Chart",
-    "Line",
-    "Panel",
-    "about_checkpoints",
-    "alerts_on",
-    "axis_of_lines",
-    "colour_scale",
-    "depth_axis",
-    "end_lines",
-    "heads_panel",
-    "heatmap_panel",
-    "layer_colours",
-    "loss_line",
-    "marker_size",
-    "marks_on",
-    "mean_band",
-    "mean_lines",
-    "other_cloud",
-    "profile_band",
-    "profile_lines",
-    "run_caption",
-    "run_colours",
-    "run_title",
-    "shared_axis",
-    "step_colours",
-    "training_axis",
-    "without_intervals",
-]

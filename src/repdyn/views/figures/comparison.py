@@ -23,18 +23,9 @@ from matplotlib.figure import Figure
 from repdyn.metrics.names import file_stem
 from repdyn.utils.attempts import Attempt
 from repdyn.utils.printing import plural
-from repdyn.views.charts.description import (
-    RELATIVE_DEPTH,
-    Axis,
-    Line,
-    Panel,
-    about_checkpoints,
-    end_lines,
-    mean_lines,
-    notes,
-    run_colours,
-    training_axis,
-)
+from repdyn.views.charts.axes import RELATIVE_DEPTH, training_axis
+from repdyn.views.charts.description import Axis, Line, Panel
+from repdyn.views.charts.lines import about_checkpoints, end_lines, mean_lines, notes, run_colours
 from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
 from repdyn.views.display import FAMILIES, display_of
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, panes_of

@@ -10,15 +10,9 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics.names import base_name
-from repdyn.views.charts.description import (
-    BEYOND,
-    Chart,
-    Line,
-    Panel,
-    axis_of_lines,
-    notes,
-    scaled_by_blocks,
-)
+from repdyn.views.charts.axes import BEYOND, axis_of_lines, scaled_by_blocks
+from repdyn.views.charts.description import Chart, Line, Panel
+from repdyn.views.charts.lines import notes
 from repdyn.views.display import display_of
 from repdyn.views.tables.frames import NO_CLASSES, in_order
 from repdyn.views.tables.style import (

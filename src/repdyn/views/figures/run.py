@@ -19,7 +19,27 @@ from matplotlib.figure import Figure
 from repdyn.metrics.names import file_stem
 from repdyn.store.schema import FINISHED
 from repdyn.utils.attempts import Attempt
-from repdyn.views import charts
+from repdyn.views.charts.axes import depth_axis, training_axis
+from repdyn.views.charts.description import Chart, Line, Panel
+from repdyn.views.charts.lines import (
+    MARKED,
+    about_checkpoints,
+    alerts_on,
+    heads_panel,
+    heatmap_panel,
+    loss_line,
+    marker_size,
+    marks_on,
+    mean_band,
+    mean_lines,
+    other_cloud,
+    profile_band,
+    profile_lines,
+    run_caption,
+    run_title,
+    step_colours,
+    without_intervals,
+)
 from repdyn.views.charts.on_matplotlib import draw, draw_all
 from repdyn.views.display import FAMILIES
 from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, Trace, panes_of
@@ -53,30 +73,29 @@ def over_depth(
     steps = select_steps(sorted(measured), MAX_STEPS)
     rows = run.rows_of(metrics)
     board = Board(panes_of(run.keys_of(metrics), "depth"), panel, run.vectors_of)
-    colours = dict(zip(steps, charts.step_colours(len(steps)), strict=True))
+    colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     n_traces = {len(pane.traces) for pane in board.panes}
     both = ""
-    legend: list[charts.Line] = []
+    legend: list[Line] = []
     if len(steps) > 1 and 1 in n_traces:
         legend = [
-            charts.Line(x=(), y=(), colour=colours[step], label=f"{step:,}")
-            for step in reversed(steps)
+            Line(x=(), y=(), colour=colours[step], label=f"{step:,}") for step in reversed(steps)
         ]
     if len(steps) > 1 and n_traces != {1}:
         both = f"named lines: step {steps[-1]:,}, dotted: step {steps[0]:,}"
     traces = chain.from_iterable(pane.traces for pane in board.panes)
-    axis = charts.depth_axis([run.series[trace.key] for trace in traces])
+    axis = depth_axis([run.series[trace.key] for trace in traces])
     chart = board.chart(
         [replace(_depth_panel(run, pane, colours), x=axis) for pane in board.panes],
         legend_width=_LEGEND_WIDTH if legend else 0.0,
         panel_legend_width=_LEGEND_WIDTH,
         is_over_depth=True,
-        title=charts.run_title(run, f"{title} over depth{_only_step(run, steps)}"),
-        caption=charts.run_caption(
+        title=run_title(run, f"{title} over depth{_only_step(run, steps)}"),
+        caption=run_caption(
             rows,
             both,
             board.about_tokens(),
-            charts.about_checkpoints(rows),
+            about_checkpoints(rows),
             _about_intervals(run, rows),
             _about_baselines(run, at_end=True),
         ),
@@ -93,39 +112,35 @@ def _only_step(run: MeasuredRun, steps: Sequence[int]) -> str:
     return f", {FINISHED}" if run.finished else f", at step {steps[0]:,}"
 
 
-def _depth_panel(run: MeasuredRun, pane: Pane, colours: Mapping[int, str]) -> charts.Panel:
+def _depth_panel(run: MeasuredRun, pane: Pane, colours: Mapping[int, str]) -> Panel:
     """Return one line per step; or one per trace at its last step, dotted at its first. The band of
     baselines at the last step is behind a single trace, and behind the first of several."""
     series = run.series
     shown = series[pane.traces[0].key]
-    behind = charts.profile_band(run, shown, shown.steps_with_values[-1])
+    behind = profile_band(run, shown, shown.steps_with_values[-1])
     if len(pane.traces) == 1:
         with_values = set(shown.steps_with_values)
         chosen = {step: colour for step, colour in colours.items() if step in with_values}
-        lines = charts.profile_lines(shown, chosen)
-        return charts.Panel(
-            lines=[*behind, *(charts.without_intervals(lines) if behind else lines)]
-        )
-    at_last: list[charts.Line] = []
-    at_first: list[charts.Line] = []
+        lines = profile_lines(shown, chosen)
+        return Panel(lines=[*behind, *(without_intervals(lines) if behind else lines)])
+    at_last: list[Line] = []
+    at_first: list[Line] = []
     for trace, colour in zip(pane.traces, pane.colours, strict=True):
         of_trace = series[trace.key]
         first = of_trace.steps_with_values[0]
         last = of_trace.steps_with_values[-1]
-        at_last += charts.profile_lines(of_trace, {last: colour}, label=trace.label)
+        at_last += profile_lines(of_trace, {last: colour}, label=trace.label)
         if first != last:
-            at_first += charts.profile_lines(
+            at_first += profile_lines(
                 of_trace, {first: colour}, label="", band=None, dash=":", width=1.4, marker=""
             )
-    at_last = charts.without_intervals(at_last) if behind else at_last
+    at_last = without_intervals(at_last) if behind else at_last
     return _named_lines(pane, at_last, [*behind, *at_first])
 
 
-def _named_lines(
-    pane: Pane, lines: Sequence[charts.Line], others: Sequence[charts.Line] = ()
-) -> charts.Panel:
+def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ()) -> Panel:
     legend = "right" if len(lines) > 1 else ""
-    return charts.Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
+    return Panel(lines=[*others, *lines], gap=lines if pane.pair else (), legend=legend)
 
 
 def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anisotropy")) -> Figure:
@@ -139,7 +154,7 @@ def mean_over_layers(run: MeasuredRun, metrics: Sequence[str] = ("two_nn", "anis
     chart = _against_step(run, metrics, "Mean over layers during training", WIDE)
     name, losses = loss_of_run(run.frame)
     first, *others = chart.panels
-    first = replace(first, loss=charts.loss_line(losses, LOSS_TITLES[name]))
+    first = replace(first, loss=loss_line(losses, LOSS_TITLES[name]))
     return draw(
         replace(
             chart,
@@ -158,25 +173,25 @@ def steps_overview(run: MeasuredRun, family: str) -> Figure:
 
 def _against_step(
     run: MeasuredRun, metrics: Sequence[str], title: str, panel: tuple[float, float]
-) -> charts.Chart:
+) -> Chart:
     rows = run.rows_of(metrics)
     keys = run.keys_of(metrics)
     embeddings = [key for key in keys if _has_embeddings(run.series[key])]
     names = partial(short_subset_title if panel == SMALL else subset_title, of=run.vectors_of)
     board = Board(panes_of(keys, "step", names, embeddings), panel, run.vectors_of)
-    axis = charts.training_axis(sorted(rows["step"].unique().tolist()))
+    axis = training_axis(sorted(rows["step"].unique().tolist()))
     has_alerts = any(alert.metric in metrics for alert in run.alerts)
     return board.chart(
         [replace(_step_panel(run, pane), x=axis) for pane in board.panes],
         panel_legend_width=_LEGEND_WIDTH if panel == SMALL else 0.0,
-        title=charts.run_title(run, title),
-        caption=charts.run_caption(
+        title=run_title(run, title),
+        caption=run_caption(
             rows,
             board.about_tokens(),
-            charts.about_checkpoints(rows),
+            about_checkpoints(rows),
             _about_intervals(run, rows),
             _about_baselines(run),
-            charts.MARKED if has_alerts else "",
+            MARKED if has_alerts else "",
         ),
     )
 
@@ -198,12 +213,12 @@ def _has_embeddings(series: MetricSeries) -> bool:
     return series.layers[0] == 0 and not np.isnan(series.values[0]).all()
 
 
-def _step_panel(run: MeasuredRun, pane: Pane) -> charts.Panel:
+def _step_panel(run: MeasuredRun, pane: Pane) -> Panel:
     """Return one line per trace; its label tells if layers are left out. The band of baselines is
     behind the first mean."""
     series = run.series
-    behind: list[charts.Line] = []
-    lines: list[charts.Line] = []
+    behind: list[Line] = []
+    lines: list[Line] = []
     notes_on_layers: list[str] = []
     # told apart without colours too
     dashes = cycle("-" if pane.ordered else ("-", "--", ":"))
@@ -212,15 +227,15 @@ def _step_panel(run: MeasuredRun, pane: Pane) -> charts.Panel:
         if trace.layer is None:
             drawn, note = _trace_of_means(series, of_trace)
             label = trace.label + note
-            behind = behind or charts.mean_band(run, drawn)
-            lines += charts.mean_lines(drawn, label=label, colour=colour, dash=dash)
+            behind = behind or mean_band(run, drawn)
+            lines += mean_lines(drawn, label=label, colour=colour, dash=dash)
             notes_on_layers.append(note)
         else:
             lines.append(_trace_of_layer(of_trace, trace, colour=colour, dash=dash))
             notes_on_layers.append("")
-    raised = [alert for trace in pane.traces for alert in charts.alerts_on(run.alerts, *trace.key)]
-    lines = charts.without_intervals(lines) if behind else lines
-    panel = replace(_named_lines(pane, lines, behind), marks=charts.marks_on(raised, None))
+    raised = [alert for trace in pane.traces for alert in alerts_on(run.alerts, *trace.key)]
+    lines = without_intervals(lines) if behind else lines
+    panel = replace(_named_lines(pane, lines, behind), marks=marks_on(raised, None))
     return replace(panel, title=notes_on_layers[0]) if len(lines) == 1 else panel
 
 
@@ -229,23 +244,23 @@ def _trace_of_means(series: _Series, of_trace: MetricSeries) -> tuple[MetricSeri
     some are left out.
     """
     n_layers = of_trace.layer_mean.n_layers
-    beside = charts.other_cloud(of_trace, series)
+    beside = other_cloud(of_trace, series)
     if beside is not None:
         of_trace, _ = on_shared_layers(of_trace, beside)
     coverage = replace(of_trace.layer_mean, n_layers=n_layers)
     return of_trace, f"\n({coverage.coverage})" if coverage.is_partial else ""
 
 
-def _trace_of_layer(series: MetricSeries, trace: Trace, *, colour: str, dash: str) -> charts.Line:
+def _trace_of_layer(series: MetricSeries, trace: Trace, *, colour: str, dash: str) -> Line:
     assert trace.layer is not None
     row = series.layers.index(trace.layer)
-    return charts.Line(
+    return Line(
         x=series.steps,
         y=series.values[row],
         band=(series.lows[row], series.highs[row]),
         colour=colour,
         dash=dash,
-        marker_size=charts.marker_size(series.steps),
+        marker_size=marker_size(series.steps),
         label=trace.label,
     )
 
@@ -258,7 +273,7 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     colours.
     """
     series = run.series[metric, subset]
-    panel = charts.heatmap_panel(run, series)
+    panel = heatmap_panel(run, series)
     hatched = (
         "; hatched: no value" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     )
@@ -266,12 +281,10 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
         f"{metric_title(metric)} by layer and step, {subset_title(subset, run.vectors_of)}{hatched}"
     )
     shown = run.rows_of([metric], subset)
-    marked = charts.MARKED if panel.marks else ""
-    caption = charts.run_caption(shown, charts.about_checkpoints(shown), marked)
+    marked = MARKED if panel.marks else ""
+    caption = run_caption(shown, about_checkpoints(shown), marked)
     return draw(
-        charts.Chart(
-            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
-        )
+        Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE)
     )
 
 
@@ -280,16 +293,14 @@ def heads_heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     it has no value.
     """
     series = run.series[metric, subset]
-    panel = charts.heads_panel(series, np.asarray(series.by_head)[-1:])
+    panel = heads_panel(series, np.asarray(series.by_head)[-1:])
     when = FINISHED if run.finished else f"at step {series.steps[-1]:,}"
     title = (
         f"{metric_title(metric)} by layer and head, {when}, {subset_title(subset, run.vectors_of)}"
     )
-    caption = charts.run_caption(run.rows_of([metric], subset))
+    caption = run_caption(run.rows_of([metric], subset))
     return draw(
-        charts.Chart(
-            title=charts.run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE
-        )
+        Chart(title=run_title(run, title), caption=caption, panels=[panel], size=_HEATMAP_SIZE)
     )
 
 

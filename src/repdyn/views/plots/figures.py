@@ -14,13 +14,9 @@ from matplotlib.figure import Figure as Picture
 
 from repdyn.store import StoreLike
 from repdyn.views.charts import on_plotly
-from repdyn.views.charts.description import (
-    other_cloud,
-    placed,
-    profile_lines,
-    shared_axis,
-    training_axis,
-)
+from repdyn.views.charts.axes import shared_axis, training_axis
+from repdyn.views.charts.description import placed
+from repdyn.views.charts.lines import other_cloud, profile_lines
 from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.figures import comparison
 from repdyn.views.figures import run as of_run

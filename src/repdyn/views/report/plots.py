@@ -14,7 +14,32 @@ from typing import Any, NamedTuple
 
 from repdyn.store.schema import LOSS as LOSS_NAME
 from repdyn.store.schema import PROBE_LOSS, VALIDATION_LOSS
-from repdyn.views import charts
+from repdyn.views.charts.axes import (
+    RELATIVE_DEPTH,
+    axis_of_lines,
+    colour_scale,
+    depth_axis,
+    shared_axis,
+    training_axis,
+)
+from repdyn.views.charts.description import Axis, Cells, Line, Panel
+from repdyn.views.charts.lines import (
+    alerts_on,
+    end_lines,
+    heads_panel,
+    heatmap_panel,
+    layer_colours,
+    loss_line,
+    marks_on,
+    mean_band,
+    mean_lines,
+    other_cloud,
+    profile_band,
+    profile_lines,
+    run_colours,
+    step_colours,
+    without_intervals,
+)
 from repdyn.views.charts.on_plotly import (
     EMPTY,
     HEIGHT,
@@ -65,20 +90,18 @@ def dark_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> di
     runs, and of what all charts have."""
     colours: dict[str, str] = {}
     for number in range(1, MAX_TRAIL + 1):
-        colours |= zip(charts.step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
+        colours |= zip(step_colours(number), shades(STEPS, number, 0.45, 1.0), strict=True)
     for number in {len(series.layers) for run in runs for series in run.series.values()}:
-        colours |= zip(charts.layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
+        colours |= zip(layer_colours(number), shades(ORDERED, number, 0.4, 1.0), strict=True)
     members = with_seeds(runs, seeds)
-    dark = charts.run_colours(members, (0.2, 0.7), 0.45)
+    dark = run_colours(members, (0.2, 0.7), 0.45)
     return (
-        colours
-        | {colour: dark[key] for key, colour in charts.run_colours(members).items()}
-        | DARK_COLOURS
+        colours | {colour: dark[key] for key, colour in run_colours(members).items()} | DARK_COLOURS
     )
 
 
-TRAINING = charts.Axis(is_training=True)
-NO_VALUES = charts.Axis(limits=(0.0, 1.0), is_empty=True)
+TRAINING = Axis(is_training=True)
+NO_VALUES = Axis(limits=(0.0, 1.0), is_empty=True)
 _NAME_WIDTH = 20
 """Characters of a line of a cloud's name in a legend."""
 MAX_TRAIL = 7
@@ -110,7 +133,7 @@ _STEP_LINE = _STEP_FRAME | {"type": "line"}
 
 def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
-    plot = plotly_panel(charts.heatmap_panel(run, series))
+    plot = plotly_panel(heatmap_panel(run, series))
     plot["layout"]["shapes"] = [_STEP_FRAME]
     return plot
 
@@ -118,22 +141,22 @@ def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric over depth at the last step, between faint lines of a few others."""
     trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
-    colours = dict(zip(trail, charts.step_colours(len(trail)), strict=True))
+    colours = dict(zip(trail, step_colours(len(trail)), strict=True))
     last = series.steps[-1]
-    other = charts.other_cloud(series, run.series)
+    other = other_cloud(series, run.series)
     look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
-    shown = charts.profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
+    shown = profile_lines(series, {last: VALUE}, label=_cloud(run, series, other), **look)
     beside = []
     if other is not None:
         look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
-        beside = charts.profile_lines(other, {last: BESIDE}, **look)
-    behind = [replace(line, label="") for line in charts.profile_band(run, series, last)]
-    panel = charts.Panel(
-        x=charts.depth_axis([series] if other is None else [series, other]),
-        y=charts.shared_axis(series, run.series),
+        beside = profile_lines(other, {last: BESIDE}, **look)
+    behind = [replace(line, label="") for line in profile_band(run, series, last)]
+    panel = Panel(
+        x=depth_axis([series] if other is None else [series, other]),
+        y=shared_axis(series, run.series),
         lines=[
             *behind,
-            *charts.profile_lines(series, colours, band=None, width=1.0, marker=""),
+            *profile_lines(series, colours, band=None, width=1.0, marker=""),
             *beside,
             *shown,
         ],
@@ -166,13 +189,13 @@ def layers_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     """Return a line for each layer of a metric during training, dashed for the other cloud where
     there is one, without their values, which the page has already.
     """
-    colours = charts.layer_colours(len(series.layers))
+    colours = layer_colours(len(series.layers))
     traces = _layer_traces(series, colours, "solid", "layer")
-    other = charts.other_cloud(series, run.series)
+    other = other_cloud(series, run.series)
     if other is not None and other.layers == series.layers:
         dashed = _layer_traces(other, colours, "dash", "layer beside")
         traces += [{**trace, "x": other.steps} for trace in dashed]
-    y = plotly_axis(charts.shared_axis(series, run.series, has_bands=False))
+    y = plotly_axis(shared_axis(series, run.series, has_bands=False))
     return {
         "data": traces,
         "layout": {"height": HEIGHT, "yaxis": y, "hovermode": "closest", "shapes": [_STEP_LINE]},
@@ -201,16 +224,16 @@ def course_plot(
     with alerts.
     """
     rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
-    if marks := [replace(mark, y=0.5) for mark in charts.marks_on(run.alerts, None)]:
-        rows.append(charts.Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
+    if marks := [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]:
+        rows.append(Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
     plot = stacked_rows(rows)
     plot["layout"]["shapes"] = [_STEP_LINE]
     return plot
 
 
-def _loss_row(run: DescribedRun) -> list[charts.Panel]:
-    training = charts.loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
-    validation = charts.loss_line(
+def _loss_row(run: DescribedRun) -> list[Panel]:
+    training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
+    validation = loss_line(
         run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
     )
     rows = scalar_rows(run.scalars, PROBE_LOSS, ["step", "low", "high"])
@@ -220,52 +243,48 @@ def _loss_row(run: DescribedRun) -> list[charts.Panel]:
         for end in ("low", "high")
     )
     look: dict[str, Any] = {"dash": "-", "marker": "", "band": (low, high)}
-    on_probe = charts.loss_line(losses, LOSS_TITLES[PROBE_LOSS], **look)
+    on_probe = loss_line(losses, LOSS_TITLES[PROBE_LOSS], **look)
     if on_probe is not None and training is not None:
         on_probe = replace(on_probe, label=f"{on_probe.label} (dotted)", dash=":")
     lines = {LOSS_NAME: training, VALIDATION_LOSS: validation, PROBE_LOSS: on_probe}
     drawn = {name: line for name, line in lines.items() if line is not None}
     marks = []
     for name, line in drawn.items():
-        on_line = charts.marks_on(charts.alerts_on(run.alerts, name), line)
+        on_line = marks_on(alerts_on(run.alerts, name), line)
         marks += [mark for mark in on_line if mark.y is not None]
     title = " and ".join(", ".join(line.label for line in drawn.values()).rsplit(", ", 1))
     return (
-        [charts.Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)]
-        if drawn
-        else []
+        [Panel(title=title, x=TRAINING, lines=list(drawn.values()), marks=marks)] if drawn else []
     )
 
 
-def _mean_row(run: DescribedRun, series: MetricSeries) -> charts.Panel:
-    other = charts.other_cloud(series, run.series)
+def _mean_row(run: DescribedRun, series: MetricSeries) -> Panel:
+    other = other_cloud(series, run.series)
     if other is not None:
         series, other = on_shared_layers(series, other)
-    lines = charts.mean_lines(series, colour=VALUE, marker_size=2.5)
-    alerts = [
-        alert for alert in charts.alerts_on(run.alerts, *series.key) if alert.step in series.steps
-    ]
+    lines = mean_lines(series, colour=VALUE, marker_size=2.5)
+    alerts = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     unit = metric_unit(series.metric)
     title = metric_title(series.metric)
     mean = f"mean over {series.layer_mean.coverage}"
     of = f"{title}, {short_subset_title(series.subset, run.vectors_of)}, {mean}"
     if other is not None:
-        lines += charts.mean_lines(other, colour=BESIDE, dash="--", marker_size=2.5)
+        lines += mean_lines(other, colour=BESIDE, dash="--", marker_size=2.5)
         names = [
             _cloud(run, *both).replace("\n", " ") for both in ((series, other), (other, series))
         ]
         of = f"{title}, {mean}: {names[0]} (solid), {names[1]} (dashed)"
     of = of if unit in (title, "dimension") else f"{of} ({unit})"
-    behind = charts.mean_band(run, series)
+    behind = mean_band(run, series)
     if behind:
         of = f"{of}; grey: {behind[0].label}"
-        lines = charts.without_intervals(lines)
-    return charts.Panel(
+        lines = without_intervals(lines)
+    return Panel(
         title=of,
         x=TRAINING,
-        y=replace(charts.axis_of_lines(series.metric, [*behind, *lines]), label=""),
+        y=replace(axis_of_lines(series.metric, [*behind, *lines]), label=""),
         lines=[*behind, *lines],
-        marks=charts.marks_on(alerts, lines[0]),
+        marks=marks_on(alerts, lines[0]),
     )
 
 
@@ -275,7 +294,7 @@ def heads_plot(series: MetricSeries) -> PlotlyDict | None:
     """
     if series.by_head is None:
         return None
-    plot = plotly_panel(charts.heads_panel(series, series.by_head), height=HEIGHT - 40)
+    plot = plotly_panel(heads_panel(series, series.by_head), height=HEIGHT - 40)
     plot["data"][0]["meta"] = {"role": "heads"}
     return plot
 
@@ -285,8 +304,8 @@ def profiles_plot(members: Sequence[ComparedMember], colours: Mapping[Key, str])
     lines = []
     for member in members:
         when = "" if member.run.finished else f", step {member.series.steps[-1]:,}"
-        lines += _lines_of(member, charts.end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
-    return _lines_plot(charts.Panel(x=charts.RELATIVE_DEPTH, lines=lines), members)
+        lines += _lines_of(member, end_lines, colours, f"{when}\ndepth %{{x:.2f}}")
+    return _lines_plot(Panel(x=RELATIVE_DEPTH, lines=lines), members)
 
 
 def training_plot(
@@ -300,10 +319,8 @@ def training_plot(
         return None
     lines = []
     for member in trained:
-        lines += _lines_of(member, charts.mean_lines, colours, "\nstep %{text}")
-    return _lines_plot(
-        charts.Panel(x=charts.training_axis(trained[0].series.steps), lines=lines), trained
-    )
+        lines += _lines_of(member, mean_lines, colours, "\nstep %{text}")
+    return _lines_plot(Panel(x=training_axis(trained[0].series.steps), lines=lines), trained)
 
 
 def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> PlotlyDict | None:
@@ -314,13 +331,13 @@ def losses_plot(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> Plo
     rows = []
     for name, title in LOSS_TITLES.items():
         drawn = (
-            charts.loss_line(
+            loss_line(
                 run.loss(name), run.label, colour=colours[run.key], run=number, dash="-", marker=""
             )
             for number, run in enumerate(runs)
         )
         if len(lines := list(filter(None, drawn))) > 1:
-            rows.append(charts.Panel(title=title, x=TRAINING, lines=lines))
+            rows.append(Panel(title=title, x=TRAINING, lines=lines))
     return stacked_rows(rows) if rows else None
 
 
@@ -331,7 +348,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     trained = [member for member in members if len(member.series.steps) > 1][:MAX_PANELS]
     if len(trained) < 2:
         return None
-    colours = charts.colour_scale([member.series for member in trained])
+    colours = colour_scale([member.series for member in trained])
     columns = min(_COLUMNS, len(trained))
     n_rows = math.ceil(len(trained) / columns)
     width = (1 + _GAP) / columns
@@ -346,9 +363,7 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
         across = [left, min(1.0, left + width - _GAP)]
         up = [max(0.0, top - height + _ROW_SPACE / n_rows), top]
         steps = [f"{step:,}" for step in series.steps]
-        trace = cells_trace(
-            charts.Cells(values=series.values, rows=(), columns=steps, colours=colours)
-        )
+        trace = cells_trace(Cells(values=series.values, rows=(), columns=steps, colours=colours))
         where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
         # the page reads the values from here
         trace |= {
@@ -382,10 +397,10 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
 
 def _lines_of(
     member: ComparedMember,
-    lines_of: Callable[..., list[charts.Line]],
+    lines_of: Callable[..., list[Line]],
     colours: Mapping[Key, str],
     where: str,
-) -> list[charts.Line]:
+) -> list[Line]:
     """Return the lines of a member with their hover texts; the last is that of the member itself,
     not of a seed.
     """
@@ -407,10 +422,10 @@ def _lines_of(
     return [*described, replace(of_member, description=f"{run.label}{where}")]
 
 
-def _lines_plot(panel: charts.Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
+def _lines_plot(panel: Panel, members: Sequence[ComparedMember]) -> PlotlyDict:
     """Return a plot with a line for each run; the legend is above few lines, next to many."""
     few = len(members) <= MAX_BANDS
-    y = charts.axis_of_lines(members[0].series.metric, panel.lines)
+    y = axis_of_lines(members[0].series.metric, panel.lines)
     return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)
 
 
@@ -453,5 +468,5 @@ def compared_with(
 
 def compared_colours(runs: Sequence[DescribedRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
     """Return a colour for each group of seeds, which its members share, and for each other run."""
-    colours = charts.run_colours(with_seeds(runs, seeds))
+    colours = run_colours(with_seeds(runs, seeds))
     return colours | {member.key: colours[group.key] for group in seeds for member in group.members}

@@ -22,7 +22,8 @@ from repdyn.store import Store, StoreLike, stores_of
 from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
 from repdyn.views.charts import on_plotly
-from repdyn.views.charts.description import other_cloud, shared_axis, training_axes
+from repdyn.views.charts.axes import shared_axis, training_axes
+from repdyn.views.charts.lines import other_cloud
 from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
 from repdyn.views.judging.findings import JUDGED
