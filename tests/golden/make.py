@@ -1,5 +1,5 @@
 """Compute the golden values; ``cd tests && python -m golden.make`` writes them beside this file, in
-a minute.
+a minute, and ``python -m golden.make --missing`` adds those of keys that have none yet.
 
 Each part is a table from a key to a row of texts, numbers as ``float.hex``: equal texts are equal
 bits.
@@ -11,7 +11,8 @@ bits.
 - ``clouds.tsv``: which vectors of a probe of many tokens are drawn without repeats.
 - ``tables.tsv``: ten committed runs as the views see them.
 - ``swept.tsv``: the outcome of a sweep of two local checkpoints and one that is damaged.
-- ``machine.json``: the processor and the versions that these were made with.
+- ``machine.json``: the processor and the versions that these were made with. A value that was added
+  elsewhere begins with ``~``, and is compared within tolerances everywhere.
 
 Times, paths and versions are left out.
 """
@@ -381,14 +382,33 @@ def read(part: str) -> Table:
     }
 
 
-def main() -> None:
+ELSEWHERE = "~"
+"""Begins a value that was computed on another machine than that of ``machine.json``."""
+
+
+def with_missing(old: Table, new: Table, *, mark: str) -> Table:
+    """Return the old rows, and new ones for keys that have none, with a mark before the values."""
+    added = {
+        key: {**row, "value": mark + row["value"]} for key, row in new.items() if key not in old
+    }
+    return old | added
+
+
+def main(arguments: list[str]) -> None:
     sys.path.append(str(ROOT))  # with analyze_checkpoints.py, as pytest has it
     torch.set_num_threads(1)
+    made_on = HERE / "machine.json"
+    only_missing = arguments == ["--missing"]
+    is_same_machine = only_missing and json.loads(made_on.read_text()) == machine()
     for name, compute in PARTS.items():
-        write(name, compute())
+        table = compute()
+        if only_missing:
+            table = with_missing(read(name), table, mark="" if is_same_machine else ELSEWHERE)
+        write(name, table)
         print(path_of(name).relative_to(ROOT))
-    (HERE / "machine.json").write_text(json.dumps(machine(), indent=2) + "\n")
+    if not only_missing:
+        made_on.write_text(json.dumps(machine(), indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

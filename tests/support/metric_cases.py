@@ -177,6 +177,7 @@ _MUTUAL_KNN = _of_two(oracle=oracles.mutual_knn)
 _PROCRUSTES = _of_two(oracle=oracles.procrustes_distance)
 _IMBALANCE = _of_two(oracle=oracles.information_imbalance)
 _CKA = _of_two(oracle=oracles.linear_cka)
+_SVCCA = _of_two(oracle=oracles.svcca)
 
 
 _COSINE = _of_tokens(oracle=oracles.token_cosine)
@@ -195,6 +196,7 @@ CASES: dict[str, MetricCase] = {
     **{f"gride_{k}": _of_cloud(oracle=oracles.gride, rel=1e-6) for k in (2, 4, 8, 16, 32)},
     "levina_bickel": _of_cloud(oracle=oracles.levina_bickel),
     "local_dimension": _of_cloud(oracle=oracles.local_dimension),
+    "local_anisotropy": _of_cloud(oracle=oracles.local_anisotropy),
     "ph_dimension": _of_cloud(oracle=oracles.ph_dimension, invariant=ANYWHERE - {"permutation"}),
     # spectrum
     "participation_ratio": _of_cloud(oracle=oracles.participation_ratio),
@@ -280,10 +282,12 @@ CASES: dict[str, MetricCase] = {
         oracle=oracles.linearity, invariant=ANYWHERE | {"translation of each"}
     ),
     "cka_next": _CKA,
+    "svcca_next": _SVCCA,
     "imbalance_next": _IMBALANCE,
     # change between checkpoints
     "imbalance_previous": _IMBALANCE,
     "cka_previous": _CKA,
+    "svcca_previous": _SVCCA,
     "mutual_knn_previous": _MUTUAL_KNN,
     "procrustes_previous": _PROCRUSTES,
     # weights and gradients

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import torch
-from scipy.linalg import orthogonal_procrustes
+from scipy.linalg import orthogonal_procrustes, subspace_angles
 from scipy.optimize import minimize_scalar
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.stats import rankdata
@@ -72,6 +72,13 @@ def local_dimension(x, k, points):
         first, second = np.sort(between[np.ix_(near, near)], axis=1)[:, :2].T
         slopes.append(slope(second / first, 0.1))
     return np.mean(slopes)
+
+
+def local_anisotropy(x, k, points):
+    between = distances(x)
+    n_chosen = min(points, len(x))
+    chosen = (number * len(x) // n_chosen for number in range(n_chosen))
+    return np.mean([anisotropy(x[np.argsort(between[at], kind="stable")[:k]]) for at in chosen])
 
 
 def ph_dimension(x, points, alpha):
@@ -267,6 +274,16 @@ def procrustes_distance(x, y):
     width = max(x.shape[1], y.shape[1])
     x, y = (np.pad(of / np.linalg.norm(of), ((0, 0), (0, width - of.shape[1]))) for of in (x, y))
     return ((x - y @ orthogonal_procrustes(y, x)[0]) ** 2).sum()
+
+
+def svcca(x, y, variance):
+    """By the cosines of the principal angles between the two spaces of kept directions."""
+    bases = []
+    for points in (x, y):
+        vectors, values, _ = np.linalg.svd(centred_and_scaled(points), full_matrices=False)
+        shares = np.cumsum(values**2) / (values**2).sum()
+        bases.append(vectors[:, : np.argmax(shares >= variance) + 1])
+    return np.cos(subspace_angles(*bases)).mean()
 
 
 def mutual_knn(x, y, k, calibrated):

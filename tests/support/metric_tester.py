@@ -42,6 +42,7 @@ CHUNKS: dict[str, Any] = {
     "groups._CHUNK": 5 * N,
     "groups._ROWS": 7,
     "lens._LOGITS": 350,
+    "local._CHUNK": 5 * 64 * DIM,
     "neighbours._CPU_CHUNK": 2048,
     "neighbours._TILE": 64,
     "vocabulary._ROWS": {"cpu": 7},

@@ -15,6 +15,7 @@ from repdyn.kernels.cloud import UndefinedError as UndefinedError
 from repdyn.kernels.cloud import full_precision as full_precision
 from repdyn.kernels.cloud import gaussian_like as gaussian_like
 from repdyn.kernels.cloud import nan_if_undefined as nan_if_undefined
+from repdyn.kernels.correlation import svcca as svcca
 from repdyn.kernels.cosines import alignment as alignment
 from repdyn.kernels.cosines import alignment_falls as alignment_falls
 from repdyn.kernels.cosines import alignment_gradient as alignment_gradient
@@ -34,6 +35,7 @@ from repdyn.kernels.groups import self_similarity as self_similarity
 from repdyn.kernels.groups import topic_gap as topic_gap
 from repdyn.kernels.groups import topic_gap_dot as topic_gap_dot
 from repdyn.kernels.groups import topic_mean as topic_mean
+from repdyn.kernels.local import local_anisotropy as local_anisotropy
 from repdyn.kernels.neighbours import NEAR_DUPLICATE as NEAR_DUPLICATE
 from repdyn.kernels.neighbours import near_duplicate_share as near_duplicate_share
 from repdyn.kernels.neighbours import same_group_share as same_group_share

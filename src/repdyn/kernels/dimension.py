@@ -186,6 +186,14 @@ def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Ten
         >>> round(local_dimension(line).item())
         1
     """
+    cloud, members = neighbourhoods(x, k, points)
+    return _slopes(_sorted_log_ratios(cloud, members)).mean()
+
+
+def neighbourhoods(x: Tensor | Cloud, k: int, points: int) -> tuple[Cloud, Tensor]:
+    """Return the cloud without near duplicates, and the k nearest neighbours of ``points`` of its
+    distinct points, (n_chosen, k) indices of distinct points, without the points themselves.
+    """
     cloud = as_cloud(x)
     if not isinstance(k, int) or not _FEWEST <= k <= _MOST:
         raise ValueError(
@@ -197,7 +205,7 @@ def local_dimension(x: Tensor | Cloud, *, k: int = 64, points: int = 256) -> Ten
     cloud = resolved(cloud, k + 1)[0]
     n_chosen = min(points, cloud.n_unique)
     chosen = torch.arange(n_chosen, device=cloud.x.device) * cloud.n_unique // n_chosen
-    return _slopes(_sorted_log_ratios(cloud, cloud_neighbours(cloud, k, chosen).indices)).mean()
+    return cloud, cloud_neighbours(cloud, k, chosen).indices
 
 
 def _sorted_log_ratios(cloud: Cloud, members: Tensor) -> Tensor:

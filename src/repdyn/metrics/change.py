@@ -16,6 +16,13 @@ _CKA: dict[str, Any] = {
     "source": "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 (ICLR)",
     "settings": {"debiased": True},
 }
+_SVCCA: dict[str, Any] = {
+    "kernel": "svcca",
+    "range": (0.0, 1.0),
+    "source": "Raghu, Gilmer, Yosinski, Sohl-Dickstein 2017, SVCCA (NeurIPS 30)",
+    "settings": {"variance": 0.99},
+    "whole_spectrum": True,
+}
 _MUTUAL_KNN: dict[str, Any] = {
     "range": (-1.0, 1.0),
     "source": (
@@ -152,6 +159,15 @@ METRICS = [
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
     ),
     _to_next(
+        name="svcca_next",
+        **_SVCCA,
+        select_inputs="repdyn.metrics.layer_view:with_following",
+        meaning=(
+            "mean canonical correlation of the layer and the next, along the directions that hold "
+            "99% of the variance of each (SVCCA)"
+        ),
+    ),
+    _to_next(
         name="imbalance_next",
         **_IMBALANCE,
         select_inputs="repdyn.metrics.layer_view:with_following",
@@ -173,6 +189,14 @@ METRICS = [
         meaning=(
             "similarity of the layer to itself at the checkpoint before, whatever the rotation "
             "(linear CKA)"
+        ),
+    ),
+    _to_previous(
+        name="svcca_previous",
+        **_SVCCA,
+        meaning=(
+            "mean canonical correlation of the layer and itself at the checkpoint before, along "
+            "the directions that hold 99% of the variance of each (SVCCA)"
         ),
     ),
     _to_previous(

@@ -90,6 +90,18 @@ METRICS = [
         # inside the neighbourhoods, which are searched for these points alone
         neighbours=2,
     ),
+    of_kernel(
+        name="local_anisotropy",
+        meaning=(
+            "share of variance along the first principal direction among the k nearest neighbours "
+            "of a point, mean over some points"
+        ),
+        range=(0.0, 1.0),
+        source="after Cai, Huang, Bian, Church 2021, Isotropy: Clusters and Manifolds (ICLR)",
+        settings={"k": 64, "points": 256},
+        # neighbourhoods are searched for these points alone
+        neighbours=1,
+    ),
     _dimension(
         name="ph_dimension",
         meaning=(

@@ -169,6 +169,11 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
         },
     },
     "similarity": {
+        "local_anisotropy": {
+            "title": "Anisotropy of neighbourhoods",
+            "unit": "share of variance along the first direction",
+            "scale": "from_zero",
+        },
         "mean_cosine": {"title": "Mean cosine of two tokens", "unit": "cosine"},
         "self_similarity": {
             "title": "Self-similarity of a word",
@@ -268,6 +273,11 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
             "scale": "from_zero",
         },
         "cka_next": {"title": "Linear CKA with the next layer", "unit": "CKA"},
+        "svcca_next": {
+            "title": "SVCCA with the next layer",
+            "unit": "canonical correlation",
+            "scale": "from_zero",
+        },
         "imbalance_next": {
             "title": "Information imbalance to the next layer",
             "unit": "imbalance (1: unrelated)",
@@ -281,6 +291,11 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
             "scale": "from_zero",
         },
         "cka_previous": {"title": "Linear CKA with the checkpoint before", "unit": "CKA"},
+        "svcca_previous": {
+            "title": "SVCCA with the checkpoint before",
+            "unit": "canonical correlation",
+            "scale": "from_zero",
+        },
         "mutual_knn_previous": {
             "title": "Neighbours shared with the checkpoint before",
             "unit": "share above chance",

@@ -138,6 +138,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "linear_cka": (kernels.linear_cka, two, (8, 8)),
     "linearity": (kernels.linearity, two, (13, 13)),
     "local_dimension": (of_cloud(kernels.local_dimension), grouped, (8, 8)),
+    "local_anisotropy": (of_cloud(kernels.local_anisotropy), grouped, (8, 8)),
     "massive_activation_share": (kernels.massive_activation_share, one, (3, 3)),
     "mean_cosine": (kernels.mean_cosine, one, (3, 3)),
     "mutual_knn": (on_grouped(kernels.mutual_knn), two_grouped, (36, 44)),
@@ -159,6 +160,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
     "sink_rate": (kernels.sink_rate, weights, (1, 1)),
     "step_length": (kernels.step_length, two, (2, 2)),
+    "svcca": (kernels.svcca, two, (10, 10)),
     "token_cosine": (on_vocabulary(kernels.token_cosine), tokens, (5, 5)),
     "token_distance": (on_vocabulary(kernels.token_distance), tokens, (5, 5)),
     "token_imbalance": (lambda x, ids: kernels.token_imbalance(x, ids), with_ids, (17, 21)),
@@ -193,6 +195,7 @@ SEARCHING = {
 }
 SEARCHING |= {
     "two_nn_with_duplicates",
+    "local_anisotropy",
     "local_dimension",
     "ph_dimension",
     "information_imbalance",

@@ -22,6 +22,7 @@ CLUSTERED = Cloud(
     normal(40, 3) + 100 * (torch.arange(40) // 20)[:, None], groups=torch.arange(40) // 20
 )
 CROSS = torch.cat([torch.eye(70), 3 * torch.ones(1, 70)])
+WITH_TINY = normal(40, 4).double() * torch.tensor([1.0, 1.0, 1.0, 1e-4])
 MOST_IN_ONE = torch.tensor([0, 0, 0, 1, 2])
 
 CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
@@ -90,6 +91,8 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "at least 3 needed",
     ),
     ("mutual_knn", (torch.eye(9), normal(9, 3)), {"k": 2}, "9 of 9 tokens"),
+    ("svcca", (normal(9, 6), normal(9, 6, seed=1)), {}, "more than the 8 that 9 centred points"),
+    ("svcca", (WITH_TINY, WITH_TINY), {"variance": 1 - 1e-9}, "less than 1e-07"),
     ("ph_dimension", (torch.randn(63, 3),), {}, "63 distinct of 63 points"),
     ("ph_dimension", (Cloud(torch.randn(64, 3), groups=torch.arange(64) % 8),), {}, "one group"),
     ("ph_dimension", (torch.eye(64),), {}, "power 1"),
