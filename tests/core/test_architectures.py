@@ -34,7 +34,7 @@ FAMILIES = {
     "gpt_neox": SIZES,
     "bloom": {"hidden_size": 16, "n_layer": 3, "n_head": 2, "vocab_size": 50},
     "mamba": {**SIZES, "state_size": 4},
-    "rwkv": {**SIZES, "attention_hidden_size": 16, "rescale_every": 6},
+    "rwkv": {**SIZES, "attention_hidden_size": 16},
     "bert": SIZES,
     "albert": {**SIZES, "embedding_size": 8},
     "modernbert": {**SIZES, "pad_token_id": 0},
@@ -74,6 +74,12 @@ def test_layers_are_what_the_model_reports(family, probe):
             mine.shape == theirs.shape and torch.allclose(mine, theirs, atol=1e-5)
             for theirs in reported
         )
+
+
+def test_states_that_are_halved_between_blocks_are_one_stream(probe):
+    """RWKV halves them against overflow, and would be refused."""
+    config = AutoConfig.for_model("rwkv", **FAMILIES["rwkv"], rescale_every=2)
+    assert not prepare(AutoModel.from_config(config).eval(), probe).reports_states
 
 
 def test_a_module_without_forward_stands_for_the_network_in_it(probe):

@@ -77,13 +77,19 @@ class OwnMask(nn.Module):
 
 
 class TrueAtTokens(OwnMask):
+    """As in allenai/allennlp, allennlp/modules/token_embedders/pretrained_transformer_embedder.py,
+    and in mosaicml/examples, llm/src/mosaic_gpt.py, which calls it key_padding_mask.
+    """
+
     def forward(self, tokens, mask):
         return self.run(tokens, ~mask)
 
 
 class TrueAtPadding(OwnMask):
-    def forward(self, tokens, mask):
-        return self.run(tokens, mask)
+    """As in krasserm/perceiver-io, perceiver/model/text/mlm/backend.py."""
+
+    def forward(self, tokens, pad_mask=None):
+        return self.run(tokens, pad_mask)
 
 
 class OneAtTokens(OwnMask):
@@ -133,38 +139,30 @@ def test_a_mask_of_pairs_is_not_guessed():
         prepare(OfPairs(), probe)
 
 
-class WeightsFirst(nn.Module):
-    """Returns something of the shape of states before the states that the next block takes."""
+class InDictionary(nn.Module):
+    """Takes and returns all that it passes on in one value, as blocks of a pipeline do
+    (EleutherAI/gpt-neox, megatron/model/transformer.py).
+    """
 
     def __init__(self, block):
         super().__init__()
         self.block = block
 
-    def forward(self, x):
-        return self.block.norm(x), self.block(x)
-
-
-class InDictionary(WeightsFirst):
-    """Takes and returns all that it passes on in one value, as blocks of a pipeline do
-    (EleutherAI/gpt-neox, megatron/model/transformer.py).
-    """
-
     def forward(self, passed):
         return {"mask": None, 1: self.block(passed[1])}
 
 
-@pytest.mark.parametrize("kind", [WeightsFirst, InDictionary])
-def test_the_states_are_what_the_next_block_takes(kind, hand_written, small_probe):
+def test_the_states_are_what_the_next_block_takes(hand_written, small_probe):
     class Unpacking(HandWritten):
         def forward(self, tokens):
             passed = {1: self.token(tokens) + self.position(torch.arange(tokens.shape[1]))}
             for block in self.blocks:
-                passed = block(passed if kind is InDictionary else passed[1])
+                passed = block(passed)
             return self.head(self.norm(passed[1]))
 
     model = Unpacking()
     model.load_state_dict(hand_written.state_dict())
-    model.blocks = nn.ModuleList(kind(block) for block in model.blocks)
+    model.blocks = nn.ModuleList(InDictionary(block) for block in model.blocks)
     layers, expected = (
         capture(prepare(each, small_probe), small_probe, ["all"]).layers
         for each in (model, hand_written)
@@ -198,7 +196,31 @@ def test_blocks_that_pass_no_states_on_are_an_error_with_what_to_write(hand_writ
         locate(nn.Sequential(nn.Embedding(5, 4), nn.ModuleList([nn.LSTM(4, 4)])))
 
 
+class Patient(HandWritten):
+    """Leaves its blocks early where a prediction is sure, at another one in each batch
+    (huggingface/transformers,
+    examples/research_projects/bert-loses-patience/pabee/modeling_pabee_albert.py).
+    """
+
+    def __init__(self):
+        super().__init__(n_layers=1)
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        for _ in range(2 + int(tokens[0, 0]) % 3):
+            x = self.blocks[0](x)
+        return x
+
+
+def test_a_batch_that_goes_through_fewer_blocks_is_an_error(small_probe):
+    """The rows of the layers that it lacks would hold anything."""
+    with pytest.raises(RuntimeError, match="same blocks to run in the same order"):
+        capture(prepare(Patient(), small_probe), small_probe, ["all"], tokens_per_forward=36)
+
+
 class Convolution(nn.Module):
+    """A block of maps (pytorch/vision, torchvision/models/resnet.py)."""
+
     def __init__(self):
         super().__init__()
         self.inside = nn.Sequential(nn.BatchNorm2d(6), nn.Conv2d(6, 6, 3, padding=1))

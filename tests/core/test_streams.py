@@ -151,6 +151,36 @@ def test_a_residual_that_is_added_in_the_next_block_is_added_to_the_layer(way):
         assert are_rows_of(layer.states, expected[index]), layer.module
 
 
+class Beside(nn.Module):
+    """Returns what it attends to beside the states, as it came (naver/croco, models/blocks.py)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(16, causal=True)
+
+    def forward(self, x, memory):
+        return self.block(x + memory), memory
+
+
+class WithMemory(HandWritten):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Beside() for _ in range(3))
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        memory = self.position(tokens % 7)
+        for block in self.blocks:
+            x, memory = block(x, memory)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("of", ["tokens", "inputs"])
+def test_what_passes_through_unchanged_is_no_second_stream(of):
+    """Such blocks would be refused until one of two streams is chosen."""
+    assert prepare(WithMemory(), probe_of(of)).slots == {None: (0, 0)}
+
+
 class Joint(nn.Module):
     """Two streams, each of which changes by the other, as text and image do
     (black-forest-labs/flux, src/flux/modules/layers.py).

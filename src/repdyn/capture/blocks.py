@@ -374,25 +374,9 @@ def _check_whole(model: nn.Module, name: str, listed: Blocks) -> None:
 
 
 def _parts(module: nn.Module) -> set[tuple[str, Hashable]]:
-    """Return a module and its composite parts by name, each with the types of what has weights in
-    it.
-    """
-    # modules without weights differ between blocks of one kind: the first may lack the dropout of
-    # the others
-    has_weights = {
-        inner_module
-        for inner_module in module.modules()
-        if next(inner_module.parameters(), None) is not None
-    }
+    """Return a module and its composite parts by name, each with the types of what is in it."""
     return {
-        (
-            name,
-            tuple(
-                (inner, type(inner_module))
-                for inner, inner_module in submodule.named_modules()
-                if inner_module in has_weights
-            ),
-        )
+        (name, tuple((inner, type(part)) for inner, part in submodule.named_modules()))
         for name, submodule in module.named_modules()
-        if not name or (submodule in has_weights and next(submodule.children(), None) is not None)
+        if not name or next(submodule.children(), None) is not None
     }

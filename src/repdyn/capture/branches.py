@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 NO_ATTENTION = "no part of the block is named attention"
 NOT_ADDED = "the block does not add its attention's output to what entered it"
-NESTED = "the blocks lie inside one another"
 
 _NAME = re.compile(r"attn|attention", re.IGNORECASE)
 # tokens that are compared: thousands of numbers in each of a block's tensors
@@ -149,15 +148,12 @@ def find_branches(model: RunnableModel, batch: ProbeBatch) -> Branches:
     layers = {
         (layer.stack, layer.index): layer.states[:_TOKENS] for layer in recorder.states().layers
     }
-    are_nested = any(modules & set(module.modules()) - {module} for module in modules)
     branches: dict[LayerKey, Branch | str] = {}
     for (stack, index), left in layers.items():
         key = stack, index
         if index == 0:
             continue
-        if are_nested:
-            branches[key] = NESTED
-        elif not watch.has_attention[key]:
+        if not watch.has_attention[key]:
             branches[key] = NO_ATTENTION
         else:
             branches[key] = _branch(watch.tensors[key], layers[stack, index - 1], left)
@@ -236,25 +232,19 @@ def _scale(entered: Tensor, branch: Tensor, total: Tensor) -> float | None:
     for shorter in (float(f"{scale:.{digits}g}") for digits in range(1, 9)):
         if are_equal(_sum(entered, branch * shorter), total):
             return shorter
-    if not _within_rounding(t - x - scale * a, scale * a, x.abs() + (scale * a).abs(), total.dtype):
-        return None
-    return 1.0 if abs(scale - 1) <= torch.finfo(total.dtype).eps else scale
+    norm = torch.linalg.vector_norm
+    rounding = _ROUNDINGS * torch.finfo(total.dtype).eps * norm(x.abs() + (scale * a).abs())
+    is_sum = norm(t - x - scale * a) <= rounding and norm(scale * a) >= _MIN_SIZE * rounding
+    return scale if is_sum else None
 
 
 def _adds_up(entered: Tensor, branch: Tensor, other: Tensor, total: Tensor) -> bool:
-    """Return whether a block returns its input plus two branches."""
-    orders = ((entered, branch, other), (branch, other, entered), (entered, other, branch))
-    if any(are_equal(_sum(_sum(first, second), third), total) for first, second, third in orders):
-        return True
-    x, a, b, t = (widened(tensor.to(entered.device)) for tensor in (entered, branch, other, total))
-    return _within_rounding(t - x - a - b, a, x.abs() + a.abs() + b.abs(), total.dtype)
-
-
-def _within_rounding(rest: Tensor, branch: Tensor, terms: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether the rest of a sum is rounding, and the branch more than that."""
-    rounding = _ROUNDINGS * torch.finfo(dtype).eps * torch.linalg.vector_norm(terms)
-    return bool(torch.linalg.vector_norm(rest) <= rounding) and bool(
-        torch.linalg.vector_norm(branch) >= _MIN_SIZE * rounding
+    """Return whether a block returns its input plus two branches, added one after the other or
+    first to each other.
+    """
+    orders = ((entered, branch, other), (branch, other, entered))
+    return any(
+        are_equal(_sum(_sum(first, second), third), total) for first, second, third in orders
     )
 
 

@@ -27,8 +27,9 @@ from repdyn.capture.blocks import (
 from repdyn.capture.calls import Forward, call_with_inputs
 from repdyn.capture.forward import evaluating, inside_fsdp_root, restoring
 from repdyn.capture.forward_errors import ForwardError, explain, is_own
+from repdyn.capture.input_states import InputStates
 from repdyn.capture.shadow import own_names
-from repdyn.capture.token_states import InputStates, Slot, TokenStates
+from repdyn.capture.token_states import Slot, TokenStates
 from repdyn.capture.wrappers import check_no_tensor_parallelism, class_name, is_a, unwrapped
 from repdyn.capture.write_guard import WriteGuard
 from repdyn.probe import Probe, ProbeBatch

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.calls import as_batch
-from repdyn.capture.forward import restoring, settings
-from repdyn.capture.model import RunnableModel, RunningModel, Way
+from repdyn.capture.forward import restoring
+from repdyn.capture.model import RunnableModel, RunningModel
 from repdyn.capture.token_states import Slot, are_equal, watched, widened
 from repdyn.capture.wrappers import is_sharded
 from repdyn.probe import ProbeBatch
@@ -57,19 +57,15 @@ class OutputHead:
     """A function that maps states of a block, usually the last one, to logits."""
 
     modules: nn.ModuleList
-    """Applied in turn: usually a final norm and the unembedding."""
+    """Applied in turn, usually a final norm and the unembedding: of a shadow, or of the model."""
     scale: OutputScale
     device: torch.device
-    way: Way = "shadow"
-    """Whether the modules are a shadow's, or the model's own, which are restored."""
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits (n, vocabulary) of states (n, dim), on the device of the states and
         without gradients.
         """
-        with (
-            settings(self.device) if self.way == "shadow" else restoring(self.modules, self.device)
-        ):
+        with restoring(self.modules, self.device):
             values = states.to(self.device).unsqueeze(0)
             for module in self.modules:
                 values = module(values)
@@ -136,12 +132,7 @@ def find_output_head(
             chain = _chain(start, calls, logits, cap)
             if chain is not None:
                 modules, scale = chain
-                head = OutputHead(
-                    modules=nn.ModuleList(modules),
-                    scale=scale,
-                    device=run.model.device,
-                    way=run.model.way,
-                )
+                head = OutputHead(nn.ModuleList(modules), scale, run.model.device)
                 return head if _reproduces(head, start, logits) else NOT_REPRODUCED
         return NOT_A_CHAIN
 

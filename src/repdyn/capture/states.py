@@ -241,8 +241,6 @@ class Recorder:
         """The positions of the sampled tokens in the batch."""
         self._averaged = torch.empty(0, dtype=torch.int64)
         """The numbers of the batch's sequences whose means are recorded."""
-        self._recorded: set[LayerKey] = set()
-        """The layers whose branch of the attention the batch has recorded."""
         self._calls: Counter[tuple[LayerKey, str]] = Counter()
         """How often each module has run within a block."""
         self._branches = {
@@ -277,7 +275,6 @@ class Recorder:
         for stack in self._stacks.values():
             stack.calls = []
             stack.n_entered = 0
-        self._recorded.clear()
         self._calls.clear()
         branching = {
             Block(branch.module, self._model.module.get_submodule(branch.module), stack)
@@ -292,11 +289,7 @@ class Recorder:
         for (name, layer), branch in self._branches.items():
             before = self._stacks[name].layers[layer - 1].states[self._target].to(branch.dtype)
             states = self._sums((name, layer), before)
-            if (name, layer) in self._recorded:
-                states[self._target] += before.to(states)
-            else:
-                # the attention did not run; other ranks wait for a tensor from this one
-                states[self._target] = torch.nan
+            states[self._target] += before.to(states)
 
     def _check_calls(self) -> None:
         """Raise RuntimeError where a block did not run, or the blocks ran in another order."""
@@ -394,12 +387,13 @@ class Recorder:
             sampled = sampled if branch.scale == 1 else sampled * branch.scale
             states = self._sums(key, sampled.to(branch.dtype))
             states[self._target] = sampled.to(states)
-            self._recorded.add(key)
 
     def _sums(self, key: LayerKey, like: Tensor) -> Tensor:
+        """Return the buffer of a layer's sums, which are NaN where no attention is recorded."""
         states = self._after_attention.get(key)
         if not isinstance(states, Tensor):
-            states = self._after_attention[key] = self._buffers.new(self._n_rows, like)
+            states = self._buffers.new(self._n_rows, like).fill_(torch.nan)
+            self._after_attention[key] = states
         return states
 
     def _select(self, rows: Tensor) -> Tensor:

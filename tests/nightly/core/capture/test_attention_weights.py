@@ -8,10 +8,10 @@ import copy
 
 import pytest
 import torch
-from small import HandWritten, random_tokens
+from small import Block, HandWritten, random_tokens
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaModel
 
 from repdyn import Probe
 from repdyn.capture import attention
@@ -86,6 +86,24 @@ def test_they_are_what_the_library_reports(family, probe):
     )
 
 
+class Refusing(LlamaModel):
+    """(huggingface/transformers, src/transformers/models/timm_wrapper/modeling_timm_wrapper.py)"""
+
+    _can_record_outputs = None
+
+    def forward(self, input_ids, attention_mask=None, use_cache=None):
+        if self.config.output_attentions:
+            raise ValueError("no attentions")
+        return super().forward(input_ids, attention_mask)
+
+
+def test_a_model_that_does_not_put_out_weights_has_a_reason(probe):
+    """The error would end the whole measurement."""
+    model = Refusing(AutoConfig.for_model("llama", **SIZES))
+    with pytest.raises(UndefinedError, match="eager attention: ValueError: no attentions"):
+        attention_weights(prepare(model, probe), probe).of(None, 1)
+
+
 def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
     model = built("t5", num_decoder_layers=N_LAYERS)
     weights = attention_weights(prepare(model, probe), probe)
@@ -96,8 +114,31 @@ def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
 # modules that are not Hugging Face's
 
 
+class Folded(Block):
+    """Has its heads in the dimension of the sequences
+    (jadore801120/attention-is-all-you-need-pytorch, transformer/Modules.py).
+    """
+
+    def __init__(self):
+        super().__init__(16, causal=False)
+        self.softmax = nn.Softmax(dim=-1)
+
+    def forward(self, x):
+        heads = torch.cat(x.chunk(2, dim=-1))
+        heads = self.softmax(heads @ heads.mT) @ heads
+        return self.feed_forward(x + torch.cat(heads.chunk(2), dim=-1))
+
+
+def test_weights_of_heads_that_are_folded_into_the_sequences(probe):
+    torch.manual_seed(0)
+    model = HandWritten()
+    model.blocks = nn.ModuleList(Folded() for _ in range(3))
+    assert attention_weights(prepare(model, probe), probe).of(None, 1)[0][0].shape == (2, 12, 12)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
+    """(pytorch/pytorch, torch/nn/modules/transformer.py)"""
     torch.manual_seed(0)
     model = HandWritten(causal=causal)
     probe = Probe.from_tokens(random_tokens(3, 12), max_vectors=12, batch_vectors=6)

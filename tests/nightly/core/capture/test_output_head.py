@@ -95,7 +95,9 @@ def test_scaled_and_capped_logits(family, settings, factor, cap):
 
 
 class Mixing(BertForMaskedLM):
-    """Adds to each position's logits those of the first."""
+    """Adds to each position's logits those of the first; as no module takes what the last block
+    returns in huggingface/transformers, src/transformers/models/gemma3n/modeling_gemma3n.py.
+    """
 
     def forward(self, *args, **settings):
         output = super().forward(*args, **settings)
@@ -104,6 +106,10 @@ class Mixing(BertForMaskedLM):
 
 
 class CumulativeNorm(nn.Module):
+    """Gives each position something else than alone; as the streams that are brought together in
+    huggingface/transformers, src/transformers/models/deepseek_v4/modeling_deepseek_v4.py.
+    """
+
     def forward(self, states):
         return states.cumsum(1)
 
@@ -140,12 +146,21 @@ def test_reasons():
 
 
 class WithLoss(HandWritten):
+    """(karpathy/nanoGPT, model.py)"""
+
     def forward(self, tokens):
         return super().forward(tokens), None
 
 
-@pytest.mark.parametrize("kind", [HandWritten, WithLoss])
-def test_logits_without_a_name(kind):
+class InADictionary(HandWritten):
+    """(facebookresearch/esm, esm/model/esm2.py)"""
+
+    def forward(self, tokens):
+        return {"representations": {}, "logits": super().forward(tokens)}
+
+
+@pytest.mark.parametrize("kind", [HandWritten, WithLoss, InADictionary])
+def test_logits_of_a_model_of_ones_own(kind):
     torch.manual_seed(0)
     model = kind().eval()
     head = find_output_head(prepare(model, as_batch(IDS)), IDS)

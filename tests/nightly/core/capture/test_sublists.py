@@ -1,7 +1,6 @@
 """Lists of blocks that hold lists: parts of blocks are not taken for layers."""
 
 import re
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ class Residual(nn.Module):
 
 class OfParts(nn.Module):
     """A model whose list holds a list for each half of a block: a norm, what it is about, and the
-    sum.
+    sum (lucidrains/x-transformers, x_transformers/x_transformers.py).
     """
 
     def __init__(self, depth: int = 3, dim: int = 16) -> None:
@@ -91,6 +90,7 @@ def test_a_pattern_of_the_sums_gives_the_stream(small_probe):
 
 
 def test_stages_of_whole_blocks_are_flattened():
+    """(huggingface/transformers, src/transformers/models/pvt/modeling_pvt.py)"""
     model = nn.Module()
     model.stages = nn.ModuleList(nn.ModuleList(Block(16, True) for _ in range(2)) for _ in range(3))
     assert [block.name for block in find_blocks(model)] == [
@@ -114,53 +114,19 @@ def feed_forward() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
 
 
-class InPairs(nn.Module):
-    """A list of pairs, or of their parts in turn (lucidrains/vit-pytorch,
-    vit_pytorch/simple_vit.py).
+class Whole(nn.Module):
+    """A block whose mixer is one of two kinds (google-deepmind/recurrentgemma,
+    recurrentgemma/torch/modules.py).
     """
 
-    def __init__(self, flat: bool, wrap: type[nn.Module] = Around) -> None:
+    def __init__(self, mixer: nn.Module) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(50, 16)
-        pairs = [[wrap(Attention(16)), wrap(feed_forward())] for _ in range(3)]
-        self.layers = nn.ModuleList(
-            chain.from_iterable(pairs) if flat else map(nn.ModuleList, pairs)
-        )
-
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            for part in layer if isinstance(layer, nn.ModuleList) else [layer]:
-                x = part(x)
-        return x
-
-
-def test_parts_of_blocks_in_turn_are_no_layers(small_probe):
-    with pytest.raises(ValueError, match="parts of blocks") as caught:
-        measure(InPairs(flat=True), small_probe)
-    layers = eval(re.search(r"layers=(\[.*?\])", str(caught.value))[1])
-    found = measure(InPairs(flat=True), small_probe, layers=layers).rows
-    assert {row.layer: row.module for row in found if row.layer} == {
-        1: "layers.1",
-        2: "layers.3",
-        3: "layers.5",
-    }
-
-
-class Whole(nn.Module):
-    """A block whose attention is one of two kinds, with dropout or without."""
-
-    def __init__(self, attention: nn.Module, dropout: bool = False) -> None:
-        super().__init__()
-        self.attention = Around(attention)
+        self.mixer = Around(mixer)
         self.feed_forward = Around(feed_forward())
-        self.dropout = nn.Dropout(0.1) if dropout else nn.Identity()
 
 
-def test_whole_blocks_whose_attention_takes_turns_are_layers():
+def test_whole_blocks_whose_mixer_takes_turns_are_layers():
     model = nn.Module()
-    linear = lambda: nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))  # noqa: E731
-    model.layers = nn.ModuleList(
-        Whole(kind()) for _ in range(3) for kind in (lambda: Attention(16), linear)
-    )
+    mixers = [Attention(16), feed_forward()]
+    model.layers = nn.ModuleList(Whole(mixers[number % 2]) for number in range(6))
     assert len(find_blocks(model)) == 6
