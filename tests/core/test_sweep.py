@@ -372,6 +372,23 @@ def test_checkpoints_are_measured_like_a_live_run(family, tmp_path, probe):
         repdyn.sweep(family[0].parent, like=tmp_path / "nowhere", **options)
 
 
+def test_the_probe_of_the_run_is_offered_where_a_text_needs_a_tokenizer(
+    save_model, tmp_path, probe
+):
+    """The run held a probe beside its checkpoints, and the error asked for one."""
+    save_model("run/checkpoint-1", "gpt_neox", tokenizer=False, **SIZES)
+    options = {"text": "builtin", "store": tmp_path / "store", **QUIET}
+    with pytest.raises(ValueError, match="expected a probe or a tokenizer") as without:
+        repdyn.sweep(tmp_path / "run", **options)
+    probes = tmp_path / "run" / "repdyn" / "probes"
+    probes.mkdir(parents=True)
+    probe.save(probes / "one.safetensors")
+    with pytest.raises(ValueError, match="omit text= and the like") as beside:
+        repdyn.sweep(tmp_path / "run", **options)
+    assert "omit" not in str(without.value)
+    assert str(beside.value).startswith(str(without.value))
+
+
 def test_an_adapter_is_measured_merged_onto_its_base(
     hub, family, tmp_path, probe, monkeypatch, caplog
 ):

@@ -62,6 +62,14 @@ def test_a_healthy_run():
     )
 
 
+def test_a_loss_that_prints_the_same_twice_did_not_fall():
+    """It said: fell from 5.31 at step 0 to 5.31 at step 230."""
+    insights = described([*layers_at(curve(flat)), *losses(np.linspace(5.312, 5.309, 24))])
+    assert (
+        only(insights, "loss").sentence == "The training loss was 5.31 at step 0 and at step 230."
+    )
+
+
 def test_repeated_checkpoints():
     by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
     insights = described(layers_at(by_step))

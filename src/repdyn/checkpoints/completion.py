@@ -77,7 +77,7 @@ def completed(options: SweepOptions) -> CompleteOptions:
     The live run is the named one, or the one whose checkpoints these are.
     """
     # before the defaults: checkpoints of a live run get its very numbers, see docs/sweeps.md
-    live = _live_run(options)
+    live = live_run(options)
     if live is not None:
         options = _like(options, live)
     metrics = as_tuple(options.metrics or DEFAULT_METRICS)
@@ -94,7 +94,7 @@ def completed(options: SweepOptions) -> CompleteOptions:
     return CompleteOptions(**values | {"metrics": metrics, "dtype": options.dtype or default})
 
 
-def _live_run(options: SweepOptions) -> Store | None:
+def live_run(options: SweepOptions) -> Store | None:
     """Return the store of the live run whose measurement is repeated, None where there is none."""
     if options.like is not None:
         return find_store(options.like)

@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from repdyn.checkpoints.completion import live_run
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
 from repdyn.checkpoints.hub import GGUF, Files, Hub
 from repdyn.checkpoints.local import LIGHTNING, is_model
@@ -128,7 +129,7 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         raise ValueError(
             "expected a probe or a tokenizer to make one, got neither with the checkpoints in "
             f"{folder}; give a probe with probe=, or a folder or hub repository with "
-            "tokenizer="
+            f"tokenizer={_or_that_of_the_run(options)}"
         )
     probe = text_probe(str(folder), tokenizer, config, options)
     by_digest: dict[str, list[Path]] = {}
@@ -140,6 +141,16 @@ def local_probe(folder: Path, targets: Sequence[Target], options: SweepOptions, 
         for group in by_digest.values()
     ]
     return probe_of_all(str(folder), probe, groups, config, options)
+
+
+def _or_that_of_the_run(options: SweepOptions) -> str:
+    """Return how to measure on the probe of the training that saved the checkpoints; nothing where
+    it left none.
+    """
+    store = live_run(options)
+    if store is None or not any((store.path / "probes").glob("*.safetensors")):
+        return ""
+    return ", or omit text= and the like to measure on the probe of this run"
 
 
 def _local_config(path: Path, options: SweepOptions) -> PreTrainedConfig:

@@ -103,16 +103,19 @@ def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
 
 
 def _fall(what: str, losses: pd.Series, evidence: dict[str, float]) -> Iterator[Insight]:
-    """Yield how far a loss fell."""
+    """Yield how far a loss fell, or that it did not change in the digits that are shown."""
     first, last = losses.iloc[[0, -1]].tolist()
     start = int(losses.index[0])
     end = int(losses.index[-1])
-    if last < first:
+    before = number_text(first)
+    after = number_text(last)
+    if last < first or before == after:
         yield Insight(
             "note",
             "loss",
-            f"{what} fell from {number_text(first)} at step {start:,} to {number_text(last)} at "
-            f"step {end:,}.",
+            f"{what} was {after} at step {start:,} and at step {end:,}."
+            if before == after
+            else f"{what} fell from {before} at step {start:,} to {after} at step {end:,}.",
             steps=(start, end),
             evidence=evidence,
             weight=0.2,
