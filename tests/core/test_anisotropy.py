@@ -63,6 +63,24 @@ def test_iteration_alone_is_right(name, inexact):
     )
 
 
+@pytest.mark.parametrize("on_a_device", [False, True])
+@pytest.mark.parametrize("ratio", [1.5, 20])
+def test_a_direction_that_the_start_lacks_is_noticed(ratio, on_a_device, monkeypatch):
+    """The iteration stopped at the second direction, where the first one is at right angles to the
+    random start and in two points, of which none is in the sample.
+    """
+    points = torch.zeros(400, 80, dtype=torch.float64)
+    points[:, 0] = torch.linspace(-1, 1, 400, dtype=torch.float64)
+    start = module._random_direction(80)
+    hidden = torch.zeros(80, dtype=torch.float64)
+    hidden[5:7] = torch.stack([start[6], -start[5]])
+    hidden *= (ratio * points.square().sum() / hidden.square().sum() / 2).sqrt()
+    points[[201, 198]] = torch.stack([hidden, -hidden])
+    if on_a_device:
+        monkeypatch.setattr(Cloud, "is_on_accelerator", True)
+    assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
+
+
 @pytest.mark.parametrize("offset", [0, 1, 30, 3000])
 @pytest.mark.parametrize("exponent", [-40, -10, 0, 10, 25])
 def test_a_mean_and_a_unit_of_any_size(exponent, offset, inexact):

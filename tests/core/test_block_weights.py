@@ -114,3 +114,11 @@ def test_undefined():
     with pytest.raises(kernels.UndefinedError, match="all weights were 0"):
         kernels.update_ratio.or_raise(torch.ones(3), torch.zeros(3))
     assert kernels.weight_stable_rank(torch.zeros(3, 4)).isnan()
+
+
+@pytest.mark.parametrize("exponent", [-200, 200, 307])
+def test_squares_outside_the_range_of_float64_make_no_norm_of_zero(exponent):
+    """A norm of 1e-200 was 0, and one of 1e200 not finite."""
+    weights = torch.tensor([3.0, -4.0], dtype=torch.float64) * 10.0**exponent
+    assert kernels.weight_norm(weights).item() == pytest.approx(5 * 10.0**exponent, rel=1e-12)
+    assert kernels.update_ratio(1.5 * weights, weights).item() == pytest.approx(0.5, rel=1e-12)

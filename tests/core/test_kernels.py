@@ -42,6 +42,38 @@ def test_what_other_packages_and_papers_give_for_the_same_vectors():
     assert kernels.curvature(independent).item() == pytest.approx(0, abs=0.01)
 
 
+def test_ranks_are_those_of_distances_where_the_cloud_is_wide():
+    """Two clusters as far apart as 1e7 of their radii: a product in float64 knows no distance of
+    1, and all ranks were shared.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 8, dtype=torch.float64, generator=generator)
+    y = x + torch.randn(300, 8, dtype=torch.float64, generator=generator)
+    side = 1e7 * (torch.arange(300, dtype=torch.float64)[:, None] % 2 - 0.5)
+    x, y = torch.cat([x, side], 1), torch.cat([y, side], 1)
+
+    def apart(points):
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.fill_diagonal_(torch.inf)
+
+    distances = apart(y)
+    limits = distances.gather(1, apart(x).argmin(1, keepdim=True))
+    ranks = (distances < limits).sum(1) + 1
+    assert kernels.information_imbalance(x, y).item() == pytest.approx(
+        2 * ranks.double().mean().item() / 300, rel=1e-12
+    )
+
+
+def test_a_huge_point_costs_the_similarity_of_two_clouds_no_digits():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1100, 300, generator=generator)
+    y = x + torch.randn(1100, 300, generator=generator)
+    for cloud in (x, y):
+        cloud[7] *= 1e5
+    exact = kernels.linear_cka(x.double(), y.double()).item()
+    assert kernels.linear_cka(x, y).item() == pytest.approx(exact, abs=1e-6)
+
+
 def test_a_gaussian_control_keeps_the_covariance_and_loses_the_shape():
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(1500, 4))) @ torch.randn(
         4, 40, dtype=torch.float64

@@ -16,6 +16,7 @@ from repdyn.kernels import (
     lidar,
     participation_ratio,
     spectrum,
+    unbiased_participation_ratio,
 )
 from repdyn.metrics import resolve
 
@@ -87,6 +88,14 @@ def test_even_spectra_count_their_directions():
     assert participation_ratio(cross).item() == pytest.approx(9, rel=1e-12)
     assert effective_rank(cross).item() == pytest.approx(9, rel=1e-12)
     assert effective_rank_of_variance(cross).item() == pytest.approx(9, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 5, 33, 64])
+@pytest.mark.parametrize("unit", [0.1, 1.0])
+def test_orthogonal_points_of_one_length_say_nothing_of_their_distribution(n, unit):
+    """What is left of the difference is rounding: a quotient by it was 1e16, or undefined."""
+    with pytest.raises(UndefinedError, match="the estimated sum of squared eigenvalues is not"):
+        unbiased_participation_ratio.or_raise(unit * torch.eye(n))
 
 
 def test_one_decomposition_serves_all(monkeypatch):

@@ -16,8 +16,8 @@ found in steps, each of which can fail and hand over to the next:
    clouds.
 
 On an accelerator :func:`_from_matrix` takes the place of the first three. A residual proves that
-there is an eigenvalue, not that it is the largest: for that the start has to be in general
-position, see :func:`_start`.
+there is an eigenvalue, not that it is the largest. It is where it makes up half of the trace; else
+:func:`_largest_beside` looks for a larger one at right angles to its direction.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _REFINEMENTS = 4
 _HEAD_START = 4
 # share of the random vector in the start, for the directions that the sample lacks
 _RANDOM_SHARE = 1e-3
+# products after which a look at right angles to a direction shows what is larger there
+_LOOKS = 2
 # share of the mean in the second moment up to which float32 products are accurate without centring
 _MAX_MEAN_SHARE = 0.9
 # rows whose products are summed in float32: more would let the iteration stop short of its residual
@@ -99,8 +101,8 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [1 / min(n_vectors - 1, dim),
         1]; NaN when undefined. Accurate to a relative 1e-6: an eigenvalue lies within the residual,
-        which is measured in float64; that it is the largest follows from a start in general
-        position.
+        which is measured in float64. It is the largest where the result is above 1/2; below, no
+        larger one shows in three products with a second vector in general position.
 
     Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros.
     Repeated points count as often as they occur.
@@ -233,8 +235,10 @@ def _from_matrix(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
         image = matrix @ direction
         along = image @ direction
         if torch.linalg.vector_norm(image - along * direction) <= _MAX_RESIDUAL * along:
-            share = along / matrix.trace()
-            return share.to(exact.device), direction.to(exact.device)
+            trace = matrix.trace()
+            if not _is_largest(along, trace, lambda v: matrix @ v, direction):
+                return None
+            return (along / trace).to(exact.device), direction.to(exact.device)
         direction = normalize(image, dim=0)
     return None
 
@@ -313,10 +317,41 @@ def _verified_share(scatter: _Scatter, direction: Tensor) -> tuple[Tensor, Tenso
         image, trace = scatter.product_and_trace(direction)
         along = image @ direction
         if torch.linalg.vector_norm(image - along * direction) <= _MAX_RESIDUAL * along:
+            if not _is_largest(along, trace, scatter.product, direction):
+                return None
             return along / trace, direction
         # one step of power iteration removes rounding errors along minor directions
         direction = normalize(image, dim=0)
     return None
+
+
+def _is_largest(
+    along: Tensor, trace: Tensor, multiply: Callable[[Tensor], Tensor], direction: Tensor
+) -> bool:
+    """Return whether no eigenvalue is larger than the one along ``direction``: for certain where it
+    is more than half of the trace, as far as :func:`_largest_beside` sees where it is not.
+    """
+    if 2 * along > trace:
+        return True
+    return bool(_largest_beside(multiply, direction) <= along * (1 + _MAX_RESIDUAL))
+
+
+def _largest_beside(multiply: Callable[[Tensor], Tensor], direction: Tensor) -> Tensor:
+    """Return about the largest eigenvalue at right angles to an eigenvector, never more than that.
+
+    The start of the iteration may lack the leading direction: that of a massive activation, a
+    single coordinate of a few points, is no point's of the sample, and one coordinate in some
+    thousand is nearly zero in a random vector. No coordinate of this second vector is.
+    """
+    generator = torch.Generator().manual_seed(1)
+    magnitudes = 0.5 + torch.rand(len(direction), dtype=torch.float64, generator=generator)
+    signs = torch.randint(2, (len(direction),), generator=generator) * 2 - 1
+    look = (magnitudes * signs).to(direction.device)
+    for _ in range(_LOOKS):
+        look = multiply(look - (look @ direction) * direction)
+        look = normalize(look, dim=0)
+    look = normalize(look - (look @ direction) * direction, dim=0)
+    return look @ multiply(look)
 
 
 def _start(scatter: _Scatter) -> Tensor:

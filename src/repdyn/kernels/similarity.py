@@ -21,7 +21,7 @@ from repdyn.kernels.cloud import (
     row_chunks,
 )
 from repdyn.kernels.cosines import COMPARED_WITH, matched, require_numbers
-from repdyn.kernels.neighbours import cloud_neighbours, resolved
+from repdyn.kernels.neighbours import cloud_neighbours, pair_distances, resolved
 
 # total dimension of both clouds, relative to the number of points, up to which products of features
 # are cheaper
@@ -29,6 +29,8 @@ _FEW_FEATURES = 0.25
 # points up to which similarities are computed in float64: if a few of them are huge, float32 has an
 # error of 1e-3 for five points, 1e-5 for five hundred
 _FEW_POINTS = 1024
+# length of the longest point, in those of the median, from which on float32 loses the sixth digit
+_HUGE = 300
 # rows that are multiplied at once, to features and to similarities
 _ROWS, _BLOCK = 1024, 256
 # similarities below this share of the points' squared lengths are rounding errors
@@ -80,7 +82,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     if a.n_vectors < 4:
         raise UndefinedError(f"{a.n_vectors} points, at least 4 needed")
     few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
-    if few or a.n_vectors <= _FEW_POINTS:
+    if few or a.n_vectors <= _FEW_POINTS or _has_huge_points(a) or _has_huge_points(b):
         x, y = Cloud(a.x.double()).centred, Cloud(b.x.double()).centred
     else:
         x, y = a.centred, b.centred
@@ -94,6 +96,14 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         ):
             raise UndefinedError(f"{prefix}no two points are more alike than any other two")
     return (common / hsic_x.sqrt() / other.sqrt()).clamp(-1, 1)
+
+
+def _has_huge_points(cloud: Cloud) -> bool:
+    """Return whether a point is so much longer than most, as an attention sink may be, that the
+    rounding of its similarities in float32 hides what the others have in common.
+    """
+    lengths = torch.linalg.vector_norm(cloud.centred, dim=1)
+    return bool(lengths.max() > _HUGE * lengths.median())
 
 
 def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
@@ -218,8 +228,8 @@ _MOST = 63
 # relative difference up to which two distances count as equal: ten times the accuracy of the
 # neighbour search
 _TIE = 1e-9
-# rounding of a squared distance, relative to the squared lengths
-_ROUNDING = 1e-13
+# relative difference of two distances, from differences of coordinates, that counts as none
+_EQUAL = 1e-12
 
 
 @nan_if_undefined
@@ -392,23 +402,44 @@ def information_imbalance(
         Cloud(cloud.x[remaining], groups=None if cloud.groups is None else cloud.groups[remaining])
         for cloud in (a, b)
     )
-    nearest = cloud_neighbours(a, 1).indices[:, 0]
-    # ranks need all distances in b, whose product in float64 decides down to its rounding
-    wide = b.frame.transform(b.x)
+    ranks = _ranks(b, cloud_neighbours(a, 1).indices[:, 0])
+    return (2 * ranks / (b.n_possible + 1)).mean()
+
+
+def _ranks(cloud: Cloud, others: Tensor) -> Tensor:
+    """Return for each of distinct points (n,) float64 the rank by distance that another one has
+    among its possible neighbours, 1 for the nearest; equal distances share their mean rank.
+
+    A product in float64 compares the distances. Where they differ by less than its rounding, which
+    is large where the cloud is wide, they are computed from the coordinates.
+    """
+    wide = cloud.frame.transform(cloud.x)
     squares = wide.square().sum(1)
+    numbers = torch.arange(len(wide), device=wide.device)
+    # of two sums of dim products, and of their factors
+    relative = 8 * (wide.shape[1] + 8) * 2.0**-53
     ranks = []
-    for rows in torch.arange(len(remaining), device=remaining.device).split(_ROWS):
+    for rows in numbers.split(_ROWS):
         distances = squares[rows, None] + squares - 2 * wide[rows] @ wide.mT
-        distances_x = distances.gather(1, nearest[rows, None])
-        may_be = rows[:, None] != torch.arange(len(remaining), device=remaining.device)
-        if b.groups is not None:
-            may_be &= b.groups[rows, None] != b.groups
-        rounding = _ROUNDING * (squares[rows, None] + squares)
-        nearer = distances < distances_x - rounding
-        equal = (distances - distances_x).abs() <= rounding
-        r = (nearer & may_be).sum(1) + ((equal & may_be).sum(1) + 1) / 2
-        ranks.append(2 * r.double() / (may_be.sum(1) + 1))
-    return torch.cat(ranks).mean()
+        limits = distances.gather(1, others[rows, None])
+        may_be = rows[:, None] != numbers
+        if cloud.groups is not None:
+            may_be &= cloud.groups[rows, None] != cloud.groups
+        longest = torch.maximum(squares, squares[others[rows], None])
+        rounding = relative * (squares[rows, None] + longest)
+        is_open = ((distances - limits).abs() <= rounding) & may_be
+        n_nearer = ((distances < limits) & may_be & ~is_open).sum(1)
+        of_row, column = is_open.nonzero().unbind(1)
+        first = rows[of_row]
+        exact = pair_distances(cloud.x, first, column)
+        limit = pair_distances(cloud.x, rows, others[rows])[of_row]
+        is_nearer = exact < limit * (1 - _EQUAL)
+        is_equal = (exact <= limit * (1 + _EQUAL)) & ~is_nearer
+        n_nearer += of_row[is_nearer].bincount(minlength=len(rows))
+        n_equal = of_row[is_equal].bincount(minlength=len(rows))
+        # the other point is one of the equal ones
+        ranks.append(n_nearer + (n_equal.double() + 1) / 2)
+    return torch.cat(ranks)
 
 
 @nan_if_undefined

@@ -57,6 +57,10 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
     return values.sum().square() / values.square().sum()
 
 
+# share of the terms of a difference that has to be left of them: rounding makes up some 1e-13
+_LEFT = 1e-7
+
+
 @nan_if_undefined
 def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     """Estimate the participation ratio of the distribution that the points are drawn from, free of
@@ -76,7 +80,7 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
         0-d float64 tensor on the device of ``x``, > 0, at times above dim; NaN when undefined.
 
     Invariant and undefined as :func:`participation_ratio`; undefined too for fewer than 4 points,
-    and where A <= 0.
+    and where A <= 0 up to rounding, as of orthogonal points of one length.
 
     Source: arXiv 2509.26560, ICLR 2026, the correction for samples; A and B are those of Himeno,
     Yamada, Estimations for some functions of covariance matrix in high dimension, Journal of
@@ -99,7 +103,7 @@ def unbiased_participation_ratio(x: Tensor | Cloud) -> Tensor:
     )
     correction = n / (n - 1) * fourth.sum()
     purity = (n - 1) * (n - 2) * of_square + trace_squared - correction
-    if purity <= 0:
+    if purity <= _LEFT * correction:
         raise UndefinedError(
             f"of {n} points the estimated sum of squared eigenvalues is not positive; take more"
         )

@@ -6,6 +6,9 @@ from torch import Tensor
 from repdyn.kernels.anisotropy import anisotropy
 from repdyn.kernels.cloud import UndefinedError, nan_if_undefined
 
+# norms between which no square that counts has left the range of float64
+_SMALLEST, _LARGEST = 1e-140, 1e140
+
 
 @nan_if_undefined
 def weight_norm(x: Tensor) -> Tensor:
@@ -24,6 +27,9 @@ def weight_norm(x: Tensor) -> Tensor:
     """
     # summed in float64 without a copy of that type
     norm = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
+    if not _SMALLEST < norm.item() < _LARGEST and x.any():
+        largest = x.abs().amax().double()
+        norm = torch.linalg.vector_norm(x.flatten() / largest, dtype=torch.float64) * largest
     if not bool(norm.isfinite()):
         raise UndefinedError("not all weights or gradients are finite", "not_finite")
     return norm
