@@ -50,7 +50,8 @@ def test_ranks_are_those_of_distances_where_the_cloud_is_wide():
     x = torch.randn(300, 8, dtype=torch.float64, generator=generator)
     y = x + torch.randn(300, 8, dtype=torch.float64, generator=generator)
     side = 1e7 * (torch.arange(300, dtype=torch.float64)[:, None] % 2 - 0.5)
-    x, y = torch.cat([x, side], 1), torch.cat([y, side], 1)
+    x = torch.cat([x, side], 1)
+    y = torch.cat([y, side], 1)
 
     def apart(points):
         distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
