@@ -231,3 +231,57 @@ def test_blocks_that_carry_two_streams_are_refused_until_one_is_chosen(of):
             assert are_rows_of(layer.states, expected[index][stream])
     with pytest.raises(ValueError, match="part 5"):
         measure(model, probe_of(of), ["anisotropy"], "blocks.*:5")
+
+
+class ValueResidual(nn.Module):
+    """Hands on the values that the first block computes beside the states, as those of RWKV-7
+    (BlinkDL/RWKV-LM, RWKV-v7/rwkv_v7_demo.py) and of value residuals.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Linear(16, 16)
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x, first, is_first):
+        value = self.value(x)
+        first = value if is_first else first
+        return x + self.out((value + first).cumsum(1)), first
+
+
+class ValueResiduals(HandWritten):
+    def __init__(self, *, begins_with: str, adds_nothing: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(ValueResidual() for _ in range(3))
+        self.begins_with = begins_with
+        for block in self.blocks if adds_nothing else ():
+            nn.init.zeros_(block.out.weight)
+            nn.init.zeros_(block.out.bias)
+
+    def states(self, tokens):
+        x = self.token(tokens)
+        first = torch.zeros_like(x) if self.begins_with == "zeros" else None
+        states = [x]
+        for number, block in enumerate(self.blocks):
+            x, first = block(x, first, number == 0)
+            states.append(x)
+        return states
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.states(tokens)[-1]))
+
+
+@pytest.mark.parametrize("adds_nothing", [False, True])
+@pytest.mark.parametrize("begins_with", ["nothing", "zeros"])
+def test_what_the_first_block_makes_for_all_others_is_no_second_stream(begins_with, adds_nothing):
+    """These values were stored as the states where branches begin at zero, and else they were what
+    the refusal of two streams proposed.
+    """
+    torch.manual_seed(0)
+    model = ValueResiduals(begins_with=begins_with, adds_nothing=adds_nothing)
+    probe = probe_of("tokens")
+    states = capture(prepare(model, probe), probe, ["all"])
+    with torch.no_grad():
+        expected = model.eval().states(IDS)
+    for index, layer in enumerate(states):
+        assert are_rows_of(layer.states, expected[index]), layer.module

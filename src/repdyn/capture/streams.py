@@ -30,13 +30,22 @@ class Stream:
 
     links: dict[Slot, Slot] = field(default_factory=dict)
     """By the part of an output, the argument of the next block that it is."""
-    moving: set[Slot] = field(default_factory=set)
-    """The parts that are handed on and are not just passed through, as positions are."""
+    changed: dict[Slot, list[bool]] = field(default_factory=dict)
+    """By the part, whether each block that takes it returns another one, in their order."""
     sums: list[set[tuple[Slot, Slot]]] = field(default_factory=list)
     """For each block that was left, the pairs of parts whose sum a module takes after it."""
     entered: Mapping[Slot, Tensor] = field(default_factory=dict)
     left: Mapping[Slot, Tensor] = field(default_factory=dict)
     left_by: str = ""
+
+    @property
+    def moving(self) -> set[Slot]:
+        """Return the parts that are handed on and not just passed through, as positions are.
+
+        What the first block alone changes, it makes for all others, as the values of attention that
+        RWKV-7 and value residuals hand on.
+        """
+        return {give for give, changed in self.changed.items() if any(changed[1:] or changed)}
 
     @property
     def slots(self) -> tuple[Slot, Slot] | None:
@@ -53,7 +62,7 @@ class Stream:
 
     def enter(self, taken: Mapping[Slot, Tensor]) -> bool:
         """Note what a block takes, and return whether it takes what the one before returned."""
-        before = self.entered.values()
+        before = self.entered
         self.entered = taken
         is_linked = False
         for give, states in self.left.items():
@@ -61,14 +70,23 @@ class Stream:
             if not takes:
                 continue
             is_linked = True
-            self.links.setdefault(give, takes[0])
-            if not any(are_same_states(other, states) for other in before):
-                self.moving.add(give)
+            if give not in self.links:
+                self.links[give] = takes[0]
+                # only now it shows which argument the block before has this part from
+                self._compare(give, states, before)
         return is_linked
+
+    def _compare(self, give: Slot, states: Tensor, taken: Mapping[Slot, Tensor]) -> None:
+        """Note whether a block that has returned a part has changed it, if it takes one."""
+        if self.links.get(give) in taken:
+            is_same = any(are_same_states(other, states) for other in taken.values())
+            self.changed.setdefault(give, []).append(not is_same)
 
     def leave(self, name: str, returned: Mapping[Slot, Tensor]) -> None:
         """Note what a block returns."""
         self.left_by = name
+        for give, states in returned.items():
+            self._compare(give, states, self.entered)
         # copies: what follows may write into them
         self.left = {slot: states.clone() for slot, states in returned.items()}
         self.sums.append(set())
