@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -24,9 +25,11 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from repdyn.capture.calls import takes_padding
+from repdyn.capture.forward_errors import ForwardError
 from repdyn.probe import Probe
 from repdyn.store import Store, store_at
 from repdyn.tracking.origin import Origin
+from repdyn.tracking.training import TrackedTraining
 from repdyn.utils.caller_state import isolated_rng
 from repdyn.utils.printing import print_above_bars
 
@@ -46,7 +49,15 @@ class HeldOut(NamedTuple):
     data: Any
 
 
-def probe_of(
+class Cut(NamedTuple):
+    """Says to how many tokens the windows of a probe are cut, since a model did not run on more."""
+
+    to: int
+    too_long: int
+
+
+def begun_with_taken_probe(
+    begin: Callable[[Probe], TrackedTraining],
     candidates: Iterable[HeldOut],
     model: nn.Module,
     tokenizer: Any,
@@ -54,10 +65,14 @@ def probe_of(
     tracker: str,
     calls_it: bool = True,
     is_silent: bool = False,
-) -> Probe:
-    """Return a probe of the first data that there are, and print what was taken.
+) -> TrackedTraining:
+    """Begin a tracking on a probe of the first data that there are, and print what was taken.
+
+    A row may be longer than what the model reads at once: by a token where it holds inputs and
+    targets in one, or by many where each batch is cut. The probe is then cut as well.
 
     Args:
+        begin: begins the tracking; raises ForwardError where the model does not run on the probe.
         candidates: data of the trainer, held-out ones first.
         model: the model that is measured; batches of other inputs are restricted to its forward's
             arguments.
@@ -70,15 +85,51 @@ def probe_of(
     Raises:
         ValueError: none of the data can be read as a probe; with the two lines to write.
     """
-    reason = "no validation or training data"
     equal_lengths = calls_it and not takes_padding(model)
+    take = partial(_first_taken, list(candidates), model, tokenizer, tracker)
+    probe = take(equal_lengths=equal_lengths)
+    try:
+        tracked = begin(probe)
+    except ForwardError as error:
+        too_long = int(probe.lengths.max())
+        if probe.inputs is not None or too_long < 3:
+            raise
+        equal_lengths |= len(probe.lengths.unique()) == 1
+        cut = Cut(error.longest or too_long - 1, too_long)
+        probe = take(equal_lengths=equal_lengths, cut=cut)
+        try:
+            tracked = begin(probe)
+        except ForwardError:
+            raise error from None
+    if not is_silent:
+        what = "inputs" if probe.inputs is not None else "windows"
+        tokens = "" if probe.inputs is not None else f" of {len(probe.tokens):,} tokens"
+        print_above_bars(
+            f"repdyn: measured on {probe.name}: {len(probe.lengths):,} {what}{tokens}, "
+            f"{probe.n_batches * probe.batch_vectors:,} vectors; probe= replaces it"
+        )
+    return tracked
+
+
+def _first_taken(
+    candidates: list[HeldOut],
+    model: nn.Module,
+    tokenizer: Any,
+    tracker: str,
+    *,
+    equal_lengths: bool,
+    cut: Cut | None = None,
+) -> Probe:
+    """Return a probe of the first data that there are; ValueError where it cannot be taken."""
+    reason = "no validation or training data"
     for candidate in candidates:
         try:
-            probe = _taken(
+            return _taken(
                 candidate,
                 model,
                 tokenizer if callable(tokenizer) else None,
                 equal_lengths=equal_lengths,
+                cut=cut,
             )
         # a data set of the user may raise anything
         except Exception as error:
@@ -86,14 +137,6 @@ def probe_of(
             # be read would surprise
             reason = f"{candidate.name} without one ({type(error).__name__}: {error})"
             break
-        if not is_silent:
-            what = "inputs" if probe.inputs is not None else "windows"
-            tokens = "" if probe.inputs is not None else f" of {len(probe.tokens):,} tokens"
-            print_above_bars(
-                f"repdyn: measured on {probe.name}: {len(probe.lengths):,} {what}{tokens}, "
-                f"{probe.n_batches * probe.batch_vectors:,} vectors; probe= replaces it"
-            )
-        return probe
     raise ValueError(  # without any candidate as well
         f"expected data to take a probe from, got {reason}; write\n"
         "    probe = repdyn.Probe.from_dataset(data, tokenizer)  # held-out texts or token ids\n"
@@ -199,7 +242,14 @@ def _first_loader(loaders: Any) -> Any:
     return _first_loader(loaders[0]) if is_of_loaders else loaders
 
 
-def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any, *, equal_lengths: bool) -> Probe:
+def _taken(
+    candidate: HeldOut,
+    model: nn.Module,
+    tokenizer: Any,
+    *,
+    equal_lengths: bool,
+    cut: Cut | None,
+) -> Probe:
     """Return a probe of some data, whose name tells what was taken."""
     data = _own_copy(candidate.data)
     rows = getattr(data, "dataset", data)
@@ -216,12 +266,15 @@ def _taken(candidate: HeldOut, model: nn.Module, tokenizer: Any, *, equal_length
             name=candidate.name,
             accepted=_arguments(model),
             equal_lengths=equal_lengths,
+            sequence_length=None if cut is None else cut.to,
         )
     size = "its first rows" if is_stream else f"{len(rows):,} rows"
-    cut = any("are cut into windows" in str(warning.message) for warning in caught)
-    how = ", long ones cut into windows" if cut else ""
-    if cut and equal_lengths:
+    is_cut = any("are cut into windows" in str(warning.message) for warning in caught)
+    how = ", long ones cut into windows" if is_cut else ""
+    if is_cut and equal_lengths:
         how = f", in windows of {int(probe.lengths[0])} tokens, as the model takes no mask"
+    if cut is not None:
+        how = f", in windows of {cut.to} tokens, as the model does not run on {cut.too_long}"
     return replace(probe, name=f"{candidate.name} ({size}{how})")
 
 

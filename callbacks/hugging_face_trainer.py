@@ -12,7 +12,12 @@ from typing import Any, Unpack
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.callbacks.held_out import of_trainer, probe_of, probe_of_run, trainers_of
+from repdyn.callbacks.held_out import (
+    begun_with_taken_probe,
+    of_trainer,
+    probe_of_run,
+    trainers_of,
+)
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.wrappers import unwrapped
 from repdyn.measurement.measure import check_probe
@@ -151,9 +156,9 @@ class HuggingFaceTracker(TrainerCallback):
         folder = Path(args.output_dir or "trainer_output").absolute()
         store = store_at(self._requested_store or folder / "repdyn", refresh=False)
         origin = self._origin(state)
-        tracked = TrackedTraining(
+        begin = partial(
+            TrackedTraining,
             self.options,
-            probe=self._probe or self._taken_probe(state, others, origin, store),
             name=self._run_name(args, state, folder),
             store=store,
             model=unwrapped(model),
@@ -167,6 +172,11 @@ class HuggingFaceTracker(TrainerCallback):
             settings=args.to_sanitized_dict(),
             monitors=[args.metric_for_best_model],
         )
+        probe = self._probe or probe_of_run(origin, store)
+        if probe is None:
+            tracked = self._begun_with_taken_probe(begin, state, others)
+        else:
+            tracked = begin(probe=probe)
         self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
         # the Trainer tells no callback of an error or of Ctrl-C, after which the process ends
@@ -192,11 +202,12 @@ class HuggingFaceTracker(TrainerCallback):
         # this thread's context, of which Trackio's run is a variable
         return cache(partial(copy_context().run, _default_loggers, args, folder, self._name))
 
-    def _taken_probe(
-        self, state: TrainerState, others: Mapping[str, Any], origin: Origin | None, store: Store
-    ) -> Probe:
-        """Return the probe of the run that goes on, or one of the Trainer's own data."""
-        return probe_of_run(origin, store) or probe_of(
+    def _begun_with_taken_probe(
+        self, begin: Callable[..., TrackedTraining], state: TrainerState, others: Mapping[str, Any]
+    ) -> TrackedTraining:
+        """Begin the tracking on a probe of the Trainer's own data."""
+        return begun_with_taken_probe(
+            lambda probe: begin(probe=probe),
             of_trainer(self, others),
             unwrapped(others["model"]),
             # "tokenizer" is its name before version 4.46 of transformers

@@ -1,7 +1,8 @@
 """The tracker for Lightning, which measures the geometry of a model's layers during training."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from repdyn.callbacks.held_out import of_lightning, probe_of, probe_of_run
+from repdyn.callbacks.held_out import begun_with_taken_probe, of_lightning, probe_of_run
 from repdyn.callbacks.scheduled import (
     LightningModule,
     ScheduledCallback,
@@ -216,9 +217,9 @@ class RepresentationDynamics(ScheduledCallback):
             origin = origin.near(trainer.ckpt_path)
         name = self.options.run or run_name(trainer)
         opened = store_at(store or folder / "repdyn", refresh=False)
-        tracked = TrackedTraining(
+        begin = partial(
+            TrackedTraining,
             self.options,
-            probe=self.probe or self._taken_probe(trainer, pl_module, origin, opened),
             name=f"{name}.{self.name}" if self.name else name,
             store=None if trainer.fast_dev_run else opened,
             model=tracked_module(pl_module, self.model),
@@ -232,6 +233,11 @@ class RepresentationDynamics(ScheduledCallback):
             settings=_settings(trainer, pl_module),
             monitors=_monitors(trainer),
         )
+        probe = self.probe or probe_of_run(origin, opened)
+        if probe is None:
+            tracked = self._begun_with_taken_probe(begin, trainer, pl_module)
+        else:
+            tracked = begin(probe=probe)
         self._tracked = tracked
         self._schedule.has_time = tracked.cost.allows
         # unknown where a training goes on from a checkpoint that does not tell
@@ -251,13 +257,14 @@ class RepresentationDynamics(ScheduledCallback):
             return self._restored or {}
         return self._state() if self.step else {}
 
-    def _taken_probe(
-        self, trainer: Trainer, pl_module: LightningModule, origin: Origin | None, store: Store
-    ) -> Probe:
-        """Return the probe of the run that goes on, or one of the trainer's own data."""
+    def _begun_with_taken_probe(
+        self, begin: Callable[..., TrackedTraining], trainer: Trainer, pl_module: LightningModule
+    ) -> TrackedTraining:
+        """Begin the tracking on a probe of the trainer's own data."""
         owners = (getattr(trainer, "datamodule", None), pl_module)
         tokenizers = (getattr(owner, "tokenizer", None) for owner in owners)
-        return probe_of_run(origin, store) or probe_of(
+        return begun_with_taken_probe(
+            lambda probe: begin(probe=probe),
             of_lightning(trainer),
             tracked_module(pl_module, self.model),
             next((tokenizer for tokenizer in tokenizers if callable(tokenizer)), None),

@@ -14,6 +14,8 @@ from jobs import Job, Repeatable, batches, tiny_language_model
 from jobs import trainer as lightning_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
+from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from trainers_without_a_probe import trainer
 from transformers import (
@@ -111,6 +113,50 @@ def test_lightning_takes_held_out_data(tmp_path, capsys, loaders, changes, name,
     assert line.startswith(f"repdyn: measured on {name}: {n_windows} windows of")
     (path,) = attached.store.paths()
     assert path.run.configuration["probe_name"] == name
+
+
+class NextTokens(Job):
+    """Reads rows of inputs and targets in one, which have a token more than it has positions
+    (Lightning-AI/litgpt, litgpt/data/tinyllama.py).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network.position = nn.Embedding(11, 16)
+
+    def training_step(self, batch, batch_idx):
+        logits = self(batch["input_ids"][:, :-1])
+        return cross_entropy(logits.flatten(0, 1), batch["input_ids"][:, 1:].flatten())
+
+
+class AtMost(NextTokens):
+    """Says itself that it reads no more (Lightning-AI/litgpt, litgpt/model.py)."""
+
+    def forward(self, tokens):
+        if tokens.shape[1] > 11:
+            raise ValueError("Cannot forward sequence, max seq length is only 11.")
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize("job", [NextTokens, AtMost])
+def test_rows_of_inputs_and_targets_in_one(tmp_path, capsys, job):
+    """Rows that are longer than the model's context ended the training before its first step."""
+    attached = lightning()
+    lightning_trainer(tmp_path, attached).fit(job(), batches())
+    assert set(probe_in(attached).lengths.tolist()) == {11}
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "probe=" in line)
+    assert "in windows of 11 tokens, as the model does not run on 12" in line
+
+
+def test_a_model_that_fails_on_any_row_is_an_error_of_its_own(tmp_path):
+    """Catches the error of a second attempt, whose length is nobody's choice."""
+
+    class Failing(Job):
+        def forward(self, tokens):
+            raise ValueError(f"never with {tokens.shape[1]} tokens")
+
+    with pytest.raises(ValueError, match="never with 12 tokens"):
+        lightning_trainer(tmp_path, lightning()).fit(Failing(), batches())
 
 
 @pytest.mark.parametrize("data", [Augmented, Numbered])

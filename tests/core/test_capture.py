@@ -261,6 +261,10 @@ def test_errors_of_the_model_say_how_to_call_it(hand_written, small_probe):
     ).rows
     with pytest.raises(ValueError, match="windows of at most 64 tokens"):
         measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
+    # a vocabulary of 50 is no limit of the windows
+    hand_written.position = nn.Embedding(8, 16)
+    with pytest.raises(ValueError, match="windows of at most 8 tokens"):
+        measure(hand_written, Probe.from_tokens(random_tokens(4, 80), max_vectors=48))
     with pytest.raises(ValueError, match="meta device"):
         measure(hand_written.to("meta"), small_probe)
 
@@ -288,6 +292,31 @@ def test_what_an_error_suggests_works_as_printed(small_probe):
                 x = block(x)
             return x
 
+    class Paired(HandWritten):
+        def forward(self, batch):
+            tokens, _ = batch
+            return super().forward(tokens)
+
+    with pytest.raises(ValueError, match="not enough values to unpack") as error:
+        measure(Paired(), small_probe)
+    pair = re.search(r"forward=(lambda.*)", str(error.value))
+    assert measure(Paired(), small_probe, forward=eval(pair[1])).rows
+
+    class Singly(HandWritten):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = self.blocks
+            del self.blocks
+
+        def forward(self, tokens):
+            return self.third(self.second(self.first(self.token(tokens))))
+
+    with pytest.raises(ValueError, match="list of blocks") as error:
+        measure(Singly(), small_probe)
+    blocks = re.search(r"layers=(\[.*?\])", str(error.value))
+    measured = measure(Singly(), small_probe, layers=eval(blocks[1])).to_pandas()
+    assert set(measured["module"].dropna()) >= {"first", "second", "third"}
+
     with pytest.raises(ValueError, match="several of similar size") as error:
         measure(Twofold(), small_probe)
     stacks = re.search(r"layers=(\{.*\})", str(error.value))
@@ -304,6 +333,13 @@ class OfDict(HandWritten):
 
     def forward(self, batch):
         return super().forward(batch["input_ids"])
+
+
+class OfKeyword(HandWritten):
+    """Takes tokens by their name alone."""
+
+    def forward(self, *, tokens, temperature=1.0):
+        return super().forward(tokens) / temperature
 
 
 class OfAnything(HandWritten):
@@ -333,7 +369,7 @@ class OfPositions(HandWritten):
         return super().forward(input_ids)
 
 
-@pytest.mark.parametrize("kind", [OfDict, OfAnything, OfTranslation, OfPositions])
+@pytest.mark.parametrize("kind", [OfDict, OfKeyword, OfAnything, OfTranslation, OfPositions])
 def test_a_model_is_called_in_the_way_that_it_takes(kind, hand_written, small_probe):
     model = kind()
     model.load_state_dict(hand_written.state_dict())

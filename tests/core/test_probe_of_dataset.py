@@ -182,6 +182,9 @@ def test_windows_of_one_length_for_models_that_take_no_mask():
     assert set(of_eight.lengths.tolist()) == {8}
     # whole windows from the beginning of a row, two of those that are long enough
     assert of_eight.tokens[:8].tolist() == rows[2][:8].tolist()
+    # rows of one length would be cut in half
+    alike = Probe.from_dataset([row[:9] for row in IDS], equal_lengths=True, sequence_length=8)
+    assert set(alike.lengths.tolist()) == {8}
     whole = Probe.from_dataset(IDS, equal_lengths=True)
     assert whole.hash == Probe.from_dataset(IDS).hash
     with pytest.raises(ValueError, match="smaller sequence_length"):

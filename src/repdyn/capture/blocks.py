@@ -224,20 +224,12 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     }
     candidates = sorted(size, key=lambda candidate: size[candidate], reverse=True)
     if not candidates:
-        lists = [
-            f"{name}.*"
-            for name, module in model.named_modules()
-            if name and isinstance(module, nn.ModuleList | nn.ModuleDict)
-        ]
-        parts = (
-            name for name, module in model.named_children() if not isinstance(module, nn.Embedding)
-        )
-        example = [*lists, *parts, "blocks.*"][0]
         raise ValueError(
             "expected a model built of a list of blocks that have parts (nn.ModuleList), found "
             "none in "
-            f'{type(model).__name__}; name the modules to measure, for example layers="{example}", '
-            "or, of a network without positions, give its embeddings to repdyn.torchmetrics"
+            f"{type(model).__name__}; name the modules to measure, for example "
+            f"layers={_example(model)}, or, of a network without positions, give its embeddings to "
+            "repdyn.torchmetrics"
         )
     rivals = [name for name in candidates if 2 * size[name] > size[candidates[0]]]
     if len(rivals) > 1:
@@ -253,6 +245,30 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     if hugging_face_model(model) is None:  # the layers of these are what their configuration counts
         _check_whole(model, name, listed)
     return listed
+
+
+def _example(model: nn.Module) -> str:
+    """Return what may be meant as ``layers=`` of a model without a list of blocks, as source: the
+    modules that have parts and stand beside others of their kind, a list, or any part.
+    """
+    modules = dict(_named_modules(model))
+    lists = [
+        f"{name}.*"
+        for name, module in modules.items()
+        if name and isinstance(module, nn.ModuleList | nn.ModuleDict)
+    ]
+    kinds: dict[tuple[str, type[nn.Module]], list[str]] = {}
+    for name, module in modules.items():
+        if name and next(module.children(), None) is not None:
+            kinds.setdefault((name.rpartition(".")[0], type(module)), []).append(name)
+    alike = max(kinds.values(), key=len, default=[])
+    parent = modules[alike[0].rpartition(".")[0]] if alike else model
+    if len(alike) > 1 and len(alike) < len(list(parent.children())):
+        return repr(alike).replace("'", '"')
+    parts = (
+        name for name, module in model.named_children() if not isinstance(module, nn.Embedding)
+    )
+    return f'"{[*lists, *parts, "blocks.*"][0]}"'
 
 
 def _check_positions(model: nn.Module, name: str, blocks: Blocks) -> None:

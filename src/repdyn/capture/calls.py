@@ -80,6 +80,10 @@ def call_with_tokens(
     first = next(iter(parameters.values()))
     if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
         return model(batch.input_ids, **arguments)
+    lacking = [name for name in required if name not in arguments]
+    is_named = len(lacking) == 1 and parameters[lacking[0]].kind is first.KEYWORD_ONLY
+    if "input_ids" not in parameters and is_named:
+        return model(**{lacking[0]: batch.input_ids}, **arguments)
     return model(input_ids=batch.input_ids, **arguments)
 
 

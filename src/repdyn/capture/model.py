@@ -26,7 +26,7 @@ from repdyn.capture.blocks import (
 )
 from repdyn.capture.calls import Forward, call_with_inputs
 from repdyn.capture.forward import evaluating, inside_fsdp_root, restoring
-from repdyn.capture.forward_errors import ForwardError, explain, is_own
+from repdyn.capture.forward_errors import explained, is_own
 from repdyn.capture.input_states import InputStates
 from repdyn.capture.shadow import own_names
 from repdyn.capture.token_states import Slot, TokenStates
@@ -405,7 +405,7 @@ class RunningModel:
             if is_own(error):
                 raise
             by_caller = model.forward is not None
-            raise ForwardError(explain(model.module, batch, error, by_caller=by_caller)) from error
+            raise explained(model.module, batch, error, by_caller=by_caller) from error
         if model.reports_states and model.blocks:
             states = list(self.reported_states(output, batch).values())
             for block, entered, left in zip(model.blocks, states[:-1], states[1:], strict=True):

@@ -89,7 +89,13 @@ def bounded_windows(
             has.
     """
     windows = _bounded(lengths, design, max_vectors, n_windows, window_tokens, fills=fills)
-    if not has_equal_lengths or len(np.unique(windows.lengths)) == 1:
+    # rows of one length are cut into windows of one length, but perhaps not of that one
+    is_as_asked = (
+        window_tokens is None
+        or window_tokens in windows.lengths
+        or int(lengths.max()) < window_tokens
+    )
+    if not has_equal_lengths or (is_as_asked and len(np.unique(windows.lengths)) == 1):
         return windows
     pieces = _pieces(lengths, window_tokens or int(np.median(windows.lengths)))
     count = n_windows or max(len(windows.lengths), most_windows(max_vectors, design))
