@@ -23,6 +23,11 @@ if __name__ == "__main__":
     else:
         if sys.argv[-2:] == ["--help", "all"]:
             sys.argv.pop()
-        from repdyn.cli.train import TrainCLI  # with Lightning, which help does not wait for
+        try:
+            from repdyn.cli.train import TrainCLI  # with Lightning, which help does not wait for
 
-        TrainCLI()
+            TrainCLI()
+        except KeyboardInterrupt:
+            # before the training: once it has begun, Lightning ends it
+            print("stopped", file=sys.stderr)
+            sys.exit(130)

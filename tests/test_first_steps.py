@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,6 +114,20 @@ def test_ctrl_c_in_the_first_measurement_says_that_nothing_is_stored(
     said = capsys.readouterr().err
     assert said.count("before its first measurement was finished") == 1
     assert "its rows are stored" not in caplog.text
+
+
+def test_ctrl_c_before_the_training_is_a_line(monkeypatch, capsys):
+    """It was a traceback through Lightning."""
+
+    def break_off():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("repdyn.cli.train.TrainCLI", break_off)
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(Path(__file__).parents[1] / "train.py"), run_name="__main__")
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "stopped\n"
 
 
 @pytest.mark.usefixtures("without_figures")
