@@ -281,6 +281,12 @@ def test_scalars_and_heads_and_failures():
     assert alert.subset is None
 
 
+def test_values_are_written_as_in_statements():
+    """The alert says 8e+03 where the statement on the same layer says 8,000."""
+    (alert,) = find_alerts(to_frame(series([8000, 1234])), [rule("falls", 0.5)])
+    assert alert.detail == "8,000 at step 0, now 1,234"
+
+
 def test_a_rule_on_subsets():
     rows = series([8, 1]) + series([8, 1], subset="no_sink")
     found = find_alerts(to_frame(rows), [rule("falls", 0.5, subsets=("no_sink",))])

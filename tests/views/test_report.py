@@ -224,7 +224,7 @@ def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
 
 def test_hovering_over_a_cell_tells_its_interval_where_there_is_one(tmp_path):
     (cells,) = heatmap(fill(tmp_path / "one", make_rows(steps=STEPS)), "two_nn").data
-    assert "95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g}" in cells.hovertemplate
+    assert "95% interval: %{customdata[0]:.4~g} to %{customdata[1]:.4~g}" in cells.hovertemplate
     for number, end in enumerate(("low", "high")):
         wanted = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", end)
         np.testing.assert_array_equal(np.asarray(cells.customdata)[..., number], wanted)

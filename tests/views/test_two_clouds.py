@@ -448,7 +448,7 @@ def test_the_table_of_runs_has_both_dimensions(tmp_path, cloud):
     while index.poll(10):
         pass
     (summary,) = index.summaries.values()
-    assert summary["two_nn_without_repeats"] == [10, f"on {SHORT[cloud]}"]
+    assert summary["beside"]["two_nn"] == [[10, SHORT[cloud]]]
     assert summary["two_nn"] == pytest.approx(10, abs=3)
 
 

@@ -79,9 +79,14 @@ def test_what_the_table_shows(followed, tmp_path):
     assert [step for step, _ in summary["losses"]] == list(LOG_STEPS)
     frame = next(iter(followed.rows(followed.summaries)[0].values()))
     last = frame.loc[(frame["step"] == 512) & frame["layer"].notna()]
-    for metric, subset in (("two_nn", "all"), ("anisotropy", "no_sink")):
-        is_meant = (last["metric"] == metric) & (last["subset"] == subset) & (last["layer"] > 0)
-        assert summary[metric] == pytest.approx(last.loc[is_meant, "value"].mean())
+    is_block = last["layer"] > 0
+    blocks = last.loc[is_block].groupby(["metric", "subset"])["value"].mean()
+    # what stands under the name of a metric is of all vectors, as in every other view
+    assert summary["two_nn"] == pytest.approx(blocks["two_nn", "all"])
+    assert summary["anisotropy"] == pytest.approx(blocks["anisotropy", "all"])
+    ((without_sinks, vectors),) = summary["beside"]["anisotropy"]
+    assert without_sinks == pytest.approx(blocks["anisotropy", "no_sink"])
+    assert vectors == "no sinks"
 
 
 def test_new_runs_and_stores_appear_and_deleted_ones_vanish(followed, tmp_path):

@@ -15,9 +15,9 @@ from rich.text import Text
 from repdyn.cli.flags import in_flags
 from repdyn.utils.addresses import is_loopback
 from repdyn.utils.console import PrintableConsole, plain_records, wide_console
+from repdyn.utils.numbers import short_value
 from repdyn.utils.printing import gigabytes, plural, shorten_list
 from repdyn.utils.redaction import redacted
-from repdyn.views.tables.style import short_value
 
 if TYPE_CHECKING:
     import pandas as pd

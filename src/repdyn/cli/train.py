@@ -33,12 +33,12 @@ from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.files import write_atomically
 from repdyn.utils.mistyped import closest
+from repdyn.utils.numbers import short_count
 from repdyn.utils.printing import silence_notices
 from repdyn.utils.records import read_yaml
 from repdyn.utils.redaction import redacted
 from repdyn.views.alerts import DEFAULT, Rule, RulesLike
 from repdyn.views.publish.loggers import each_target, named_config
-from repdyn.views.tables.style import short_count
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart

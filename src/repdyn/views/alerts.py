@@ -23,6 +23,7 @@ from repdyn.metrics.names import base_name
 from repdyn.probe.design import DISTINCT, view_of
 from repdyn.store.schema import SCHEMA, ReasonCode, shown_reason
 from repdyn.utils.files import write_atomically
+from repdyn.utils.numbers import number_text
 from repdyn.utils.records import read_yaml
 from repdyn.views.changes import MIN_JUMP, Changes, Key
 from repdyn.views.display import is_dimension_of_neighbours
@@ -534,9 +535,10 @@ def _alert(rule: Rule, changes: Changes, row: int, layer: int) -> Alert:
     if math.isnan(value):
         detail = changes.reasons[row, layer]
     elif previous_step is None:
-        detail = f"{value:.3g}"
+        detail = number_text(value)
     else:
-        detail = f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"
+        before_value = number_text(previous_value)
+        detail = f"{before_value} at step {previous_step:,}, now {number_text(value)}"
     return Alert(
         rule=rule.name,
         step=int(changes.steps[row]),

@@ -12,11 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from repdyn.metrics import metric_info
+from repdyn.utils.numbers import number_text, short_count
 from repdyn.views.charts.description import ZERO_SHARE, Axis, Line
 from repdyn.views.display import display_of
 from repdyn.views.tables.frames import OF_THE_SAME_VECTORS
 from repdyn.views.tables.series import MetricSeries
-from repdyn.views.tables.style import metric_unit, number_text, short_count
+from repdyn.views.tables.style import metric_unit
 
 WIDE_RATIO = 50.0
 """Ratio of largest to smallest value above which lengths are shown logarithmically."""

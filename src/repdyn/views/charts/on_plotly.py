@@ -57,6 +57,10 @@ EMPTY = "#D5DBE1"
 PlotlyDict: TypeAlias = dict[str, Any]
 """A figure of Plotly, or a part of one."""
 
+POINTED = ".4~g"
+"""How a value is written that a reader points at, and the ends of its interval: with a digit more
+than in texts, in the format of Plotly.
+"""
 HEIGHT = 380
 DIVERGING_SCALE = [
     [place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))
@@ -214,7 +218,8 @@ def cells_trace(cells: Cells) -> PlotlyDict:
     interval = ""
     if not is_log and band is not None and bool(np.isfinite(band[0]).any()):
         customdata = np.stack(band, axis=-1)
-        interval = " (95% interval: %{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
+        low, high = (f"%{{customdata[{end}]:{POINTED}}}" for end in (0, 1))
+        interval = f" (95% interval: {low} to {high})"
     return {
         "type": "heatmap",
         "x": cells.columns,
@@ -223,7 +228,7 @@ def cells_trace(cells: Cells) -> PlotlyDict:
         "customdata": customdata,
         "coloraxis": "coloraxis",
         "hoverongaps": False,
-        "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
+        "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:{POINTED}}}</b>"
         f"{interval}<extra></extra>",
     }
 
@@ -277,7 +282,7 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
     """Return a line; one that may have a band has its exact values, and its intervals unless
     bands are left out.
     """
-    number = "y" if line.band is None else "customdata"
+    number = f"%{{{'y' if line.band is None else 'customdata'}:{POINTED}}}"
     trace: PlotlyDict = {
         "x": line.x,
         "y": placed(np.asarray(line.y), panel.y.floor),
@@ -290,7 +295,7 @@ def _line_trace(line: Line, panel: Panel, has_bands: bool) -> PlotlyDict:
             "dash": _DASHES[line.dash],
         },
         "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
-        "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
+        "hovertemplate": f"{escaped(line.description)}: <b>{number}</b><extra></extra>",
     }
     if line.marker in _SYMBOLS:
         trace["marker"]["symbol"] = _SYMBOLS[line.marker]

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from repdyn.store.schema import FINISHED
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.numbers import NO_VALUE, short_count, short_value
 from repdyn.views.judging import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.views.judging.findings import (
     COLOURS,
@@ -35,14 +36,7 @@ from repdyn.views.tables.frames import concatenated, missing_values
 from repdyn.views.tables.runs import MeasuredRun, differences
 from repdyn.views.tables.seeds import SeedGroup
 from repdyn.views.tables.series import MetricSeries, log_spaced, series_without_repeats
-from repdyn.views.tables.style import (
-    KINDS,
-    NO_VALUE,
-    of_stack,
-    short_count,
-    short_value,
-    subset_title,
-)
+from repdyn.views.tables.style import KINDS, of_stack, subset_title
 from repdyn.views.tables.texts import (
     copies_line,
     cost_line,

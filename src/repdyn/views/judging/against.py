@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from repdyn.utils.numbers import number_text
 from repdyn.views.judging.baselines import (
     ENOUGH_FOR_LEVEL,
     LEVEL,
@@ -17,7 +18,7 @@ from repdyn.views.judging.insight import Insight, report_link
 from repdyn.views.judging.settings import settings_statements
 from repdyn.views.tables.frames import LOSS_TITLES
 from repdyn.views.tables.runs import MeasuredRun, positions_by_step
-from repdyn.views.tables.style import metric_title, number_text, short_subset_title
+from repdyn.views.tables.style import metric_title, short_subset_title
 from repdyn.views.tables.words import layer_names
 
 
@@ -122,8 +123,9 @@ def _where(deviation: Deviation, since: int, furthest_at: int) -> str:
         what = f"{title} leaves the baselines in {layer_names(deviation.layers)}"
         where = f" in layer {deviation.layer}"
     return (
-        f"{what} since step {since:,}, its score {deviation.ratio:.3g} times the next one; at "
-        f"step {furthest_at:,} it is {number_text(deviation.value)}{where}, theirs {low} to {high}"
+        f"{what} since step {since:,}, its score {number_text(deviation.ratio)} times the next "
+        f"one; at step {furthest_at:,} it is {number_text(deviation.value)}{where}, theirs "
+        f"{low} to {high}"
     )
 
 

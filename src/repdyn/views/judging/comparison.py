@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import permutation_test
 
+from repdyn.utils.numbers import number_text
 from repdyn.views.judging.effects import Effect, change_size
 from repdyn.views.judging.insight import Insight, report_link
 from repdyn.views.judging.metrics import MIN_CHANGE
@@ -18,11 +19,7 @@ from repdyn.views.judging.settings import settings_statements
 from repdyn.views.tables.runs import MeasuredRun, differences
 from repdyn.views.tables.seeds import SeedGroup, SeedSeries, with_seeds
 from repdyn.views.tables.series import MetricSeries
-from repdyn.views.tables.style import (
-    metric_title,
-    number_text,
-    short_subset_title,
-)
+from repdyn.views.tables.style import metric_title, short_subset_title
 
 
 def comparison_statements(

@@ -14,6 +14,7 @@ import numpy as np
 
 from repdyn.probe.design import PAPER
 from repdyn.utils.intervals import mean_over_seeds, student_quantile
+from repdyn.utils.numbers import number_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,11 @@ def change_size(log_ratio: float) -> str:
     ('60%', '7.7%', 'a factor of 54.6')
     """
     ratio = math.exp(min(log_ratio, _LARGEST_EXPONENT))
-    return f"a factor of {ratio:.3g}" if ratio >= _PERCENT_UP_TO else f"{_percent(abs(ratio - 1))}%"
+    return (
+        f"a factor of {number_text(ratio)}"
+        if ratio >= _PERCENT_UP_TO
+        else f"{_percent(abs(ratio - 1))}%"
+    )
 
 
 class CannotBeJudgedError(Exception):
@@ -160,7 +165,9 @@ class Effect:
                     else "the batches share windows, so their spread says nothing of another probe"
                 )
             if estimate.value <= 0:
-                raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate.value:.3g}")
+                raise CannotBeJudgedError(
+                    f"a ratio needs values above 0, got {number_text(estimate.value)}"
+                )
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
         quantile = student_quantile(min(value.degrees, base.degrees))
         return cls(math.log(value.value / base.value), quantile * std_error)
@@ -205,7 +212,7 @@ class Effect:
             math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high)
         )
         if ratio >= _PERCENT_UP_TO:
-            ends = f"{low:.3g} to {high:.3g}"
+            ends = f"{number_text(low)} to {number_text(high)}"
         else:
             ends = " to ".join(
                 map(_percent, (1 - high, 1 - low) if ratio < 1 else (low - 1, high - 1))

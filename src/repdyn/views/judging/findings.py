@@ -12,6 +12,7 @@ import pandas as pd
 
 from repdyn.probe.design import DISTINCT, DISTINCT_INPUTS, INPUT_DESIGNS, TYPES
 from repdyn.store.schema import LEARNING_RATE, LOSS
+from repdyn.utils.numbers import number_text
 from repdyn.views.judging.effects import (
     MOVES,
     CannotBeJudgedError,
@@ -478,7 +479,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
         return f"the training failed: its last stored loss is {last}"
     if 0 < lowest < last / (1 + FAILED):
         return (
-            f"the loss rose again: its last stored value, {last:.4g}, is {last / lowest - 1:.0%} "
-            "above the lowest"
+            f"the loss rose again: its last stored value, {number_text(last)}, is "
+            f"{last / lowest - 1:.0%} above the lowest"
         )
     return None

@@ -12,6 +12,7 @@ import pandas as pd
 from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE
 from repdyn.store.schema import ReasonCode
+from repdyn.utils.numbers import number_text
 from repdyn.views.judging.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.views.judging.fits import fits_of
 from repdyn.views.judging.insight import Insight, LossCorrelation, LossCorrelations
@@ -25,7 +26,7 @@ from repdyn.views.tables.frames import (
     loss_of_run,
 )
 from repdyn.views.tables.series import LayerMean, MetricSeries
-from repdyn.views.tables.style import metric_title, number_text, short_subset_title
+from repdyn.views.tables.style import metric_title, short_subset_title
 from repdyn.views.tables.words import OWN_WINDOW, layer_names, own_window_sentence
 
 MIN_STEPS = 5  # least number of measured steps for a statement about a course

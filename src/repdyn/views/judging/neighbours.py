@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from repdyn.utils.numbers import number_text
 from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging.effects import MOVES
 from repdyn.views.judging.insight import Evidence, Insight
@@ -18,7 +19,7 @@ from repdyn.views.judging.metrics import COUPLING, best_covered_mean
 from repdyn.views.judging.training import OUT_OF_LINE
 from repdyn.views.tables.frames import distinct_texts, of_metric, reasons_in_words
 from repdyn.views.tables.series import MetricSeries, on_shared_layers, series_without_repeats
-from repdyn.views.tables.style import BELOW_ONE, metric_title, number_text, short_subset_title
+from repdyn.views.tables.style import BELOW_ONE, metric_title, short_subset_title
 from repdyn.views.tables.words import layer_names, steps_in_words
 
 MOST = 0.5

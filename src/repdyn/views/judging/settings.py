@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from repdyn.store.schema import LEARNING_RATE
+from repdyn.utils.numbers import NO_VALUE, number_text, short_count
 from repdyn.views.judging.insight import Insight
 from repdyn.views.tables.frames import scalar
 from repdyn.views.tables.runs import PLACES, MeasuredRun, listed
-from repdyn.views.tables.style import NO_VALUE, number_text, short_count
 
 _STORED = {
     "model": "model",

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.store.schema import LOSS, PROBE_LOSS, VALIDATION_LOSS
+from repdyn.utils.numbers import number_text
 from repdyn.utils.printing import plural
 from repdyn.views.alerts import Alert
 from repdyn.views.judging.insight import Insight
@@ -24,7 +25,7 @@ from repdyn.views.tables.continuity import (
 )
 from repdyn.views.tables.frames import failures, is_finished, scalar, scalar_rows
 from repdyn.views.tables.series import MetricSeries
-from repdyn.views.tables.style import metric_title, number_text
+from repdyn.views.tables.style import metric_title
 from repdyn.views.tables.texts import failure_line
 from repdyn.views.tables.words import alert_text, layer_names, steps_in_words
 

@@ -17,11 +17,12 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from repdyn.probe.design import DISTINCT, NO_MASSIVE
+from repdyn.utils.numbers import number_text
 from repdyn.views.judging.insight import Insight
 from repdyn.views.tables.frames import has_text
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
-from repdyn.views.tables.style import metric_title, number_text, short_subset_title
+from repdyn.views.tables.style import metric_title, short_subset_title
 from repdyn.views.tables.words import layer_names
 
 DEFAULT_DESIGN = "independent"

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import pandas as pd
 
+from repdyn.utils.numbers import NO_VALUE, number_text, short_count
 from repdyn.views.display import display_of
 from repdyn.views.judging import (
     STATUSES,
@@ -35,15 +36,7 @@ from repdyn.views.judging.usual import named_range
 from repdyn.views.report.markup import Markup, details, joined, table, tag
 from repdyn.views.tables.frames import failures, metrics_of, missing_values
 from repdyn.views.tables.runs import differences
-from repdyn.views.tables.style import (
-    KINDS,
-    NO_VALUE,
-    family_title,
-    metric_title,
-    number_text,
-    short_count,
-    subset_title,
-)
+from repdyn.views.tables.style import KINDS, family_title, metric_title, subset_title
 from repdyn.views.tables.texts import copies_line, cost_line, sampling, seconds_by_metric
 
 MAX_CARDS = 3

@@ -66,6 +66,7 @@ def page_tree(data: DescribedRuns) -> PlotlyDict:
         "families": list(by_family(metrics).items()),
         "alerts": any(run.alerts for run in runs),
         "diverging": on_plotly.DIVERGING_SCALE,
+        "pointed": on_plotly.POINTED,
         "themes": {"light": on_plotly.LIGHT, "dark": on_plotly.DARK},
         "dark_colours": plots.dark_colours(runs, data.seeds),
     }
@@ -199,7 +200,17 @@ _OF_CHARTS = (
     "comparison",
     "download",
 )
-SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live", "start")
+SCRIPTS = (
+    "numbers",
+    "data",
+    "state",
+    *_OF_CHARTS,
+    "controls",
+    "printing",
+    "stream",
+    "live",
+    "start",
+)
 """The parts of the page's script, in the order in which they run."""
 
 

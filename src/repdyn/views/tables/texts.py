@@ -13,6 +13,7 @@ from repdyn.store.schema import (
     PROBE_CALIBRATION_ERROR,
     PROBE_LOSS,
 )
+from repdyn.utils.numbers import number_text
 from repdyn.utils.printing import gigabytes
 from repdyn.views.tables.frames import (
     LOSS_TITLES,
@@ -25,7 +26,6 @@ from repdyn.views.tables.frames import (
     scalar,
     scalar_rows,
 )
-from repdyn.views.tables.style import number_text
 from repdyn.views.tables.words import steps_in_words
 
 _WINDOW_COLUMNS = (

@@ -210,7 +210,8 @@ def build_app(feed: Feed, *, host: str, token: str | None, root_path: str = "") 
 
 def table_page(paths: Sequence[str]) -> str:
     """Return the page with the table of runs, which its script fills."""
-    body = asset("sparkline.js") + asset("stream.js") + asset("table.js", "repdyn.views.watch")
+    shared = ("numbers", "sparkline", "stream")
+    body = "".join(asset(f"{name}.js") for name in shared) + asset("table.js", "repdyn.views.watch")
     script = Markup(f'"use strict";\n(() => {{\n{body}}})();\n')
     return Template(asset("table.html", "repdyn.views.watch")).substitute(
         policy=f"{policy(script)}; connect-src 'self'; form-action 'self'",

@@ -25,7 +25,7 @@ from repdyn.utils.records import json_values
 from repdyn.views.alerts import ALERT_COLUMNS
 from repdyn.views.judging import STATUSES, DescribedRun, described_rows
 from repdyn.views.judging.stores import RunKey, names_in_stores, selected_rows
-from repdyn.views.tables.frames import CLOUDS, of_metric, scalar
+from repdyn.views.tables.frames import CLOUDS, SUBSETS, of_metric, scalar
 from repdyn.views.tables.runs import select
 from repdyn.views.tables.series import MetricSeries, series_without_repeats, thin
 from repdyn.views.tables.style import short_subset_title
@@ -34,6 +34,8 @@ INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
 METRICS = ("two_nn", "anisotropy")
 """Metrics of which the table shows the mean over layers."""
+_SHOWN = tuple(dict.fromkeys((*SUBSETS, *CLOUDS)))
+"""The subsets that it shows them on."""
 log = logging.getLogger(__name__)
 
 _LOOKS_PER_SEARCH = 5
@@ -133,10 +135,6 @@ class WatchedRun:
         return json_values({**about, **self._shown, "step": last, "total": total})
 
 
-WITHOUT_REPEATS = "two_nn_without_repeats"
-"""Name in the table of the mean dimension of types or distinct inputs, with the words for them."""
-
-
 def _unknown(reason: str) -> dict[str, Any]:
     """Return what the table shows of a run that is not described."""
     empty = {"model": "", "finished": False, "measurements": 0, "losses": []}
@@ -144,38 +142,41 @@ def _unknown(reason: str) -> dict[str, Any]:
         "status": "unknown",
         "reason": reason,
         **empty,
-        **dict.fromkeys(("step", "measured_at", "loss", *METRICS, WITHOUT_REPEATS)),
+        **dict.fromkeys(("step", "measured_at", "loss", *METRICS)),
+        "beside": {metric: [] for metric in METRICS},
     }
 
 
-def _dimension_without_repeats(rows: pd.DataFrame) -> tuple[float, str] | None:
-    """Return the mean over layers of the dimension without repeats, and on which vectors it is;
-    None where it has no value."""
-    series = {}
-    for key in product(["two_nn"], CLOUDS):
-        cells = of_metric(rows, *key)
-        if len(cells):
-            series[key] = MetricSeries(*key, cells)
-    beside = series_without_repeats("two_nn", series)
-    if beside is None or beside.layer_mean.mean.empty:
-        return None
-    return float(beside.layer_mean.mean.iloc[-1]), f"on {short_subset_title(beside.subset)}"
+def _means_over_layers(run: DescribedRun) -> dict[str, Any]:
+    """Return the mean over layers of each metric on all vectors, and ``beside`` it those without
+    sinks and without repeats, as far as they were measured, with the words for them."""
+    # the other columns would be copied with each selection of rows
+    rows = run.rows.loc[:, ["metric", "subset", "layer", "step", "value", "low", "high"]]
+    means: dict[str, Any] = {"beside": {}}
+    for metric in METRICS:
+        # the series of every metric would take longer
+        series = {
+            key: MetricSeries(*key, of_metric(rows, *key)) for key in product([metric], _SHOWN)
+        }
+        measured = {key: of_key for key, of_key in series.items() if len(of_key.layer_mean.mean)}
+        last = {
+            subset: float(of_key.layer_mean.mean.iloc[-1])
+            for (_, subset), of_key in measured.items()
+        }
+        means[metric] = last.get("all")
+        distinct = series_without_repeats(metric, measured)
+        subsets = ["no_sink", "" if distinct is None else distinct.subset]
+        means["beside"][metric] = [
+            [last[subset], short_subset_title(subset)] for subset in subsets if subset in last
+        ]
+    return means
 
 
 def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
     """Return what the table shows of a run on each probe and of each stack: the worst status with
     its reason, the loss of the training, or of a sweep that on the probe, and the means over
-    layers: without sinks where it was measured so, and of the dimension without repeats too."""
-    worst = min(runs, key=lambda one: STATUSES.index(one.status[0]))
-    means: dict[str, Any] = {}
-    # the other columns would be copied with each selection of rows
-    rows = worst.rows.loc[:, ["metric", "subset", "layer", "step", "value", "low", "high"]]
-    # the series of every metric would take longer
-    for key in product(METRICS, ("all", "no_sink")):
-        series = MetricSeries(*key, of_metric(rows, *key))
-        if len(series.rows) and len(mean := series.layer_mean.mean):
-            means[series.metric] = float(mean.iloc[-1])
-    means[WITHOUT_REPEATS] = _dimension_without_repeats(rows)
+    layers."""
+    worst = min(runs, key=lambda run: STATUSES.index(run.status[0]))
     losses = [scalar(run.frame, name) for name in (LOSS, PROBE_LOSS) for run in runs]
     loss = next((of_run for of_run in losses if len(of_run)), losses[0])
     steps = loss.index.tolist()
@@ -191,7 +192,7 @@ def _summary(runs: Sequence[DescribedRun]) -> dict[str, Any]:
         ).timestamp(),
         "loss": values[-1] if values else None,
         "losses": [[steps[index], values[index]] for index in thin(steps, values, _CURVE_POINTS)],
-        **means,
+        **_means_over_layers(worst),
     }
 
 

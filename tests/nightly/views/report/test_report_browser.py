@@ -16,9 +16,12 @@ from report_browser import STEPS, ready, state
 from synthetic_families import make_everything
 from synthetic_runs import fill, make_finished, make_rows
 
+from repdyn.utils.numbers import number_text, short_count
 from repdyn.views.report import write_report
+from repdyn.views.report.markup import asset
 from repdyn.views.tables.frames import grid, measurements
 
+SOME_NUMBERS = [0.0, 0.012345, -3.2e-5, 9.999e-5, 4.25, 999.4, 999.5, 3842.1, 1234567.0, 2e9]
 TRAINING_RUNS = "[...new Set(document.getElementById('training').data.map((t) => t.meta.run))]"
 
 
@@ -40,6 +43,14 @@ def store(tmp_path_factory):
     )
     runs = [row for rows in counted for row in rows], dented, sudden, make_finished()
     return fill(tmp_path_factory.mktemp("browser"), *runs)
+
+
+def test_texts_round_as_everywhere(browser: Watched):
+    """The page writes 5.782 where a statement says 5.78, or 33.4M tokens where an axis says 33M."""
+    both = "values.map((value) => [number(value), shortCount(value)])"
+    function = f"(values) => {{ {asset('numbers.js')} return {both}; }}"
+    written = browser.page.evaluate(function, SOME_NUMBERS)
+    assert written == [[number_text(value), short_count(value)] for value in SOME_NUMBERS]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ const adaptHeatmap = (traces, layout) => {
   if (subtracted() !== null) {
     const changes = shownValues();
     const where = traces[0].hovertemplate.split("<b>")[0];
-    Object.assign(traces[0], { z: changes, hovertemplate: `${where}<b>%{z:.4~g}</b> ${changeText()}<extra></extra>` });
+    Object.assign(traces[0], { z: changes, hovertemplate: `${where}<b>%{z:${tree.pointed}}</b> ${changeText()}<extra></extra>` });
     layout.coloraxis = signedScale(changes.flatMap((layer) => Array.from(layer)), changeText());
   }
   if (state.cells !== "scaled") return;
@@ -64,7 +64,7 @@ const adaptLines = (traces, layout) => {
     const cloud = isBeside ? `, ${tree.subsets[beside][1]}` : "";
     Object.assign(trace, { y: Array.from(exact, onValueAxis), text: steps.map(formatted), customdata: exact,
       opacity: state.layer === "" || chosen ? 1 : 0.2,
-      hovertemplate: `layer ${layers[row]}${cloud}, step %{text}: <b>%{customdata:.4~g}</b><extra></extra>` });
+      hovertemplate: `layer ${layers[row]}${cloud}, step %{text}: <b>%{customdata:${tree.pointed}}</b><extra></extra>` });
     if (chosen) trace.line.width = 3.5;
   }
   if (subtracted() !== null) layout.yaxis = signedAxis(changeText());
@@ -77,7 +77,7 @@ const adaptProfile = (traces, layout) => {
     const y = values.map((layer) => onValueAxis(layer[pinned()]));
     const color = darkOrLight().layout.font.color;
     traces.splice(-1, 0, { x: traces.at(-1).x, y, mode: "lines", line: { color, width: 2, dash: "dot" },
-      name: `${formatted(series().steps[pinned()])}, pinned`, hovertemplate: "layer %{x}, pinned: <b>%{y:.4~g}</b><extra></extra>" });
+      name: `${formatted(series().steps[pinned()])}, pinned`, hovertemplate: `layer %{x}, pinned: <b>%{y:${tree.pointed}}</b><extra></extra>` });
   }
   if (subtracted() !== null) layout.yaxis = signedAxis(changeText());
 };

@@ -3,8 +3,6 @@ const byId = (id) => document.getElementById(id);
 const root = document.documentElement;
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const number = (value) => (Number.isNaN(value) ? "no value" : String(Number(value.toPrecision(4))));
-const formatted = (value) => value.toLocaleString("en-US");
 
 const unzip = async (text) => {
   const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));

@@ -17,7 +17,7 @@ const stepName = (column) => {
   if (run().finished) return "finished model";
   const step = series().steps[column];
   const tokens = run().tokens?.[step];
-  return `step ${formatted(step)}${tokens === undefined ? "" : `, ${tokens.toLocaleString("en-US", { notation: "compact" })} tokens`}`;
+  return `step ${formatted(step)}${tokens === undefined ? "" : `, ${shortCount(tokens)} tokens`}`;
 };
 // where the selected step is in the charts along the training
 const FRAMED = ["course", "lines", "heatmap"];

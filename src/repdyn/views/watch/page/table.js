@@ -5,8 +5,7 @@ const make = (kind, properties = {}, ...content) => {
   made.append(...content);
   return made;
 };
-const number = (value) => (value === null ? "\u2013" : String(Number(value.toPrecision(4))));
-const formatted = (value) => value.toLocaleString("en-US");
+const numberOrDash = (value) => (value === null ? "\u2013" : number(value));
 
 // What the reader has chosen, stored in the address.
 const first = { sort: "status", filter: "", theme: "auto" };
@@ -71,24 +70,20 @@ const nameCell = (run) => {
 };
 const lossCell = (run) => {
   const curve = run.losses.length > 1 ? [sparkline(run.losses.map(([step]) => step), run.losses.map(([, loss]) => loss))] : [];
-  return numberCell("loss", number(run.loss), ...curve);
+  return numberCell("loss", numberOrDash(run.loss), ...curve);
 };
-// of all vectors, and below it that of one vector of each distinct token or input
-const dimensionCell = (run) => {
-  const distinct = run.two_nn_without_repeats;
-  const beside = distinct === null ? [] : [make("span", { className: "reason" }, `${number(distinct[0])} ${distinct[1]}`)];
-  return numberCell("two_nn", number(run.two_nn), ...beside);
+// of all vectors, and below it of those without sinks, and of one vector of each distinct token or input
+const meanCell = (metric, run) => {
+  const beside = run.beside[metric].map(([value, vectors]) => make("span", { className: "reason" }, `${number(value)} ${vectors}`));
+  return numberCell(metric, numberOrDash(run[metric]), ...beside);
 };
 const fillRow = (row, run) => {
   const checked = row.querySelector("input")?.checked ?? false;
   const focused = row.contains(document.activeElement) ? document.activeElement.tagName : null;
-  const opened = row.querySelector("details")?.open ?? false;
   const box = make("input", { type: "checkbox", name: "run", value: run.key, checked, ariaLabel: `compare ${run.label}` });
   const status = make("span", { className: `status ${run.status}` }, make("span", { ariaHidden: "true" }, STATUSES[run.status]), ` ${run.status}`);
   row.replaceChildren(make("td", {}, box), make("td", { className: "status-cell" }, status), nameCell(run), stepCell(run),
-    numberCell("measured_at", age(run)), lossCell(run), dimensionCell(run),
-    numberCell("anisotropy", number(run.anisotropy)));
-  if (opened && row.querySelector("details")) row.querySelector("details").open = true;
+    numberCell("measured_at", age(run)), lossCell(run), meanCell("two_nn", run), meanCell("anisotropy", run));
   if (focused) row.querySelector(focused.toLowerCase())?.focus({ preventScroll: true });
 };
 const matches = (run) => {
