@@ -19,6 +19,7 @@ import repdyn
 from repdyn.metrics.logged import logged_values
 from repdyn.views import plots
 from repdyn.views.alerts import RULES, AlertEvaluator, Rule, find_alerts
+from repdyn.views.charts.axes import heatmap_scale
 from repdyn.views.figures.run import all_figures
 from repdyn.views.judging import comparison_statements, stacks_of_run
 from repdyn.views.judging.findings import findings
@@ -358,6 +359,19 @@ def test_figures_have_both_clouds_on_one_scale_under_their_names(run, cloud):
         for subset in ("all", cloud)
     ]
     assert maps[0] == maps[1]
+
+
+def test_a_cloud_far_above_leaves_the_other_its_shades(run):
+    """All cells of all vectors, up to 10, are dark on a scale up to 58."""
+    (described,) = stacks_of_run(
+        run(distinct=lambda step, depth: 58 - step / 32, without_repeats="types")
+    )
+    highest = {
+        subset: heatmap_scale(described.series["two_nn", subset], described.series).limits[1]
+        for subset in ("all", "types")
+    }
+    assert highest["all"] < 20
+    assert highest["types"] == 58
 
 
 @of_each_cloud

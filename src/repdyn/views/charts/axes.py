@@ -106,7 +106,7 @@ def _without_first(line: Line) -> Line:
 def shared_axis(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries], *, has_bands: bool = True
 ) -> Axis:
-    """Return the axis of a metric: one for all tokens and for those without sinks."""
+    """Return the axis of a metric: one for all tokens, without sinks and without repeats."""
     drawn = on_one_scale(series, others)
     values = np.concatenate([shown.values.ravel() for shown in drawn])
     if not has_bands:
@@ -118,15 +118,28 @@ def shared_axis(
 def on_one_scale(
     series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]
 ) -> list[MetricSeries]:
-    """Return the series of a metric that share a scale: those of all tokens and those without
-    sinks.
+    """Return the series of a metric that share a scale: those of all tokens, without sinks and
+    without repeats.
     """
     alike = [
-        one
-        for key, one in others.items()
+        other
+        for key, other in others.items()
         if key[0] == series.metric and key[1] in OF_THE_SAME_VECTORS
     ]
     return alike if series.subset in OF_THE_SAME_VECTORS else [series]
+
+
+def heatmap_scale(series: MetricSeries, others: Mapping[tuple[str, str], MetricSeries]) -> Axis:
+    """Return the scale of colours of one heatmap: that of all tokens and of those without sinks or
+    repeats together, but for what reaches more than :data:`FAR_ABOVE` times as high, beside which
+    all of its cells would have one shade."""
+    highest = _highest([series.values])
+    near = [
+        other
+        for other in on_one_scale(series, others)
+        if not _highest([other.values]) > FAR_ABOVE * highest > 0
+    ]
+    return colour_scale(near)
 
 
 def colour_scale(drawn: Sequence[MetricSeries]) -> Axis:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.views.alerts import Alert
-from repdyn.views.charts.axes import colour_scale, layer_label, on_one_scale, value_axis
+from repdyn.views.charts.axes import heatmap_scale, layer_label, value_axis
 from repdyn.views.charts.description import Axis, Cells, Line, Mark, Panel
 from repdyn.views.tables.bands import Band, Limits
 from repdyn.views.tables.frames import CLOUDS
@@ -209,7 +209,7 @@ def other_cloud(
 
 def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
     """Return a metric of a run by layer (upwards) and measured step (to the right, equally spaced),
-    with its alerts marked; one scale of colours is for all tokens and for those without sinks."""
+    with its alerts marked, on the scale of :func:`~repdyn.views.charts.axes.heatmap_scale`."""
     columns = {step: number for number, step in enumerate(series.steps)}
     rows = {layer: number for number, layer in enumerate(series.layers)}
     marks = [
@@ -225,7 +225,7 @@ def heatmap_panel(run: MeasuredRun, series: MetricSeries) -> Panel:
         values=series.values,
         rows=[str(layer) for layer in series.layers],
         columns=[f"{step:,}" for step in series.steps],
-        colours=colour_scale(on_one_scale(series, run.series)),
+        colours=heatmap_scale(series, run.series),
         band=(series.lows, series.highs),
         reasons=series.reasons,
     )

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from repdyn.views.charts.description import Axis, Cells, Line, Mark, Panel, placed
-from repdyn.views.tables.style import ALERT_COLOUR, DIVERGING, SUBSET_COLOURS, shades
+from repdyn.views.tables.style import ALERT_COLOUR, ALL_COLOUR, DIVERGING, shades
 
-VALUE = SUBSET_COLOURS[0]
+VALUE = ALL_COLOUR
 """Colour of a line of values."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, cycle
 from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics.names import base_name
@@ -16,6 +16,7 @@ from repdyn.views.charts.lines import notes
 from repdyn.views.display import display_of
 from repdyn.views.tables.frames import NO_CLASSES, in_order
 from repdyn.views.tables.style import (
+    CLOUD_COLOURS,
     ORDERED,
     SUBSET_COLOURS,
     metric_title,
@@ -86,11 +87,20 @@ class Pane:
 
     @property
     def colours(self) -> tuple[str, ...]:
-        """Return a colour for each line."""
+        """Return a colour for each line; both clouds have theirs in every chart."""
         if self.ordered and len(self.traces) > 1:
             return shades(ORDERED, len(self.traces), 0.05, 0.85)
-        places = (0, -1) if self.pair else range(len(self.traces))
-        return tuple(SUBSET_COLOURS[place % len(SUBSET_COLOURS)] for place in places)
+        if self.pair:
+            return SUBSET_COLOURS[0], SUBSET_COLOURS[-1]
+        colours = [
+            None if trace.layer is not None else CLOUD_COLOURS.get(trace.subset)
+            for trace in self.traces
+        ]
+        left = [colour for colour in SUBSET_COLOURS if colour not in colours]
+        if any(colours):
+            left.sort(key=lambda colour: colour in CLOUD_COLOURS.values())
+        others = cycle(left)
+        return tuple(colour or next(others) for colour in colours)
 
 
 def panes_of(

@@ -269,8 +269,8 @@ def heatmap(run: MeasuredRun, metric: str, subset: str) -> Figure:
     """Draw a metric of a run by layer (upwards) and measured step (to the right, equally spaced),
     alerts marked.
 
-    Cells without a value are hatched. All subsets of the tokens that the run has share their
-    colours.
+    Cells without a value are hatched. The colours are those of
+    :func:`repdyn.views.charts.axes.heatmap_scale`.
     """
     series = run.series[metric, subset]
     panel = heatmap_panel(run, series)

@@ -41,8 +41,10 @@ from repdyn.views.charts.lines import (
     without_intervals,
 )
 from repdyn.views.charts.on_plotly import (
+    DARK,
     EMPTY,
     HEIGHT,
+    LIGHT,
     VALUE,
     PlotlyDict,
     cells_trace,
@@ -60,10 +62,10 @@ from repdyn.views.tables.seeds import SeedGroup, with_seeds
 from repdyn.views.tables.series import MetricSeries, on_shared_layers
 from repdyn.views.tables.style import (
     ALERT_COLOUR,
+    DISTINCT_COLOUR,
     LOSS_COLOUR,
     ORDERED,
     STEPS,
-    SUBSET_COLOURS,
     metric_title,
     metric_unit,
     shades,
@@ -72,7 +74,9 @@ from repdyn.views.tables.style import (
     title_among,
 )
 
-BESIDE = SUBSET_COLOURS[1]
+BESIDE = DISTINCT_COLOUR
+STEP_MARK = LIGHT["layout"]["font"]["color"]
+"""Of the selected step, which is no value of any line."""
 LOSS = LOSS_COLOUR
 
 DARK_COLOURS = {
@@ -81,6 +85,7 @@ DARK_COLOURS = {
     ALERT_COLOUR: "#FF6B6B",
     LOSS: "#F0A860",
     EMPTY: "#3A4855",
+    STEP_MARK: DARK["layout"]["font"]["color"],
 }
 """Colours of the dark theme, by those of the light one."""
 
@@ -117,18 +122,19 @@ _MARGINS = 70
 _GAP = 0.05
 _ROW_SPACE = 0.3
 """Of the height of a row, for ticks and a heading."""
-_STEP_FRAME = {
-    "type": "rect",
+_STEP_LINE = {
+    "type": "line",
     "yref": "paper",
     "x0": 0,
     "x1": 0,
     "y0": 0,
     "y1": 1,
     "visible": False,
+    "line": {"color": STEP_MARK, "width": 2},
 }
-_STEP_FRAME |= {"line": {"color": LOSS, "width": 2}}
-_STEP_LINE = _STEP_FRAME | {"type": "line"}
-"""Where the selected step is; the page places them."""
+"""Where the selected step is; the page places it."""
+# a little higher than the cells, some of which are as dark as its colour
+_STEP_FRAME = _STEP_LINE | {"type": "rect", "y0": -0.02, "y1": 1.02}
 
 
 def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
@@ -233,9 +239,7 @@ def course_plot(
 
 def _loss_row(run: DescribedRun) -> list[Panel]:
     training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
-    validation = loss_line(
-        run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)", colour=VALUE
-    )
+    validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)")
     rows = scalar_rows(run.scalars, PROBE_LOSS, ["step", "low", "high"])
     losses = run.loss(PROBE_LOSS)
     low, high = (

@@ -27,6 +27,9 @@ _SHORT_TITLES = {
 
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
+# of all vectors, and of those without repeats beside them, in every chart
+ALL_COLOUR, DISTINCT_COLOUR = SUBSET_COLOURS[:2]
+CLOUD_COLOURS = {"all": ALL_COLOUR} | dict.fromkeys(DISTINCT, DISTINCT_COLOUR)
 LOSS_COLOUR = "#D55E00"
 ALERT_COLOUR = "#D7191C"
 SEQUENTIAL = "viridis"
