@@ -266,7 +266,9 @@ def test_a_search_before_the_training_leaves_no_rows(tmp_path, small_probe, sear
 def test_an_average_in_the_module_is_measured_beside_the_network_that_it_is_of(
     tmp_path, small_probe
 ):
-    """It looked like a second network, between which the user had to choose."""
+    """It looked like a second network, between which the user had to choose
+    (Lightning-AI/pytorch-lightning, issue 17847).
+    """
     attached = tracker(small_probe, 1)
     job = Job()
     job.average = AveragedModel(job.network)

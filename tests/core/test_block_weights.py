@@ -108,6 +108,16 @@ def test_experts_that_are_stacked_are_not_one_matrix(hand_written, small_probe):
     assert found == kernels.weight_stable_rank(*matrices, *[torch.eye(4)] * 3).item()
 
 
+def test_the_kernel_of_a_convolution_is_one_matrix(hand_written, small_probe):
+    """(huggingface/transformers, src/transformers/models/mamba/modeling_mamba.py)"""
+    matrices = [each.detach() for each in hand_written.blocks[0].parameters() if each.ndim > 1]
+    convolution = torch.nn.Conv1d(16, 16, 4, groups=16)
+    hand_written.blocks[0].convolution = convolution
+    value = measure(hand_written, small_probe, ["weight_stable_rank"]).rows[0].value
+    kernel = convolution.weight.detach()[:, 0]
+    assert value == kernels.weight_stable_rank(*matrices, kernel).item()
+
+
 def test_undefined():
     with pytest.raises(kernels.UndefinedError, match="not all weights or gradients are finite"):
         kernels.weight_norm.or_raise(torch.tensor([1.0, torch.inf]))

@@ -738,7 +738,13 @@ def test_weights_that_are_overwritten_out_of_sight_are_an_error(probe):
         "precision",
     ],
 )
-def test_the_callers_settings_neither_matter_nor_change(state, probe, monkeypatch):
+def test_the_callers_settings_neither_matter_nor_change(state, probe):
+    """Most are options of a trainer (Lightning-AI/pytorch-lightning,
+    src/lightning/pytorch/trainer/trainer.py); FLOPs are counted in meta-pytorch/tnt,
+    torchtnt/utils/flops.py, float64 and numpy's errors set in wdphy16/stat-mech-van,
+    src_ising/utils.py, and devices and modes are a context in huggingface/accelerate,
+    src/accelerate/big_modeling.py.
+    """
     torch.manual_seed(0)
     model = HandWritten()
     torch.backends.mha.set_fastpath_enabled(True)

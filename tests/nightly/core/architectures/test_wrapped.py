@@ -65,7 +65,9 @@ def test_checkpoint_wrapper():
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process, version):
-    """accelerate puts its autocast there before it shards a model."""
+    """An autocast is there before the model is sharded (huggingface/accelerate,
+    src/accelerate/accelerator.py).
+    """
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 
     llama.forward = types.MethodType(

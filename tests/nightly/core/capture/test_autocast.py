@@ -56,6 +56,8 @@ def test_autocast_around_a_measurement_makes_no_difference(hand_written, small_p
 
 
 class InsideTheModel(HandWritten):
+    """(salesforce/LAVIS, lavis/models/blip2_models/blip2_opt.py)"""
+
     def forward(self, tokens):
         with torch.autocast("cpu", torch.bfloat16):
             return super().forward(tokens)
@@ -76,6 +78,8 @@ class InsideABlock(HandWritten):
 
 
 class SwitchedOff(HandWritten):
+    """(huggingface/transformers, src/transformers/models/nemotron/modeling_nemotron.py)"""
+
     def forward(self, tokens):
         with torch.autocast("cpu", torch.bfloat16, enabled=False):
             return super().forward(tokens)

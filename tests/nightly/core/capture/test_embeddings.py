@@ -29,7 +29,9 @@ def table_of(model, probe, **settings):
 
 
 class PositionsFirst(HandWritten):
-    """Asks another table first, and one of the tokens that it does not use for a second time."""
+    """Asks another table first, and a second one of the tokens after theirs
+    (huggingface/transformers, src/transformers/models/gemma3n/modeling_gemma3n.py).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +47,8 @@ class PositionsFirst(HandWritten):
 
 
 class Scaled(nn.Embedding):
+    """(huggingface/transformers, src/transformers/models/gemma3/modeling_gemma3.py)"""
+
     def forward(self, input):
         return super().forward(input) * 4.0
 
@@ -77,6 +81,8 @@ def test_the_table_that_is_given_the_tokens(name, small_probe):
 
 
 class Functional(HandWritten):
+    """(NVIDIA/Megatron-LM, megatron/core/tensor_parallel/layers.py)"""
+
     def forward(self, tokens):
         x = nn.functional.embedding(tokens, self.token.weight) + self.position(
             torch.arange(tokens.shape[1])
@@ -87,7 +93,9 @@ class Functional(HandWritten):
 
 
 class Integers(nn.Embedding):
-    """Stores its rows as bytes, as quantised embeddings do."""
+    """Stores its rows as bytes (bitsandbytes-foundation/bitsandbytes,
+    bitsandbytes/nn/modules.py).
+    """
 
     def __init__(self) -> None:
         super().__init__(50, 16)
@@ -98,7 +106,9 @@ class Integers(nn.Embedding):
 
 
 class Elsewhere(nn.Embedding):
-    """Fetches its rows when they are needed, as accelerate does from memory or disk."""
+    """Fetches its rows when they are needed, from memory or disk (huggingface/accelerate,
+    src/accelerate/hooks.py).
+    """
 
     def __init__(self) -> None:
         super().__init__(50, 16)

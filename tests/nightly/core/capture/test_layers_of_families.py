@@ -57,14 +57,13 @@ def test_batch_size_and_padding_side_do_not_matter(family):
 
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
+    """Projections begin at zero in KellerJordan/modded-nanogpt, train_gpt.py."""
     nn.init.constant_(hand_written.token.weight, float("nan"))
     assert causality(prepare(hand_written, small_probe), small_probe) == {None: None}
     identity = HandWritten()
     for block in identity.blocks:
         nn.init.zeros_(next(p for n, p in block.named_parameters() if "out" in n and p.ndim == 2))
-    assert causality(prepare(identity, small_probe), small_probe) == {
-        None: None
-    }  # as some are initialised: no position sees any other
+    assert causality(prepare(identity, small_probe), small_probe) == {None: None}
     # no other token to try
     probe = Probe.from_tokens([[5] * 9] * 3, max_vectors=9)
     assert causality(prepare(HandWritten(), probe), probe) == {None: None}
