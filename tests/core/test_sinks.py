@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jobs import Loop
 from torch.optim.swa_utils import AveragedModel
 
 from repdyn import Tracker, open_store
-from repdyn.tracking.sinks import StopRequest
+from repdyn.tracking.sinks import Guarded, GuardedSink, StopRequest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -101,6 +102,22 @@ def test_a_training_that_breaks_off_tells_its_sinks(track, small_probe, tmp_path
     with pytest.raises(KeyboardInterrupt):
         train()
     assert sink.heard[-1] == ("end", True)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_ctrl_c_while_figures_are_drawn_says_how_to_draw_them(monkeypatch, draws):
+    """The process ended without a word, figures or a way to them."""
+
+    def break_off(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Guarded, "call", break_off)
+    sink = Listening()
+    sink.is_replaceable = draws
+    guarded = GuardedSink(sink, SimpleNamespace(error=None))
+    with pytest.raises(KeyboardInterrupt):
+        guarded.end(SimpleNamespace(total_seconds=2.0, tracking_seconds=1.0), interrupted=False)
+    assert sink.heard == ([("end", True)] if draws else [])
 
 
 def test_a_sink_that_raises_ends_no_training_and_is_told_of_once(track, caplog):

@@ -321,10 +321,16 @@ class GuardedSink:
     def end(self, spent: Spent, *, interrupted: bool) -> None:
         """Let the sink finish."""
         seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
-        # before the call, which a guard that was late once would not wait for
-        self._guard.wait(seconds)
-        self._guard.call(partial(self._sink.end, spent, interrupted=interrupted), None, seconds)
-        self._guard.wait(seconds)
+        try:
+            # before the call, which a guard that was late once would not wait for
+            self._guard.wait(seconds)
+            self._guard.call(partial(self._sink.end, spent, interrupted=interrupted), None, seconds)
+            self._guard.wait(seconds)
+        except KeyboardInterrupt:
+            # who does not wait for the figures hears how to draw them later
+            if self.is_replaceable and not interrupted:
+                self._sink.end(spent, interrupted=True)
+            raise
 
 
 class Sinks:

@@ -131,9 +131,9 @@ class ReportSink:
             store = shlex.quote(run.store.location)
             warn(
                 log,
-                f"training interrupted; its rows are stored, and a training that is resumed from a "
-                f"checkpoint goes on with them; make figures and report with: repdyn figures "
-                f"{store}; repdyn report {store}",
+                f"interrupted before the last figures; the rows are stored, and a training that is "
+                f"resumed from a checkpoint goes on with them; make figures and report with: "
+                f"repdyn figures {store}; repdyn report {store}",
             )
         else:
             self.draw_all(run, spent)
