@@ -17,7 +17,7 @@ import torch
 from machine import facts
 
 from repdyn.kernels import candidates
-from repdyn.kernels.neighbours import nearest_neighbours
+from repdyn.kernels.search import nearest_neighbours
 
 N = 4096
 DIMENSIONS = (128, 768, 2048, 4096)

@@ -243,7 +243,7 @@ TWO_NN = Quantity(
             package="repdyn",
             module="repdyn.kernels",
             on_gpu=True,
-            distances=lambda kernels, x: kernels.neighbours.nearest_neighbours(x, 2).distances,
+            distances=lambda kernels, x: kernels.search.nearest_neighbours(x, 2).distances,
         ),
         Contender(
             name="scikit-dimension",

@@ -13,7 +13,9 @@ from hostile import HOSTILE, nearest_distances
 
 from repdyn.kernels import Cloud, UndefinedError, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
-from repdyn.kernels.neighbours import cloud_neighbours, nearest_neighbours
+from repdyn.kernels import search as search_module
+from repdyn.kernels.neighbours import cloud_neighbours
+from repdyn.kernels.search import nearest_neighbours
 
 KERNELS = {
     "two_nn": (two_nn, two_nn.or_raise),
@@ -80,13 +82,13 @@ def test_tiles_of_all_shapes(n, grouping):
     )
 
 
-@pytest.mark.parametrize("more", module._N_EXTRA)
+@pytest.mark.parametrize("more", search_module._N_EXTRA)
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     groups = GROUPINGS[grouping](len(points))
-    monkeypatch.setattr(module, "_N_EXTRA", (more,))
-    neighbours = module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
+    monkeypatch.setattr(search_module, "_N_EXTRA", (more,))
+    neighbours = search_module.neighbours_of(torch.arange(len(points)), points, 2, groups=groups)
     np.testing.assert_allclose(
         neighbours.distances, naive_nearest_outside(points, groups, 2), rtol=1e-10
     )
@@ -97,7 +99,7 @@ def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
 )
 @pytest.mark.parametrize("grouping", ["eights", "half_in_one"])
 def test_clouds_as_models_have_them_need_no_float64_search(name, grouping, monkeypatch):
-    monkeypatch.setattr(module, "_N_EXTRA", ())
+    monkeypatch.setattr(search_module, "_N_EXTRA", ())
     points = HOSTILE[name]()
     assert nearest_distances(points, groups=GROUPINGS[grouping](len(points))).isfinite().all()
 

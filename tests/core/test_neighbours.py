@@ -6,9 +6,10 @@ import pytest
 import torch
 from hostile import HOSTILE, naive_nearest, nearest_distances
 
-from repdyn.kernels import Cloud, candidates, neighbours, two_nn
+from repdyn.kernels import Cloud, candidates, two_nn
+from repdyn.kernels import search as search_module
 from repdyn.kernels.cloud import Frame, unit_scale
-from repdyn.kernels.neighbours import nearest_neighbours
+from repdyn.kernels.search import nearest_neighbours
 
 
 def _too_close():
@@ -83,14 +84,14 @@ def test_the_number_of_neighbours_leaves_each_alone(name):
 def test_the_tile_leaves_the_result_alone(tile, monkeypatch):
     points = _too_close()
     expected = nearest_distances(points)
-    monkeypatch.setattr(neighbours, "_TILE", tile)
+    monkeypatch.setattr(search_module, "_TILE", tile)
     torch.testing.assert_close(nearest_distances(points), expected, rtol=1e-12, atol=0)
 
 
 def test_no_more_rows_than_the_tile_are_held(monkeypatch):
-    search = Mock(wraps=neighbours._search)
-    monkeypatch.setattr(neighbours, "_search", search)
-    monkeypatch.setattr(neighbours, "_TILE", 50)
+    search = Mock(wraps=search_module._search)
+    monkeypatch.setattr(search_module, "_search", search)
+    monkeypatch.setattr(search_module, "_TILE", 50)
     nearest_distances(_too_close())
     assert max(len(call.args[0]) for call in search.call_args_list) == 50
 
@@ -103,8 +104,8 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
     points *= unit
     frame = Frame.fit(points, unit_scale(points))
     # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
-    allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(frame.transform(points)).min()
-    exact = neighbours._scores
+    allowed = points.shape[1] * 2**-53 * 4 * search_module._squares(frame.transform(points)).min()
+    exact = search_module._scores
     signs = torch.randn(
         len(points), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).sign()
@@ -113,8 +114,8 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
         assert len(right) == len(points)
         return exact(left, right) + signs * allowed
 
-    monkeypatch.setattr(neighbours, "_scores", inaccurate)
-    found, proven = neighbours._search(torch.arange(len(points)), points, 2, 2, frame)
+    monkeypatch.setattr(search_module, "_scores", inaccurate)
+    found, proven = search_module._search(torch.arange(len(points)), points, 2, 2, frame)
     wrong = ~np.isclose(found.distances.numpy(), naive_nearest(points), rtol=1e-12, atol=0).all(1)
     assert wrong.any()
     assert not (wrong & proven.numpy()).any()
@@ -125,27 +126,27 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
 )
 def test_clouds_as_models_have_them_need_no_float64_search(name, monkeypatch):
     """Otherwise every row would be computed twice, unnoticed."""
-    monkeypatch.setattr(neighbours, "_N_EXTRA", ())
+    monkeypatch.setattr(search_module, "_N_EXTRA", ())
     assert nearest_distances(HOSTILE[name]()).isfinite().all()
 
 
-@pytest.mark.parametrize("more", neighbours._N_EXTRA)
+@pytest.mark.parametrize("more", search_module._N_EXTRA)
 def test_each_float64_search_alone_is_right(more, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     expected = nearest_distances(points)
-    monkeypatch.setattr(neighbours, "_N_EXTRA", (more,))
-    found = neighbours.neighbours_of(torch.arange(len(points)), points, expected.shape[1])
+    monkeypatch.setattr(search_module, "_N_EXTRA", (more,))
+    found = search_module.neighbours_of(torch.arange(len(points)), points, expected.shape[1])
     torch.testing.assert_close(found.distances, expected, rtol=1e-12, atol=0)
 
 
 def test_points_too_close_for_any_product_reach_the_last_search(monkeypatch):
     points = _too_close()
-    monkeypatch.setattr(neighbours, "_N_EXTRA", (2, None))
+    monkeypatch.setattr(search_module, "_N_EXTRA", (2, None))
     np.testing.assert_allclose(
         _sorted(nearest_distances(points)), _sorted(naive_nearest(points)), rtol=1e-12
     )
     frame = Frame.fit(points, unit_scale(points))
-    assert not neighbours._search(torch.arange(320), points, 2, 4, frame)[1].any()
+    assert not search_module._search(torch.arange(320), points, 2, 4, frame)[1].any()
 
 
 def test_a_point_is_never_its_own_neighbour():

@@ -21,7 +21,7 @@ from stored_rows import KEY, row
 from synthetic_runs import fill, make_published, make_row, make_rows
 
 from repdyn import Probe, open_store
-from repdyn.kernels.cloud import UndefinedCode
+from repdyn.kernels.kernel import UndefinedCode
 from repdyn.store import MeasurementKey, Store, find_store, find_stores
 from repdyn.store import store as store_module
 from repdyn.store.counting import READ_FIRST

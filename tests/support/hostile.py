@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.kernels.neighbours import nearest_neighbours
+from repdyn.kernels.search import nearest_neighbours
 
 N, DIM = 400, 80
 

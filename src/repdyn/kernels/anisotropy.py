@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, as_cloud, error_of_sum, nan_if_undefined, row_chunks, sample
+from repdyn.kernels.cloud import Cloud, as_cloud, row_chunks, sample
 from repdyn.kernels.few_launches import LARGEST
+from repdyn.kernels.kernel import error_of_sum, nan_if_undefined
 from repdyn.kernels.spectrum import gram_matrix, spectrum_of
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating

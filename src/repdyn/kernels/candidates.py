@@ -2,7 +2,7 @@
 error bound.
 
 The search for exact neighbours takes two steps, of which this module is the first: a cheap product
-in low precision leaves a few pairs for each point, and :mod:`repdyn.kernels.neighbours` computes
+in low precision leaves a few pairs for each point, and :mod:`repdyn.kernels.search` computes
 their distances exactly. The result is exact because the first step proves that it has left no
 neighbour out:
 
@@ -86,7 +86,7 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
        point's pairs by ascending score, each pair twice if both points may want it.
 
     Args:
-        points, k, groups: as for :func:`repdyn.kernels.neighbours.nearest_neighbours`.
+        points, k, groups: as for :func:`repdyn.kernels.search.nearest_neighbours`.
     """
     rounded = RoundedPoints(points, fastest_dtype(points), groups)
     n = len(points)

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, UndefinedError, nan_if_undefined, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, row_chunks
 from repdyn.kernels.cosines import COMPARED_WITH, matched
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 from repdyn.kernels.spectrum import gram_matrix
 
 # tolerance on the share of variance: sums of equal eigenvalues are rounded

@@ -10,14 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    UndefinedError,
-    as_cloud,
-    mean_over_vectors,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import Cloud, as_cloud, row_chunks
+from repdyn.kernels.kernel import UndefinedError, mean_over_vectors, nan_if_undefined
 
 # difference of two cosines that counts as none
 _ROUNDING = 1e-12

@@ -13,9 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, UndefinedError, as_cloud, nan_if_undefined
+from repdyn.kernels.cloud import Cloud, as_cloud
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolved
-from repdyn.kernels.two_nn import TIE, n_kept_of
+from repdyn.kernels.search import TIE
+from repdyn.kernels.two_nn import n_kept_of
 
 _MOST_NEIGHBOURS = 256
 # the solution is bracketed within a factor of k - 1: so many halvings of its logarithm leave less

@@ -46,7 +46,7 @@ class SearchedPoints:
     """Points, as their product needs them and as their distances do.
 
     Args:
-        points, groups: as for :func:`repdyn.kernels.neighbours.nearest_neighbours`.
+        points, groups: as for :func:`repdyn.kernels.search.nearest_neighbours`.
         scale: that of the cloud.
     """
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import UndefinedError
+from repdyn.kernels.kernel import UndefinedError
 
 CALIBRATION_BINS = 15
 

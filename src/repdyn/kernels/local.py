@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, nan_if_undefined
+from repdyn.kernels.cloud import Cloud
 from repdyn.kernels.dimension import neighbourhoods
+from repdyn.kernels.kernel import nan_if_undefined
 
 # numbers of coordinates that are centred and multiplied at once
 _CHUNK = 1 << 22

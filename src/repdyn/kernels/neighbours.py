@@ -1,72 +1,32 @@
-"""Exact nearest-neighbour search by matrix products.
+"""The nearest neighbours of a cloud's points, searched once, and the cloud without near duplicates.
 
-A matrix product gives all squared distances as |x|^2 + |y|^2 - 2 x.y, as fast as the device can
-multiply, but with rounding errors that grow with the norms: of two near points nothing is left.
-So products only *choose* candidates; distances are computed from the coordinates of the candidates
-(:func:`pair_distances`), and a bound on the product's rounding *proves* for each point that no
-other point can be nearer (a certificate). Points without a proof are searched again with more
-candidates, at last with all. There are three searches of this kind:
-
-- :func:`nearest_neighbours`, of all points: candidates by a product in low precision
-  (:mod:`repdyn.kernels.candidates`);
-- :func:`neighbours_of`, of some points, and of those that the first has left open: by a float64
-  product, proven by :func:`_is_proven`;
-- :mod:`repdyn.kernels.few_launches`, on an accelerator, by few operations.
-
-:func:`cloud_neighbours` is the way in: it searches once for each cloud. :func:`resolved` takes near
-duplicates out, whose distances mean nothing. The kernels at the end are shares of such points.
+- :func:`cloud_neighbours` is the way in to the search of :mod:`repdyn.kernels.search`.
+- :func:`resolved` takes near duplicates out, whose distances mean nothing: by pairs of one group
+  (:func:`_pairs_in_groups`), by the cloud's :func:`radius`, joined in :func:`_clusters`.
+- On an accelerator :func:`_survey_neighbours` finds all of this at once.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from repdyn.kernels import few_launches
-from repdyn.kernels.candidates import find_candidates
-from repdyn.kernels.cloud import (
-    RESOLUTION,
-    Cloud,
-    Distinct,
-    Frame,
-    UndefinedError,
-    in_full_precision,
-    nan_if_undefined,
-    row_chunks,
-    unit_scale,
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Distinct, row_chunks
+from repdyn.kernels.kernel import UndefinedError, in_full_precision
+from repdyn.kernels.search import (
+    MOST_BY_CANDIDATES,
+    TIE,
+    Neighbours,
+    nearest_neighbours,
+    neighbours_of,
+    pair_distances,
 )
 
-# candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
-_N_EXTRA = (30, 1022, None)
-_ROUNDOFF = 2.0**-53
-# rows of the distance matrix held at a time in float64
-_TILE = 512
-# No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below
-# this are accepted, so nothing is nearer than (1 - 5e-11) r_k.
-_TIE = 1e-10
-_MIN_DISTANCE = few_launches.SMALLEST_DISTANCE
-# coordinates gathered at a time for direct distances: they stay in the cache of a CPU, or keep an
-# accelerator busy
-_CPU_CHUNK = 1 << 15
-_DEVICE_CHUNK = 1 << 25
 # groups of at most this many points are compared pair by pair; larger ones are searched
 _MAX_PAIRWISE = 64
 # iterations in which the centre of a cloud moves to where most of its points are
 _N_ITERATIONS = 3
 # a search of single points costs this many times its share of a search of all
 _MANY = 8
-# neighbours beyond which most pairs would be candidates of an approximate search
-_MOST_BY_CANDIDATES = 64
-
-
-class Neighbours(NamedTuple):
-    """The nearest neighbours of some points, by ascending distance."""
-
-    distances: Tensor
-    """float64, shape (n, k)."""
-    indices: Tensor
-    """int64, shape (n, k)"""
 
 
 def cloud_neighbours(cloud: Cloud, k: int, rows: Tensor | None = None) -> Neighbours:
@@ -281,10 +241,10 @@ def _survey_neighbours(cloud: Cloud) -> None:
     k = min(cloud.n_neighbours, cloud.n_candidates)
     largest = cloud.n_unique - cloud.n_candidates
     is_too_large = points.numel() > few_launches.LARGEST or largest > _MAX_PAIRWISE
-    if is_too_large or not 1 <= k <= _MOST_BY_CANDIDATES:
+    if is_too_large or not 1 <= k <= MOST_BY_CANDIDATES:
         return
     searched = few_launches.SearchedPoints(points, groups, cloud.scale)
-    distances, indices, proven = searched.nearest(k, tie=_TIE)
+    distances, indices, proven = searched.nearest(k, tie=TIE)
     pairs = []
     if groups is not None and largest > 1:
         pairs.append(searched.pairs_in_groups(largest))
@@ -344,294 +304,3 @@ def _median_distance(points: Tensor) -> Tensor:
         lengths = [torch.linalg.vector_norm(rows - centre, dim=1) for rows in row_chunks(points)]
         distances = lengths[0] if len(lengths) == 1 else torch.cat(lengths)
     return distances.median()
-
-
-def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None) -> Neighbours:
-    """Find the k >= 1 nearest neighbours of each point; ties are broken arbitrarily.
-
-    Args:
-        points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
-        groups: integers, shape (n,), of which each point needs k others outside its own: points of
-            one group are not each other's neighbours.
-
-    Returns:
-        Distances ascending along each row, in the unit of ``points``; the relative error is below
-        1e-10, and a point's values do not depend on ``k``. Distances below 1e-145 of the largest
-        coordinate become 0.
-    """
-    # groups of one exclude no pair
-    if groups is not None and len(groups.unique()) == len(groups):
-        groups = None
-    if k > _MOST_BY_CANDIDATES:
-        return neighbours_of(
-            torch.arange(len(points), device=points.device), points, k, groups=groups
-        )
-    pairs = find_candidates(points, k, groups)
-    n, first, second = len(points), pairs.first, pairs.second
-    # the place of each pair among those of its point, which are sorted by score
-    rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
-    distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
-    # The distances of the k best scores come first: they rule out most of the other pairs. All
-    # selections are by numbers, because a device is waited for at every use of a mask.
-    best = (rank < k).nonzero().flatten()
-    distances[best] = pair_distances(points, first[best], second[best])
-    reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")
-    limit = pairs.rounded.max_score(reach * pairs.rounded.scale, slice(n))
-    rest = (pairs.scores <= limit[first]).index_fill_(0, best, False).nonzero().flatten()
-    distances[rest] = pair_distances(points, first[rest], second[rest])
-    # a point has the same stretch of pairs before and after the sort, and so its k nearest are at
-    # the places of its k best scores
-    order = _nearest_first(first, second, distances)
-    result = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
-    result.distances[first[best], rank[best]] = distances[order[best]]
-    result.indices[first[best], rank[best]] = second[order[best]]
-    rows = (~pairs.complete).nonzero().flatten()
-    if len(rows):
-        result.distances[rows], result.indices[rows] = neighbours_of(rows, points, k, groups=groups)
-    return result
-
-
-def _nearest_first(first: Tensor, second: Tensor, distances: Tensor) -> Tensor:
-    """Return the order of pairs, sorted by their first point, that sorts them by distance too, and
-    pairs of one distance by their second point: by nothing that depends on a product's rounding.
-    """
-    order = distances.argsort()
-    order = order[first[order].argsort(stable=True)]
-    # ties are rare: a CPU is asked for them and spared the sorts; for a device's answer the host
-    # would wait
-    if distances.device.type == "cpu":
-        ascending = distances[order]
-        is_tied = (ascending[1:] == ascending[:-1]) & (first[1:] == first[:-1])
-        if not bool((is_tied & ascending[1:].isfinite()).any()):
-            return order
-    order = second.argsort()
-    order = order[distances[order].argsort(stable=True)]
-    return order[first[order].argsort(stable=True)]
-
-
-def neighbours_of(
-    rows: Tensor, points: Tensor, k: int, *, groups: Tensor | None = None
-) -> Neighbours:
-    """Return the k nearest neighbours of some points, int64 (m,): :func:`nearest_neighbours` by
-    float64 products.
-    """
-    result = Neighbours(
-        torch.full((len(rows), k), torch.nan, dtype=torch.float64, device=points.device),
-        torch.zeros(len(rows), k, dtype=torch.int64, device=points.device),
-    )
-    pending = torch.arange(len(rows), device=points.device)
-    frame = Frame.fit(points, unit_scale(points))
-    for n_extra in _N_EXTRA:
-        if not len(pending):
-            break
-        n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
-        proven = []
-        # fewer rows where each has many candidates, whose distances are held at a time
-        for rows_at_once in pending.split(max(1, min(_TILE, (1 << 16) // n_candidates))):
-            neighbours, is_proven = _search(
-                rows[rows_at_once], points, k, n_candidates, frame, groups
-            )
-            result.distances[rows_at_once], result.indices[rows_at_once] = neighbours
-            proven.append(is_proven)
-        pending = pending[~torch.cat(proven)]
-    return result
-
-
-def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Compute distances between pairs of points from the original coordinates, without
-    cancellation.
-
-    A distance so small relative to the coordinates that its square loses digits becomes 0.
-    """
-    at_a_time = max(
-        1, (_CPU_CHUNK if points.device.type == "cpu" else _DEVICE_CHUNK) // points.shape[1]
-    )
-    # only in float64 can squares leave the range
-    scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
-    # written in place: results kept between the rows that are gathered would scatter the freed
-    # memory of these
-    result = torch.empty(first.shape, dtype=torch.float64, device=points.device)
-    for a, b, target in zip(
-        first.split(at_a_time), second.split(at_a_time), result.split(at_a_time), strict=True
-    ):
-        difference = embedding(a, points).double().sub_(embedding(b, points))
-        difference = difference if scale == 1 else difference.mul_(scale)
-        torch.linalg.vector_norm(difference, dim=1, out=target)
-    return result.where(result > _MIN_DISTANCE, 0).div_(scale)
-
-
-def _search(
-    rows: Tensor,
-    points: Tensor,
-    k: int,
-    n_candidates: int,
-    frame: Frame,
-    groups: Tensor | None = None,
-) -> tuple[Neighbours, Tensor]:
-    """Return the k nearest neighbours of some rows by a float64 product, and for which of them they
-    are proven.
-    """
-    left = frame.transform(points[rows])
-    # converted in chunks: all points in float64 would take twice the memory of the points
-    # themselves
-    scores = torch.cat([_scores(left, frame.transform(right)) for right in row_chunks(points)], 1)
-    scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
-    if groups is not None:
-        scores.masked_fill_(groups[rows, None] == groups, torch.inf)
-    # the column of the point itself, infinite, is the last one where nothing was left out
-    values, candidates = scores.topk(n_candidates + 1, largest=False)
-    first = rows.repeat_interleave(n_candidates)
-    # in order of their numbers, which decides among points of one distance
-    candidates, by_number = candidates[:, :-1].sort(1)
-    distances = pair_distances(points, first, candidates.flatten()).view(len(rows), -1)
-    # a group may leave fewer real candidates than columns
-    distances.masked_fill_(values.gather(1, by_number).isinf(), torch.inf)
-    ascending, order = distances.sort(dim=1, stable=True)
-    nearest = ascending[:, :k]
-    proven = _is_proven(
-        points.shape[1], _squares(left), nearest[:, -1] * frame.scale, values[:, -1]
-    )
-    return Neighbours(nearest, candidates.gather(1, order[:, :k])), proven
-
-
-def _is_proven(dim: int, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
-    """Return True where no point that was left out can be nearer than ``reach`` (in units of the
-    frame).
-
-    Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 -
-    |x|^2 plus
-
-    - the rounding of both points, which moves their distance by u (|x| + |y|);
-    - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k =
-      k u / (1 - k u) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1),
-      that of the squared norms, and underflow.
-    """
-    u = _ROUNDOFF
-    norm = square.sqrt()
-    span = (2 * norm + reach) * (1 + 4 * u)
-    terms = (dim + 8) * u
-    gamma = terms / (1 - terms) + 2 * dim * u
-    rounding = gamma * span.square() + 16 * (dim + 8) * torch.finfo(torch.float64).tiny
-    return best_left_out + square - rounding >= (reach + 2 * u * span).square() * (1 - _TIE)
-
-
-def _scores(left: Tensor, right: Tensor) -> Tensor:
-    """Return |y|^2 - 2 x.y, which orders the points y as their distances from x do."""
-    return torch.addmm(_squares(right), left, right.T, alpha=-2)
-
-
-def _squares(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1).square()
-
-
-# Share of the radius of a cloud below which two points count as nearly the same. At initialisation
-# the blocks of a byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for
-# each token: 99% of them are closer than this to another one, at step 64 still 95%; in a trained
-# decoder's first block, of dimension 2, 14% are. A cloud of dimension 1 counts as nearly the same
-# throughout: so close do 4096 points lie on a line.
-NEAR_DUPLICATE = 1e-2
-
-
-@nan_if_undefined
-def same_group_share(cloud: Cloud) -> Tensor:
-    """Compute the share of the distinct points whose nearest other distinct point is of their own
-    group.
-
-    These are the neighbours that a dimension with groups leaves out; if the share is near 1, the
-    dimension without groups would be that of the groups, not of the cloud. A tie counts for the
-    other groups.
-
-    Returns:
-        0-d float64 tensor in [0, 1]; 0 for groups of one, 1 for a single group; NaN when undefined.
-
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
-    names of the groups. Undefined when the cloud has no groups, contains NaN or inf, or fewer than
-    3 distinct points.
-    """
-    cloud.require_defined()
-    if cloud.groups is None:
-        raise UndefinedError("the points have no groups")
-    outside, inside = cloud.once(nearest_by_origin)
-    return (inside < outside).double().mean()
-
-
-@nan_if_undefined
-def same_label_fraction(cloud: Cloud, labels: Tensor) -> Tensor:
-    """Compute the fraction of all points whose nearest neighbour, outside their group, has their
-    label.
-
-    The nearest neighbour of a point with an exact copy outside its group is this copy. Where
-    several points are equally near because they are equal, one with the same label counts.
-
-    Args:
-        cloud: n points.
-        labels: integers >= 0, shape (n,), such as token ids.
-
-    Returns:
-        0-d float64 tensor in [0, 1]; 0 where all labels differ; NaN when undefined.
-
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
-    names of labels and groups. Undefined when the cloud contains NaN or inf, or a point has no
-    other one outside its group.
-    """
-    cloud.require_defined()
-    # numbers from 0 on, so that a value and a label fit into one integer below
-    labels = labels.unique(return_inverse=True)[1]
-    if cloud.groups is None:
-        # each point alone, so that it is not its own neighbour
-        groups = torch.arange(cloud.n_vectors, device=labels.device)
-    else:
-        groups = cloud.groups.unique(return_inverse=True)[1]
-    # the value of a point is the number of its distinct point: equal points have one value
-    values = cloud.distinct.inverse
-    has_copy = _n_outside(values, groups, values) > 0
-    # the value of the nearest neighbour: an exact copy is nearer than any other point
-    target = torch.where(has_copy, values, cloud_neighbours(cloud, 1).indices[values, 0])
-    n_labels = int(labels.max()) + 1
-    n_alike = _n_outside(values * n_labels + labels, groups, target * n_labels + labels)
-    return (n_alike > 0).double().mean()
-
-
-def _n_outside(kinds: Tensor, groups: Tensor, sought: Tensor) -> Tensor:
-    """Return for each point how many points outside its group are of the kind that it wants, (n,)
-    int64.
-
-    Args:
-        kinds: (n,) int64, the kind of each point.
-        groups: (n,) int64 >= 0, the group of each point.
-        sought: (n,) int64, a kind for each point.
-    """
-    n_groups = int(groups.max()) + 1
-    n_anywhere = _n_equal(kinds, sought)
-    n_inside = _n_equal(kinds * n_groups + groups, sought * n_groups + groups)
-    return n_anywhere - n_inside
-
-
-def _n_equal(values: Tensor, sought: Tensor) -> Tensor:
-    """Return how many of the values equal each of those that are wanted."""
-    ascending = values.sort().values
-    last = torch.searchsorted(ascending, sought, right=True)
-    return last - torch.searchsorted(ascending, sought)
-
-
-@nan_if_undefined
-def near_duplicate_share(cloud: Cloud) -> Tensor:
-    """Compute the share of all points whose nearest other point, of any group, is an exact or a
-    near duplicate.
-
-    Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct
-    points from their centre: from the mean of all of them, then three times from the mean of the
-    nearer half. This is robust to a few huge points, such as attention sinks, which would dominate
-    the mean and any mean square.
-
-    Returns:
-        0-d float64 tensor in [0, 1]; NaN when undefined.
-
-    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros and
-    to groups. Undefined when the cloud contains NaN or inf, or fewer than 3 distinct points.
-    """
-    cloud.require_defined()
-    is_near = torch.minimum(*cloud.once(nearest_by_origin)) < NEAR_DUPLICATE * cloud.once(radius)
-    # of the distinct points, each counted as often as it occurs
-    inverse = cloud.distinct.inverse
-    return (is_near | (inverse.bincount() > 1))[inverse].double().mean()

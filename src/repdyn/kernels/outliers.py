@@ -6,15 +6,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    RESOLUTION,
-    Cloud,
-    UndefinedError,
-    as_cloud,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import RESOLUTION, Cloud, as_cloud, row_chunks
 from repdyn.kernels.cosines import lengths
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 from repdyn.kernels.spectrum import gram_matrix
 
 

@@ -15,13 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from repdyn.kernels.arguments import as_points
-from repdyn.kernels.cloud import (
-    RESOLUTION,
-    Cloud,
-    UndefinedError,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import RESOLUTION, Cloud, row_chunks
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 
 
 @dataclass(frozen=True)

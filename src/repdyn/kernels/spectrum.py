@@ -8,15 +8,8 @@ spread: over how many directions (:func:`participation_ratio`, :func:`effective_
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    Frame,
-    UndefinedError,
-    as_cloud,
-    in_full_precision,
-    nan_if_undefined,
-    row_chunks,
-)
+from repdyn.kernels.cloud import Cloud, Frame, as_cloud, row_chunks
+from repdyn.kernels.kernel import UndefinedError, in_full_precision, nan_if_undefined
 
 
 @in_full_precision

@@ -14,8 +14,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, UndefinedError, as_cloud, nan_if_undefined, row_chunks
-from repdyn.kernels.neighbours import Neighbours, cloud_neighbours, require_in_range, resolved
+from repdyn.kernels.cloud import Cloud, as_cloud, row_chunks
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
+from repdyn.kernels.neighbours import cloud_neighbours, require_in_range, resolved
+from repdyn.kernels.search import TIE, Neighbours
 
 # nearest distance, relative to the mean length of the centred points, that counts as zero; also a
 # ratio's excess over 1
@@ -83,8 +85,6 @@ def _value_neighbours_in_groups(
 
 Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
-# log(r2 / r1) up to which two distances count as equal: the accuracy of the neighbour search
-TIE = 1e-10
 JACKKNIFE_GROUPS = 64
 """Largest number of groups of windows that are left out in turn to estimate the standard error."""
 SHARED_NEIGHBOURS = 1.2

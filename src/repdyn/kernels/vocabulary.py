@@ -19,14 +19,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    FLOAT_DTYPES,
+from repdyn.kernels.cloud import FLOAT_DTYPES, product, row_chunks
+from repdyn.kernels.kernel import (
     UndefinedError,
     full_precision,
     mean_over_vectors,
     nan_if_undefined,
-    product,
-    row_chunks,
 )
 
 

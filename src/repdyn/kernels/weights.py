@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.anisotropy import anisotropy
-from repdyn.kernels.cloud import UndefinedError, nan_if_undefined
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 
 # norms between which no square that counts has left the range of float64
 _SMALLEST, _LARGEST = 1e-140, 1e140

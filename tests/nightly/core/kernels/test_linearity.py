@@ -13,9 +13,9 @@ from pairs import DEVICES, after_a_block, normal, pair, rotation
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from repdyn.kernels.similarity import linearity
+from repdyn.kernels.linear_map import linearity
 
-MODULE = sys.modules["repdyn.kernels.similarity"]
+MODULE = sys.modules["repdyn.kernels.linear_map"]
 
 
 def naive_unexplained(x, y):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from repdyn.kernels import sink_rate
-from repdyn.kernels.groups import attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.kernels.topics import attention_topic_gap, topic_gap, topic_gap_dot
 
 KERNELS = {
     "cosine": (topic_gap, topic_gap.or_raise),

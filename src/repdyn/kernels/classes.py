@@ -1,26 +1,14 @@
-"""Vectors with labels: variance within classes, and topics.
+"""Vectors with labels: variance within classes, and words in several contexts.
 
 - Classes, such as windows of text or words: :func:`class_variance`, :func:`lidar`, :func:`dime`.
 - Words in several contexts: :func:`self_similarity`.
-- Topics of words: :func:`topic_gap` and its kin, of vectors and of attention weights.
-
-Means over all pairs are not taken pair by pair: the inner products of all pairs of a group sum to
-the square of the sum of its vectors, at a cost that is linear in their number.
 """
 
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import (
-    Cloud,
-    UndefinedError,
-    as_cloud,
-    as_labels,
-    nan_if_undefined,
-    row_chunks,
-    unit_scale,
-)
-from repdyn.kernels.sequences import require_attention
+from repdyn.kernels.cloud import Cloud, as_cloud, as_labels, row_chunks, unit_scale
+from repdyn.kernels.kernel import UndefinedError, nan_if_undefined
 
 # classes whose means are compared with all others at once
 _ROWS = 512
@@ -65,9 +53,9 @@ def class_variance(x: Tensor | Cloud, classes: Tensor, *, min_vectors: int = 2) 
         )
     cloud = as_cloud(x)
     points, sizes = _classes_of(cloud, classes, min_vectors)
-    means = _reduced(points, "mean", sizes)
+    means = reduced(points, "mean", sizes)
     _require_different(means - means.mean(0), sizes, cloud)
-    variances = _reduced(
+    variances = reduced(
         (points - means.repeat_interleave(sizes, dim=0)).square().sum(1), "mean", sizes
     )
     return _mean_over_pairs(means, variances)
@@ -115,7 +103,7 @@ def lidar(x: Tensor | Cloud, classes: Tensor, *, delta: float = 1e-4) -> Tensor:
         raise UndefinedError(
             f"{n_beside} vectors beside one of each of {len(sizes)} classes, at least {dim} needed"
         )
-    means = _reduced(points, "mean", sizes)
+    means = reduced(points, "mean", sizes)
     points -= means.repeat_interleave(sizes, dim=0)
     means -= means.mean(0)
     within = points.mT @ points / len(points)
@@ -183,7 +171,7 @@ def dime(x: Tensor | Cloud, classes: Tensor, *, pairs: int = 512, permutations: 
     grams = []
     for turn, n_of_view in ((0, (sizes + 1) // 2), (1, sizes // 2)):
         is_in_view = of_class % 2 == turn
-        view = _reduced(points[is_in_view], "mean", n_of_view)
+        view = reduced(points[is_in_view], "mean", n_of_view)
         view -= view.mean(0)
         lengths = torch.linalg.vector_norm(view, dim=1, keepdim=True)
         _require_different(view, n_of_view, cloud)
@@ -241,7 +229,7 @@ def _by_class(classes: Tensor, min_vectors: int) -> tuple[Tensor, Tensor]:
     return by_class[is_used[of_row[by_class]]], sizes[is_used]
 
 
-def _reduced(rows: Tensor, how: str, sizes: Tensor) -> Tensor:
+def reduced(rows: Tensor, how: str, sizes: Tensor) -> Tensor:
     # by segments: adding up by index is not deterministic on a GPU
     return torch.segment_reduce(rows.contiguous(), how, lengths=sizes, axis=0, unsafe=True)
 
@@ -268,7 +256,7 @@ def _mean_over_pairs(means: Tensor, variances: Tensor) -> Tensor:
 
 
 # elements converted to float64 at a time
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 
 
 @nan_if_undefined
@@ -312,233 +300,26 @@ def self_similarity(x: Tensor | Cloud, words: Tensor, *, min_contexts: int = 5) 
     order, sizes = _by_class(words, min_contexts)
     if not len(sizes):
         raise UndefinedError(f"no word has {min_contexts} of the {n} vectors")
-    norms = _positive_norms(x)[:, None]
+    norms = positive_norms(x)[:, None]
     of_all = x.new_zeros((), dtype=torch.float64)
     of_word = x.new_zeros(len(sizes), dtype=torch.float64)
     # the cosines of all ordered pairs of a group sum to the square of the sum of its unit vectors
-    for columns in x.split(max(1, _CHUNK // n), dim=1):
+    for columns in x.split(max(1, CHUNK // n), dim=1):
         units = columns.double() / norms
         of_all += units.sum(0).square().sum()
-        of_word += _reduced(units[order], "sum", sizes).square().sum(1)
+        of_word += reduced(units[order], "sum", sizes).square().sum(1)
     within = (of_word - sizes) / (sizes * (sizes - 1))
     return within.mean() - (of_all - n) / (n * (n - 1))
 
 
-@nan_if_undefined
-def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean cosine of vectors of words of one topic, minus that of vectors of words of
-    different topics.
-
-    ``mean(cos(x_i, x_j) : w_i != w_j, t_i = t_j) - mean(cos(x_i, x_j) : w_i != w_j, t_i != t_j)``
-    over all such pairs, each alike. It comes from sums of unit vectors, at a cost linear in the
-    number of vectors.
-
-    Args:
-        x: vectors, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them. They
-            are not centred.
-        ids: word (token id) of each vector, shape (n_vectors,), integers.
-        topics: topic of each vector, shape (n_vectors,), integers; vectors of a negative topic are
-            left out.
-
-    Returns:
-        0-d float64 tensor on the device of ``x``, in [-2, 2]; NaN when undefined.
-
-    Invariant to rotation, to positive factors of each vector, to order and to names of words and
-    topics. Undefined when no vector has a topic, when there are no pairs of one kind, when a vector
-    is zero, or for NaN and inf.
-
-    Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6;
-    theirs is of the word embeddings, each word once.
-
-    Example:
-        >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        >>> topic_gap(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
-        1.0
-    """
-    same, different = _means(x, ids, topics, "cosine")
-    return same - different
-
-
-@nan_if_undefined
-def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute :func:`topic_gap` of inner products instead of cosines, in the square of the vectors'
-    unit.
-
-    Example:
-        >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        >>> topic_gap_dot(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
-        2.5
-    """
-    same, different = _means(x, ids, topics, "dot")
-    return same - different
-
-
-@nan_if_undefined
-def topic_mean(
-    x: Tensor | Cloud, ids: Tensor, topics: Tensor, *, product: str = "cosine", pairs: str = "same"
-) -> Tensor:
-    """Compute one of the two means of :func:`topic_gap`, or of :func:`topic_gap_dot`.
-
-    Args:
-        x, ids, topics: as for :func:`topic_gap`.
-        product: "cosine" or "dot".
-        pairs: "same", of words that share a topic, or "different".
-
-    Returns:
-        0-d float64 tensor on the device of ``x``, in [-1, 1] for cosines; NaN when undefined.
-
-    Invariant, undefined, source: as :func:`topic_gap`.
-
-    Example:
-        >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        >>> topic_mean(x, torch.arange(4), torch.tensor([0, 0, 1, 1]), product="dot").item()
-        2.5
-    """
-    if product not in {"cosine", "dot"}:
-        raise ValueError(f"expected product cosine or dot, got {product!r}")
-    return _means(x, ids, topics, product)[_place_of(pairs)]
-
-
-@nan_if_undefined
-def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
-    """Compute the mean attention weight between positions of one topic, minus that between
-    different topics.
-
-    For each head ``mean(a_ij : w_i != w_j, t_i = t_j) - mean(a_ij : w_i != w_j, t_i != t_j)``, i
-    attending to j, over all pairs that i sees, each alike. Neither a position and itself nor two
-    positions of the same word are in it: a head that looks for itself, or for a word's earlier
-    occurrence, would pass for one that looks for its topic. What i does not see (later positions of
-    a causal model, those out of a window) is in neither mean: a pair that no head gives any weight.
-    Weights are 1 / n on average, so gaps of sequences of different length n do not compare.
-
-    Args:
-        weights: of one sequence, shape (heads, n, n), from each position to each, any floating
-            dtype, any device.
-        ids: word (token id) at each position, shape (n,), integers.
-        topics: topic at each position, shape (n,), integers; positions of a negative topic are left
-            out.
-
-    Returns:
-        (heads,) float64 on the device of ``weights``, in [-1, 1]; NaN when undefined.
-
-    Invariant to the order of the positions and to names of words and topics. Undefined when no
-    position has a topic, when there are no pairs of one of the two kinds, or for NaN and inf.
-
-    Source: Li, Li, Risteski, How Do Transformers Learn Topic Structure, ICML 2023, section 6.
-
-    Example:
-        >>> weights = torch.tensor([[[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]])
-        >>> attention_topic_gap(weights, ids=torch.arange(3), topics=torch.tensor([0, 0,
-        ...     1])).tolist()
-        [0.25]
-    """
-    same, different = _attention_means(weights, ids, topics)
-    return same - different
-
-
-@nan_if_undefined
-def attention_topic_mean(
-    weights: Tensor, ids: Tensor, topics: Tensor, *, pairs: str = "same"
-) -> Tensor:
-    """Compute one of the two means of :func:`attention_topic_gap`.
-
-    Args:
-        weights, ids, topics: as for :func:`attention_topic_gap`.
-        pairs: "same", of positions that share a topic, or "different".
-
-    Returns:
-        (heads,) float64 on the device of ``weights``, in [0, 1]; NaN when undefined.
-
-    Invariant, undefined, source: as :func:`attention_topic_gap`.
-
-    Example:
-        >>> weights = torch.tensor([[[0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]])
-        >>> attention_topic_mean(weights, torch.arange(3), torch.tensor([0, 0, 1]),
-        ...     pairs="different").tolist()
-        [0.5]
-    """
-    return _attention_means(weights, ids, topics)[_place_of(pairs)]
-
-
-def _place_of(pairs: str) -> int:
-    if pairs not in {"same", "different"}:
-        raise ValueError(f"expected pairs same or different, got {pairs!r}")
-    return int(pairs == "different")
-
-
-def _attention_means(weights: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each head's mean weight between positions of one topic, and between those of different
-    topics.
-    """
-    require_attention(weights)
-    ids, topics = as_labels(weights[0], ids=ids, topics=topics)
-    is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
-    same = is_pair & (topics[:, None] == topics)
-    other = is_pair & (topics[:, None] != topics)
-    n_same = int(same.sum())
-    n_other = int(other.sum())
-    _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
-    kinds = torch.stack([same, other]).double().flatten(1)
-    # sums over the pairs of a kind are products with zeros and ones, some heads at a time
-    heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
-    of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
-    return of_same / n_same, of_other / n_other
-
-
-def _means(x: Tensor | Cloud, ids: Tensor, topics: Tensor, product: str) -> tuple[Tensor, Tensor]:
-    """Return the mean product of vectors of one topic, and that of vectors of different topics.
-
-    The inner products of all pairs within a group, here of one topic and one word, sum to the
-    square of the group's sum; and squares add up over the coordinates, which are processed a few at
-    a time.
-    """
-    x = as_cloud(x).x
-    ids, topics = as_labels(x, ids=ids, topics=topics)
-    has_topic = topics >= 0
-    x, ids, topics = (
-        (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
-    )
-    words, of_word = ids.unique(return_inverse=True)
-    of_topic = topics.unique(return_inverse=True)[1]
-    groups, of_group, sizes = (of_topic * len(words) + of_word).unique(
-        return_inverse=True, return_counts=True
-    )
-    # ordered pairs: of one topic less those of one word too; of different words less the former
-    n_same = int(of_topic.bincount().square().sum() - sizes.square().sum())
-    n_other = int(len(x) ** 2 - of_word.bincount().square().sum()) - n_same
-    _require_pairs(len(x), n_same, n_other, "vectors")
-    order = of_group.argsort(stable=True)  # group after group, those of a topic next to each other
-    groups_of_topic = (groups // len(words)).bincount()
-    word_of_group = groups % len(words)
-    groups_by_word = word_of_group.argsort(stable=True)
-    groups_of_word = word_of_group.bincount()
-    norms = _positive_norms(x) if product == "cosine" else _norms(x)
-    unit = 1.0 if product == "cosine" else 1 / unit_scale(x)
-    factors = (1 / norms if product == "cosine" else norms.new_full((len(x),), 1 / unit))[
-        order, None
-    ]
-    of_same, of_all = x.new_zeros(2, dtype=torch.float64)
-    for columns in x.split(max(1, _CHUNK // len(x)), dim=1):
-        by_group = _reduced(columns[order].double() * factors, "sum", sizes)
-        by_topic = _reduced(by_group, "sum", groups_of_topic)
-        by_word = _reduced(by_group[groups_by_word], "sum", groups_of_word)
-        of_same += by_topic.square().sum() - by_group.square().sum()
-        of_all += by_topic.sum(0).square().sum() - by_word.square().sum()
-    # the unit twice, not its square, which need not be representable
-    means = of_same / n_same * unit * unit, (of_all - of_same) / n_other * unit * unit
-    if not torch.stack(means).isfinite().all():
-        raise UndefinedError("inner products leave the range of float64; rescale the vectors")
-    return means
-
-
-def _positive_norms(x: Tensor) -> Tensor:
-    norms = _norms(x)
+def positive_norms(x: Tensor) -> Tensor:
+    norms = norms_of(x)
     if n_zero := int((norms == 0).sum()):
         raise UndefinedError(f"{n_zero} of {len(x)} vectors are zero, and so have no cosine")
     return norms
 
 
-def _norms(x: Tensor) -> Tensor:
+def norms_of(x: Tensor) -> Tensor:
     """Return the norms, (n,) float64."""
     scale = unit_scale(x)
     norms = (
@@ -550,16 +331,3 @@ def _norms(x: Tensor) -> Tensor:
             f"the points contain {'NaN' if x.isnan().any() else 'inf'}", "not_finite"
         )
     return norms
-
-
-def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:
-    if n == 0:
-        raise UndefinedError(f"none of the {what} has a topic")
-    if n_same == 0:
-        raise UndefinedError(
-            f"no two of the {n} {what} with a topic have different words of one topic"
-        )
-    if n_other == 0:
-        raise UndefinedError(
-            f"no two of the {n} {what} with a topic have different words of different topics"
-        )
