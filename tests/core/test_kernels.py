@@ -13,7 +13,7 @@ from hostile import HOSTILE
 from torch import Tensor
 
 from repdyn import kernels
-from repdyn.kernels import Cloud, Sequences
+from repdyn.kernels import Cloud, Sequences, UndefinedError
 
 
 def low_rank() -> Tensor:
@@ -73,6 +73,19 @@ def test_a_huge_point_costs_the_similarity_of_two_clouds_no_digits():
         cloud[7] *= 1e5
     exact = kernels.linear_cka(x.double(), y.double()).item()
     assert kernels.linear_cka(x, y).item() == pytest.approx(exact, abs=1e-6)
+
+
+def test_correlations_of_directions_that_rounding_would_choose_are_undefined():
+    """Of six directions of one variance 0.6 of it holds any four: a cloud and itself rotated had
+    0.7, or another value with each rotation.
+    """
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(200, 6, dtype=torch.float64, generator=generator)
+    even = torch.linalg.qr(normal - normal.mean(0)).Q
+    rotated = even @ torch.linalg.qr(normal[:6]).Q
+    with pytest.raises(UndefinedError, match="directions 4 and 5 have the same variance"):
+        kernels.svcca.or_raise(even, rotated, variance=0.6)
+    assert kernels.svcca(even, rotated, variance=0.9).item() == pytest.approx(1, abs=1e-12)
 
 
 def test_a_gaussian_control_keeps_the_covariance_and_loses_the_shape():

@@ -13,6 +13,9 @@ _ROUNDING = 1e-10
 # eigenvalue, relative to the largest, whose direction is known to nine digits from products of
 # float64
 _LEAST_EIGENVALUE = 1e-7
+# difference of the last kept eigenvalue and the next, relative to the largest, up to which rounding
+# decides which of the two directions is kept
+_LEAST_GAP = 1e-9
 
 
 @nan_if_undefined
@@ -34,15 +37,17 @@ def svcca(a: Tensor | Cloud, b: Tensor | Cloud, *, variance: float = 0.99) -> Te
     Returns:
         0-d float64 tensor on the device of ``a``, a pure number in [0, 1]: 1 where the kept
         directions of one cloud are linear maps of the other's; NaN when undefined. The error is
-        below 1e-8. Unrelated clouds have up to sqrt(max(p, q) / (n_vectors - 1)) on average, so
-        that values compare at one number of vectors, and say little where directions are not far
-        fewer than vectors.
+        below 1e-6, and below 1e-8 where the last kept direction has more variance than the next by
+        1e-6 of the first one's. Unrelated clouds have up to sqrt(max(p, q) / (n_vectors - 1)) on
+        average, so that values compare at one number of vectors, and say little where directions
+        are not far fewer than vectors.
 
     Invariant to translation, rotation, uniform scaling and columns of zeros, of either alone, to
     the order of the tokens, and to the order of the clouds. Not to other linear maps, which change
     what directions are kept. Undefined when the points contain NaN or inf, when fewer than 3 of
-    them differ, when p + q exceeds n_vectors - 1, where any two clouds have correlations of 1, or
-    when ``variance`` is so near 1 that a kept direction has less than 1e-7 of the first one's.
+    them differ, when p + q exceeds n_vectors - 1, where any two clouds have correlations of 1, when
+    ``variance`` is so near 1 that a kept direction has less than 1e-7 of the first one's, or when
+    the last kept direction has as much variance as the next, to 1e-9 of the first one's.
 
     Source: Raghu, Gilmer, Yosinski, Sohl-Dickstein, SVCCA: Singular Vector Canonical Correlation
     Analysis for Deep Learning Dynamics and Interpretability, NeurIPS 30, 2017. The average of
@@ -86,6 +91,12 @@ def _coordinates(cloud: Cloud, variance: float, prefix: str) -> Tensor:
         raise UndefinedError(
             f"{prefix}direction {n_kept} of those that hold {variance:.6g} of the variance has "
             f"less than {_LEAST_EIGENVALUE:g} of the first one's; take a smaller share",
+            "rounding",
+        )
+    if n_kept < len(values) and values[n_kept - 1] - values[n_kept] <= _LEAST_GAP * values[0]:
+        raise UndefinedError(
+            f"{prefix}directions {n_kept} and {n_kept + 1} have the same variance, and only one of "
+            f"them is among those that hold {variance:.6g} of it; take another share",
             "rounding",
         )
     leading = vectors[:, :n_kept]
