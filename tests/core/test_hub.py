@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from sweeping import attempt
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError
-from repdyn.checkpoints.hub import Hub, RemoteFile, choose_files, map_concurrently, total_bytes
+from repdyn.checkpoints.hub import Hub, map_concurrently
 from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.revisions import match_revisions, parse_revision, select_revisions
 from repdyn.checkpoints.sweep import prepare
+from repdyn.checkpoints.weight_files import ListedFile, choose_files, total_bytes
 from repdyn.checkpoints.weights import load_model
 from repdyn.utils.steps import whole_number
 
@@ -210,7 +211,7 @@ def test_time_size_and_cancelling_bound_a_download(hub, commit, tmp_path, monkey
     hub.faults.clear()
     hub.fault("^GET .*model.safetensors", "slow", bytes_per_second=20_000)
     monkeypatch.setattr("repdyn.checkpoints.hub._MARGIN_BYTES", 1000)
-    listed = {"model.safetensors": RemoteFile(10)}
+    listed = {"model.safetensors": ListedFile(10)}
     with pytest.raises(CheckpointError, match="larger than the hub lists"):
         Hub().download("lab/model", commit, listed, tmp_path / "larger")
 
@@ -235,7 +236,7 @@ def test_results_of_threads_are_in_order_and_the_first_error_ends_them():
 
 def test_one_format_of_weights_is_chosen():
     def chosen(*names: str) -> list[str]:
-        return list(choose_files({name: RemoteFile(1) for name in names}))
+        return list(choose_files({name: ListedFile(1) for name in names}))
 
     assert chosen("config.json", "pytorch_model.bin", "model.safetensors", "model.py") == [
         "model.safetensors",

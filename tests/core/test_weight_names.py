@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import ADAPTER, RemoteFile, choose_files
 from repdyn.checkpoints.options import Loading
 from repdyn.checkpoints.other_weights import warn_of_other_sizes
+from repdyn.checkpoints.weight_files import ADAPTER, ListedFile, choose_files, files_in
 from repdyn.checkpoints.weights import load_model
 
 DIM = 16
@@ -230,13 +230,13 @@ def test_files_of_an_adapter_are_read_where_its_configuration_is(tmp_path, caplo
     read = llama()
     read.save_pretrained(tmp_path)
     save_file({"q_proj.lora_A.weight": torch.ones(2, DIM)}, tmp_path / "adapter_model.safetensors")
-    names = {path.name: RemoteFile(path.stat().st_size) for path in tmp_path.iterdir()}
+    names = files_in(tmp_path)
     assert "model.safetensors" in choose_files(names)
     with caplog.at_level(logging.WARNING):
         loaded = load_model(tmp_path, Loading())
     assert torch.equal(loaded.embed_tokens.weight, read.model.embed_tokens.weight)
     assert not caplog.text
-    assert "adapter_model.safetensors" in choose_files(names | {ADAPTER: RemoteFile(9)})
+    assert "adapter_model.safetensors" in choose_files(names | {ADAPTER: ListedFile(9)})
 
 
 def test_the_shapes_are_named_where_the_configuration_has_others(tmp_path):
@@ -259,14 +259,14 @@ def test_the_encoder_of_an_encoder_decoder_is_read_alone(tmp_path, with_head):
 
 
 def test_stale_weights_on_the_hub_are_named_if_their_size_differs(caplog):
-    single = {"model.safetensors": RemoteFile(1000)}
-    shards = {f"model-0000{n}-of-00002.safetensors": RemoteFile(500) for n in (1, 2)}
-    index = {"model.safetensors.index.json": RemoteFile(9)}
-    pickled = {"pytorch_model.bin": RemoteFile(2000)}
+    single = {"model.safetensors": ListedFile(1000)}
+    shards = {f"model-0000{n}-of-00002.safetensors": ListedFile(500) for n in (1, 2)}
+    index = {"model.safetensors.index.json": ListedFile(9)}
+    pickled = {"pytorch_model.bin": ListedFile(2000)}
     with caplog.at_level(logging.WARNING):
         warn_of_other_sizes("lab/model", single | shards | index | pickled)
     assert not caplog.text
-    shards = {name: RemoteFile(700) for name in shards}
+    shards = {name: ListedFile(700) for name in shards}
     with caplog.at_level(logging.WARNING):
         warn_of_other_sizes("lab/model", single | shards | index)
     assert "another size" in caplog.text

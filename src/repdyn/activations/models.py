@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import GGUF, Files, Hub, choose_files
+from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import checkpoints_folder, is_model
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import (
@@ -30,6 +30,7 @@ from repdyn.checkpoints.probes import (
     load_tokenizer,
     tokenizer_files,
 )
+from repdyn.checkpoints.weight_files import GGUF, Files, choose_files
 from repdyn.utils.choices import Dtype
 
 _MAX_LISTED = 12

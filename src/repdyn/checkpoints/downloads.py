@@ -25,10 +25,11 @@ from uuid import uuid4
 import psutil
 
 from repdyn.checkpoints.errors import OutOfBoundsError, SweepStoppedError
-from repdyn.checkpoints.hub import PREFETCHING, Hub, choose_files, total_bytes
+from repdyn.checkpoints.hub import PREFETCHING, Hub
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.other_weights import warn_of_other_sizes
 from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.weight_files import choose_files, total_bytes
 from repdyn.utils.files import cache_directory
 
 _RESERVED_BYTES = 200_000_000

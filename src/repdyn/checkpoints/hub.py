@@ -1,21 +1,20 @@
 """The Hugging Face Hub, through its own client.
 
 :class:`Hub` lists revisions and files and downloads weights; offline it answers from the client's
-cache. :func:`choose_files` and what follows it know which files of a checkpoint are its weights.
+cache. Requests are bounded in time and repeated while the hub is busy.
 """
 
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from glob import escape
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -39,6 +38,7 @@ from repdyn.checkpoints.errors import (
     cause_of,
     hub_errors,
 )
+from repdyn.checkpoints.weight_files import Files, ListedFile, total_bytes
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.files import cache_directory
 
@@ -56,41 +56,9 @@ _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
 _BUSY = {408, 429, *range(500, 600)}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# The first format that a commit has is used. Pickles are only read with weights_only=True.
-ADAPTER = "adapter_config.json"
-"""The file by which a folder is an adapter, such as LoRA's, of another model."""
-GGUF = ".gguf"
-"""Suffix of the files of llama.cpp, each with quantised weights, configuration and tokenizer."""
-_FORMATS_OF_ADAPTERS = (
-    re.compile(r"adapter_model\.safetensors"),
-    re.compile(r"adapter_model\.bin"),
-)
-_FORMATS_OF_MODELS = (
-    re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
-    re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
-)
-_CONFIG_FILES = ("config.json", "generation_config.json", ADAPTER)
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file on the hub."""
-
-    n_bytes: int
-    digest: str = ""
-    """sha256 of the content, or the git blob of a small file: equal for equal content."""
-
-
-Files: TypeAlias = Mapping[str, RemoteFile]
-"""The files of a commit, by path."""
-
-
-def total_bytes(files: Files) -> int:
-    """Return the size of files on disk."""
-    return sum(file.n_bytes for file in files.values())
 
 
 class Hub:
@@ -167,7 +135,7 @@ class Hub:
             if isinstance(entry, RepoFile):
                 # large files are in git LFS, whose pointer has the checksum; small ones in git
                 digest = (entry.lfs.sha256 if entry.lfs else None) or entry.blob_id
-                files[entry.path] = RemoteFile(max(0, int(entry.size)), digest)
+                files[entry.path] = ListedFile(max(0, int(entry.size)), digest)
         return files
 
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
@@ -353,7 +321,7 @@ def _cached_files(revision: CachedRevisionInfo) -> Files:
     for file in revision.files:
         path = file.file_path.relative_to(revision.snapshot_path).as_posix()
         # the client names a blob by its digest
-        files[path] = RemoteFile(file.size_on_disk, file.blob_path.name)
+        files[path] = ListedFile(file.size_on_disk, file.blob_path.name)
     return files
 
 
@@ -410,73 +378,6 @@ def has_abandoned_threads() -> bool:
         thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING))
         for thread in threading.enumerate()
     )
-
-
-_BY_CODE = "what code of yours can load is measured by repdyn.sweep([(step, load), ...], probe=...)"
-
-
-def choose_files(files: Files, *, with_code: bool = False) -> Files:
-    """Select the files of a checkpoint's folder to download: the weights in one format, and the
-    configuration.
-    """
-    if not {"config.json", ADAPTER} & set(files):
-        raise CheckpointError(_why_no_architecture(files))
-    for form in _formats(files):
-        of_form = [name for name in files if form.fullmatch(name)]
-        weights = [name for name in of_form if not name.endswith(".json")]
-        # the next format, also where an index is there without its shards
-        if not weights:
-            continue
-        # a single file rather than shards with the same weights
-        whole = [name for name in weights if not _is_shard(name)]
-        config = [name for name in _CONFIG_FILES if name in files]
-        code = [name for name in files if with_code and name.endswith(".py")]
-        return {name: files[name] for name in [*(whole or of_form), *config, *code]}
-    listed = ", ".join(sorted(name for name in files if "/" not in name))
-    raise CheckpointError(
-        "it has no weights that can be read, model.safetensors, pytorch_model.bin, shards of these "
-        f"or adapter_model.*; its files are {listed}; {_BY_CODE}"
-    )
-
-
-def _why_no_architecture(files: Files) -> str:
-    """Return why the model is not known of a folder without a configuration, and what to do."""
-    quantised = sorted(name for name in files if name.endswith(GGUF))
-    if quantised:
-        return (
-            f"it has GGUF files; download one, hf download REPOSITORY {quantised[0]} --local-dir "
-            "FOLDER, and sweep that file"
-        )
-    return f"it has no config.json, so the model's architecture is not known; {_BY_CODE}"
-
-
-def _is_shard(name: str) -> bool:
-    return "-of-" in name
-
-
-def sets_of_weights(names: Iterable[str]) -> list[list[str]]:
-    """Return the sets of files that each hold a model's weights, in the order in which transformers
-    prefers them: an adapter's first, a single file before shards, safetensors before PyTorch's own.
-    """
-    names = sorted(names)
-    sets: list[list[str]] = []
-    for form in _formats(names):
-        of_form = [name for name in names if form.fullmatch(name) and not name.endswith(".json")]
-        sets.append([name for name in of_form if not _is_shard(name)])
-        sets.append([name for name in of_form if _is_shard(name)])
-    return [files for files in sets if files]
-
-
-def is_weight_file(name: str) -> bool:
-    """Return whether a file holds weights, or their index, in a format that can be read."""
-    return any(form.fullmatch(name) for form in (*_FORMATS_OF_ADAPTERS, *_FORMATS_OF_MODELS))
-
-
-def _formats(names: Collection[str]) -> Sequence[re.Pattern[str]]:
-    """Return the formats in which weights are read, the preferred first: those of an adapter only
-    where its configuration is.
-    """
-    return (*_FORMATS_OF_ADAPTERS, *_FORMATS_OF_MODELS) if ADAPTER in names else _FORMATS_OF_MODELS
 
 
 def _bytes_in(folder: Path) -> int:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repdyn.checkpoints.errors import CheckpointError, model_errors
-from repdyn.checkpoints.hub import ADAPTER, GGUF
 from repdyn.checkpoints.revisions import parse_revision
 from repdyn.checkpoints.suites import require_distinct_steps
 from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.weight_files import ADAPTER, GGUF
 from repdyn.store.schema import FINISHED
 from repdyn.utils.extras import install_line
 from repdyn.utils.printing import shorten_list

@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from repdyn.checkpoints.hub import Files, sets_of_weights, total_bytes
+from repdyn.checkpoints.weight_files import Files, sets_of_weights, total_bytes
 from repdyn.utils.printing import shorten_list
 
 log = logging.getLogger(__name__)

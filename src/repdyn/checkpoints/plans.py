@@ -5,11 +5,12 @@ long that takes.
 from typing import Any
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
+from repdyn.checkpoints.hub import Hub, map_concurrently
 from repdyn.checkpoints.options import CompleteOptions
 from repdyn.checkpoints.sweep import Prepared, tasks_of
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.checkpoints.tasks import FOREIGN, TaskList, partition_tasks
+from repdyn.checkpoints.weight_files import total_bytes
 from repdyn.store import Store
 from repdyn.utils.redaction import redacted
 

@@ -25,11 +25,12 @@ from transformers import (
 
 from repdyn.checkpoints.completion import live_run
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.checkpoints.hub import GGUF, Files, Hub
+from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import LIGHTNING, is_model
 from repdyn.checkpoints.options import SweepOptions
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.weight_files import GGUF, Files
 from repdyn.checkpoints.weights import base_of, load_lightning, place_of
 from repdyn.probe import Probe
 from repdyn.probe.corpus import DEFAULT_TEXT, load_corpus

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, cast
 
 from tqdm import tqdm
 
-from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets, list_histories
+from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets
 from repdyn.checkpoints.completion import check_contradictions, completed
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
+from repdyn.checkpoints.histories import list_histories
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.options import (
     CompleteOptions,

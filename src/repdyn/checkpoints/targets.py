@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import Files, Hub, choose_files
+from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.suites import (
     PublishedModel,
 )
+from repdyn.checkpoints.weight_files import Files, choose_files
 from repdyn.store.schema import Checkpoint
 from repdyn.utils.printing import shorten_list
 

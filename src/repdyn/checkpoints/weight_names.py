@@ -21,7 +21,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.checkpoints.hub import GGUF, RemoteFile, choose_files
+from repdyn.checkpoints.weight_files import GGUF, choose_files, files_in
 from repdyn.utils.printing import shorten_list
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     if folder.suffix == GGUF:
         return {}
-    chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
+    chosen = choose_files(files_in(folder))
     tensors = {}
     for name in chosen:
         if name.endswith(".safetensors"):

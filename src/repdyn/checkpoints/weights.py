@@ -42,17 +42,17 @@ from transformers import (
 )
 
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, model_errors
-from repdyn.checkpoints.hub import (
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.other_weights import warn_of_other_weights
+from repdyn.checkpoints.weight_files import (
     ADAPTER,
     GGUF,
-    Hub,
-    RemoteFile,
     choose_files,
+    files_in,
     is_weight_file,
     total_bytes,
 )
-from repdyn.checkpoints.options import Loading
-from repdyn.checkpoints.other_weights import warn_of_other_weights
 from repdyn.checkpoints.weight_names import (
     missing_weights,
     require_all_weights,
@@ -407,7 +407,7 @@ def _stored_bytes(folder: Path) -> int:
     if folder.suffix == GGUF:
         return folder.stat().st_size
     # as on the hub, since the same files are loaded
-    chosen = choose_files({path.name: RemoteFile(path.stat().st_size) for path in folder.iterdir()})
+    chosen = choose_files(files_in(folder))
     return total_bytes({name: file for name, file in chosen.items() if is_weight_file(name)})
 
 

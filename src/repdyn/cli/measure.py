@@ -232,7 +232,8 @@ def audit(
       repdyn audit olmo2-7b --revisions log          some of its checkpoints
       repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
     """
-    from repdyn.checkpoints.audit import audit_record, list_histories, models_to_audit
+    from repdyn.checkpoints.audit import audit_record, models_to_audit
+    from repdyn.checkpoints.histories import list_histories
     from repdyn.checkpoints.hub import Hub
     from repdyn.checkpoints.published import select_models
 

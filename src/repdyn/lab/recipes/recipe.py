@@ -14,8 +14,8 @@ from huggingface_hub import constants
 from pydantic import AfterValidator, Field
 
 from repdyn.checkpoints.audit import models_to_audit
-from repdyn.checkpoints.hub import GGUF
 from repdyn.checkpoints.suites import Address, PublishedModel, Strict, read_folder
+from repdyn.checkpoints.weight_files import GGUF
 from repdyn.lab.recipes.cells import Cell
 from repdyn.lab.recipes.criteria import Between, Extreme, Phases, PublishedFinding
 from repdyn.metrics import resolve

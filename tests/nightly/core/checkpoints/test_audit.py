@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, copies_among
-from repdyn.checkpoints.hub import Files, RemoteFile
+from repdyn.checkpoints.audit import Finding, audit, copies_among
+from repdyn.checkpoints.histories import CheckpointFiles, History
 from repdyn.checkpoints.suites import KnownFault, PublishedModel
 from repdyn.checkpoints.targets import Selection
+from repdyn.checkpoints.weight_files import Files, ListedFile
 
 MODEL = "model.safetensors"
 
 
 def files(content: Mapping[str, str], n_bytes: int = 10**9) -> Files:
     return {
-        name: RemoteFile(n_bytes, sha256(text.encode()).hexdigest())
+        name: ListedFile(n_bytes, sha256(text.encode()).hexdigest())
         for name, text in content.items()
     }
 

@@ -8,13 +8,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from repdyn.checkpoints.audit import (
-    Finding,
-    audit,
-    foreign_targets,
-    list_histories,
-    models_to_audit,
-)
+from repdyn.checkpoints.audit import Finding, audit, foreign_targets, models_to_audit
+from repdyn.checkpoints.histories import list_histories
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
