@@ -21,7 +21,8 @@ from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.trial import prepare
 from repdyn.measurement.options import MeasurementOptions
-from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
+from repdyn.metrics import METRICS, LayerView, Metric, resolve
+from repdyn.metrics.inputs import clouds
 from repdyn.models import build_model
 from repdyn.store.schema import COLUMNS, Checkpoint
 from repdyn.utils.intervals import interval_within

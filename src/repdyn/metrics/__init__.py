@@ -5,6 +5,14 @@
 its kernel in ``kernels/``, its definition in one of the modules here, and its display in
 ``views/display.py``. A metric of another package needs a definition alone:
 :func:`register_metric`.
+
+metric                the definition: what it computes, from what, and where
+shape, change, tokens the definitions of this package
+registry              definitions by name; ``resolve``: from the names of a user to requests
+request, names        a metric with settings on a subset, and how its name is written
+layer_view            what a metric can access at one layer, made once for all
+inputs                what a kernel takes of it, batch by batch
+logged                names of values in loggers
 """
 
 from __future__ import annotations
@@ -26,12 +34,9 @@ if TYPE_CHECKING:
     from repdyn.metrics.layer_view import BlockWeights as BlockWeights
     from repdyn.metrics.layer_view import CheckpointContext as CheckpointContext
     from repdyn.metrics.layer_view import LayerView as LayerView
-    from repdyn.metrics.layer_view import clouds as clouds
 
 # with torch, which lists of metrics do without
 __getattr__ = lazy_names(
     __name__,
-    dict.fromkeys(
-        ("BlockWeights", "CheckpointContext", "LayerView", "clouds"), "repdyn.metrics.layer_view"
-    ),
+    dict.fromkeys(("BlockWeights", "CheckpointContext", "LayerView"), "repdyn.metrics.layer_view"),
 )

@@ -49,12 +49,12 @@ _CONVERGENCE = "Lee 2024, Fractal Self-Similarity in Semantic Convergence (Fract
 
 _to_last = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:with_last",
+    select_inputs="repdyn.metrics.inputs:with_last",
     captures=frozenset({"last"}),
 )
 _towards_last = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:with_following_and_last",
+    select_inputs="repdyn.metrics.inputs:with_following_and_last",
     captures=frozenset({"following", "last"}),
     source=_CONVERGENCE,
     position="between",
@@ -66,7 +66,7 @@ _to_next = partial(
 )
 _to_previous = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:with_previous_checkpoint",
+    select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
     captures=frozenset({"previous_checkpoint"}),
 )
 
@@ -119,7 +119,7 @@ METRICS = [
     ),
     _to_next(
         name="step_length",
-        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
         source=_ANATOMY,
@@ -127,14 +127,14 @@ METRICS = [
     _to_next(
         name="step_cosine",
         kernel="alignment",
-        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
         source=_ANATOMY,
     ),
     _to_next(
         name="linearity",
-        select_inputs="repdyn.metrics.layer_view:with_following",
+        select_inputs="repdyn.metrics.inputs:with_following",
         meaning="share of the next layer's variance that a linear map of this one explains",
         range=(0.0, 1.0),
         source=_LINEARITY,
@@ -143,7 +143,7 @@ METRICS = [
     _to_next(
         name="linearity_step",
         kernel="linearity",
-        select_inputs="repdyn.metrics.layer_view:with_following_of_same_dim",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         meaning=(
             "share of what the next block adds, by variance, that a linear map of this layer "
             "explains"
@@ -155,13 +155,13 @@ METRICS = [
     _to_next(
         name="cka_next",
         **_CKA,
-        select_inputs="repdyn.metrics.layer_view:with_following",
+        select_inputs="repdyn.metrics.inputs:with_following",
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
     ),
     _to_next(
         name="svcca_next",
         **_SVCCA,
-        select_inputs="repdyn.metrics.layer_view:with_following",
+        select_inputs="repdyn.metrics.inputs:with_following",
         meaning=(
             "mean canonical correlation of the layer and the next, along the directions that hold "
             "99% of the variance of each (SVCCA)"
@@ -170,7 +170,7 @@ METRICS = [
     _to_next(
         name="imbalance_next",
         **_IMBALANCE,
-        select_inputs="repdyn.metrics.layer_view:with_following",
+        select_inputs="repdyn.metrics.inputs:with_following",
         meaning=(
             "how little the distances of a layer tell of those of the next (information imbalance)"
         ),
@@ -219,13 +219,13 @@ METRICS = [
     # of the blocks themselves, not of vectors; measured where they are named
     _norm(
         name="weight_norm",
-        select_inputs="repdyn.metrics.layer_view:weights_of_block",
+        select_inputs="repdyn.metrics.inputs:weights_of_block",
         captures=frozenset({"weights"}),
         meaning="Euclidean norm of all weights of the block",
     ),
     _norm(
         name="gradient_norm",
-        select_inputs="repdyn.metrics.layer_view:gradients_of_block",
+        select_inputs="repdyn.metrics.inputs:gradients_of_block",
         captures=frozenset({"gradients"}),
         meaning=(
             "Euclidean norm of the gradients of the block's weights, as the optimizer took them"
@@ -233,7 +233,7 @@ METRICS = [
     ),
     _of_weights(
         name="update_ratio",
-        select_inputs="repdyn.metrics.layer_view:with_weights_before",
+        select_inputs="repdyn.metrics.inputs:with_weights_before",
         captures=frozenset({"weights_before"}),
         meaning=(
             "norm of the change of the block's weights by the last step, relative to the weights"
@@ -242,7 +242,7 @@ METRICS = [
     ),
     _of_weights(
         name="weight_stable_rank",
-        select_inputs="repdyn.metrics.layer_view:matrices_of_block",
+        select_inputs="repdyn.metrics.inputs:matrices_of_block",
         captures=frozenset({"weights"}),
         meaning=(
             "squared Frobenius over squared spectral norm of a weight matrix, mean over the "

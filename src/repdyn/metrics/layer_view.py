@@ -1,22 +1,20 @@
-"""What a metric can access at one layer, and the functions that select a kernel's inputs from it,
-batch by batch.
+"""What a metric can access at one layer.
 
 - :class:`CheckpointContext`: what all layers of a checkpoint share, such as the output head.
 - :class:`LayerView`: one layer: its clouds on each subset, those of the next and of the last layer,
   tokens, the vocabulary, predictions. Each is made when a metric first asks for it, and kept for
   the others.
-- The functions below, from :func:`clouds` to :func:`attention_of_sequences`: each has the form
-  ``select(layer, subset) -> [inputs of a kernel, ...]``, one tuple for each batch; the definition
-  of a metric names its own. Where there is nothing to select they raise UndefinedError.
+
+What a kernel takes of it is selected in :mod:`repdyn.metrics.inputs`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from torch import Tensor
 
 from repdyn.kernels import (
     Cloud,
-    Sequences,
     UndefinedError,
     Vocabulary,
     gaussian_like,
@@ -41,6 +38,8 @@ if TYPE_CHECKING:
     from repdyn.capture.output_head import OutputHead
     from repdyn.capture.states import LayerStates, States
 
+Which: TypeAlias = Literal["own", "own by window", "following", "last", "after attention"]
+"""The states of which a layer's view has clouds."""
 MASSIVE_NORM = 10.0
 """Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024
 (Massive Activations in Large Language Models, COLM) find a few activations orders of magnitude
@@ -49,9 +48,6 @@ other vectors stay within a small multiple of their median."""
 NO_TOPICS = "the tokens of the probe have no topics"
 # vectors of each batch that are read through the output head twice, for the layer and for the end
 _LENS_VECTORS = 256
-# vectors of each batch that are compared with the vocabulary, which costs their number times its
-# size
-_VOCABULARY_VECTORS = 1024
 
 
 def are_massive(batches: Sequence[Tensor]) -> list[Tensor]:
@@ -119,7 +115,7 @@ class LayerView:
     context: CheckpointContext = field(default_factory=CheckpointContext)
     compared_to: int | None = None
     """Step of the earlier checkpoint that a metric has compared the layer with."""
-    _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
+    _clouds: dict[tuple[Which, str], list[Cloud]] = field(default_factory=dict)
     _windows: dict[str, list[Tensor]] = field(default_factory=dict)
     _readings: dict[str, list[LensReading]] = field(default_factory=dict)
     _neighbour_fractions: dict[str, dict[str, float | None]] = field(default_factory=dict)
@@ -133,26 +129,33 @@ class LayerView:
             else list(self.probe.sample(view.sampled))
         )
 
-    def clouds(self, subset: str, of: str = "own", states: Tensor | None = None) -> list[Cloud]:
-        """Return the layer's cloud in each batch of a subset; or that ``of`` other states of the
-        same tokens.
+    def clouds(self, subset: str) -> list[Cloud]:
+        """Return the layer's cloud in each batch of a subset."""
+        return self._clouds_of("own", self.layer.states, subset)
+
+    def _clouds_of(self, which: Which, states: Tensor, subset: str) -> list[Cloud]:
+        """Return the clouds of states of the layer's tokens, its own or others, by batch of a
+        subset; made once for each of ``which`` and each subset.
         """
-        key = (of, subset)
-        if key in self._clouds:
-            return self._clouds[key]
-        view = view_of(subset)
-        if view.vectors == GAUSSIAN:
-            real = self.clouds(subset.replace(GAUSSIAN, "all"), of, states)
-            self._clouds[key] = [*map(gaussian_like, real)]
-            return self._clouds[key]
+        key = (which, subset)
+        if key not in self._clouds:
+            view = view_of(subset)
+            if view.vectors == GAUSSIAN:
+                real = self._clouds_of(which, states, subset.replace(GAUSSIAN, "all"))
+                self._clouds[key] = [*map(gaussian_like, real)]
+            else:
+                self._clouds[key] = self._new_clouds(view, states, subset)
+        return self._clouds[key]
+
+    def _new_clouds(self, view: View, states: Tensor, subset: str) -> list[Cloud]:
+        """Return the clouds of the vectors that a view takes of states."""
         if view.vectors in DISTINCT:
             self._require_enough(view.vectors)
-        states = self.layer.states if states is None else states
         batches = self.sample(subset)
         groups: Sequence[Tensor | None] = [None for _ in batches]
         if self.probe.design.exclude_own_window:
             groups = self.windows(subset)
-        self._clouds[key] = [
+        return [
             Cloud(
                 self._vectors(view, tokens, states).to(self.layer.states.device),
                 groups=of_batch,
@@ -160,7 +163,6 @@ class LayerView:
             )
             for tokens, of_batch in zip(batches, groups, strict=True)
         ]
-        return self._clouds[key]
 
     def _vectors(self, view: View, tokens: np.ndarray, states: Tensor) -> Tensor:
         """Return the vectors of a batch of tokens as a view has them: after the final norm, or the
@@ -217,16 +219,15 @@ class LayerView:
         """Return the same clouds with the window of each vector as its group, where the design does
         not exclude it.
         """
-        if ("own by window", subset) not in self._clouds:
+        key: tuple[Which, str] = ("own by window", subset)
+        if key not in self._clouds:
             batches = zip(self.clouds(subset), self.windows(subset), strict=True)
-            self._clouds["own by window", subset] = [
-                Cloud(cloud.x, groups=groups) for cloud, groups in batches
-            ]
-        return self._clouds["own by window", subset]
+            self._clouds[key] = [Cloud(cloud.x, groups=groups) for cloud, groups in batches]
+        return self._clouds[key]
 
     def following(self, subset: str) -> list[Cloud]:
         """Return the next layer's clouds, row by row of the same tokens."""
-        return self.clouds(subset, "following", self.states.following(self.layer))
+        return self._clouds_of("following", self.states.following(self.layer), subset)
 
     def last(self, subset: str) -> list[Cloud]:
         """Return the clouds of the stack's last layer, made once for all layers with the same
@@ -235,10 +236,11 @@ class LayerView:
         if self.layer.is_last:
             return self.clouds(subset)
         if view_of(subset).vectors == NO_MASSIVE:  # each layer leaves out other tokens
-            return self.clouds(subset, "last", self.states.last(self.layer))
+            return self._clouds_of("last", self.states.last(self.layer), subset)
         key = self.layer.stack, subset
         if key not in self.context.last:
-            self.context.last[key] = self.clouds(subset, "last", self.states.last(self.layer))
+            states = self.states.last(self.layer)
+            self.context.last[key] = self._clouds_of("last", states, subset)
         return self.context.last[key]
 
     def tokens(self, subset: str) -> list[Tensor]:
@@ -267,7 +269,7 @@ class LayerView:
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
             raise UndefinedError(states or "the states after attention were not captured")
-        return self.clouds(subset, "after attention", states)
+        return self._clouds_of("after attention", states, subset)
 
     def vocabulary(self, *, by_distance: bool = False) -> Vocabulary:
         """Return the input embeddings of all tokens.
@@ -369,162 +371,3 @@ def read_lens(x: Tensor, last: Tensor, head: OutputHead) -> LensReading:
     if not bool(reading.kl.isfinite().all()):
         raise UndefinedError("a logit of the layer or of the last one is not finite", "not_finite")
     return reading
-
-
-def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
-    """Return the layer's cloud, batch by batch."""
-    return [(cloud,) for cloud in layer.clouds(subset)]
-
-
-def _selected(*names: str, one_space: bool = False) -> Callable[[LayerView, str], list[tuple]]:
-    """Return a function that selects inputs by the names of a view's methods, batch by batch;
-    clouds of one dimension if of ``one_space``."""
-
-    def select(layer: LayerView, subset: str) -> list[tuple]:
-        found = [getattr(layer, name)(subset) for name in names]
-        return of_same_dim(*found) if one_space else list(zip(*found, strict=True))
-
-    return select
-
-
-with_last = _selected("clouds", "last", one_space=True)
-with_following = _selected("clouds", "following")
-with_following_of_same_dim = _selected("clouds", "following", one_space=True)
-with_following_and_last = _selected("clouds", "following", "last", one_space=True)
-with_tokens = _selected("clouds", "tokens")
-with_next_tokens = _selected("clouds", "next_tokens")
-with_topics = _selected("clouds", "tokens", "topics")
-with_windows = _selected("clouds", "windows")
-through_output_head = _selected("lens")
-
-
-def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """Return the layer's first cloud, and that of the same tokens at the previously measured
-    checkpoint.
-    """
-    cache, step = layer.context.state_cache, layer.context.step
-    if cache is None:
-        raise UndefinedError("no earlier checkpoint of this run is at hand")
-    cloud = layer.clouds(subset)[0]
-    layer.compared_to, states = cache.load_previous(
-        step, layer.layer.stack, layer.layer.index, like=cloud.x
-    )
-    return [(cloud, Cloud(states, groups=cloud.groups))]
-
-
-def weights_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
-    """Return all weights of the block in one vector."""
-    return [(_joined(_of_block(layer, "now")),)]
-
-
-def matrices_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor, ...]]:
-    """Return the weight matrices of the block; of experts that are stacked in one weight, that of
-    each.
-    """
-    weights = [weight for weight in _of_block(layer, "now").values() if weight.ndim > 1]
-    return [
-        tuple(each for weight in weights for each in (weight if weight.ndim == 3 else (weight,)))
-    ]
-
-
-def gradients_of_block(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
-    """Return the gradients of the block's weights in one vector."""
-    gradients = _joined(_of_block(layer, "gradients"))
-    if not bool(gradients.any()):
-        raise UndefinedError(_MISSING["gradients"])
-    return [(gradients,)]
-
-
-def with_weights_before(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor]]:
-    """Return the block's weights, and what they were before the step."""
-    before = _of_block(layer, "before")
-    now = _of_block(layer, "now")
-    return [(_joined({name: now[name] for name in before}), _joined(before))]
-
-
-_MISSING = {
-    "now": "the layer has no weights of its own that can be read",
-    "gradients": (
-        "no gradients: they exist at a step of a live training, until zero_grad() clears them; "
-        "call tracker.step() between optimizer.step() and zero_grad()"
-    ),
-    "before": "the weights before the step are kept at scheduled steps of a live training alone",
-}
-
-
-def _of_block(layer: LayerView, kind: str) -> dict[str, Tensor]:
-    weights = layer.context.weights
-    if not isinstance(weights, BlockWeights):
-        raise UndefinedError(weights or "the weights were not looked for")
-    begin = f"{layer.layer.module}."
-    weights_of_block = {
-        name: weight.detach()
-        for name, weight in getattr(weights, kind).items()
-        if name.startswith(begin)
-    }
-    if not weights_of_block or not all(
-        weight.is_floating_point() and weight.device.type != "meta"
-        for weight in weights_of_block.values()
-    ):
-        raise UndefinedError(_MISSING[kind])
-    return weights_of_block
-
-
-def _joined(weights: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([weight.flatten() for weight in weights.values()])
-
-
-def tokens_of_states(
-    layer: LayerView, subset: str, *, after_attention: bool = False, by_distance: bool = False
-) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """Return the layer's vectors, their token ids, and the input embeddings of all tokens."""
-    clouds = layer.after_attention(subset) if after_attention else layer.clouds(subset)
-    vocabulary = layer.vocabulary(by_distance=by_distance)
-    pairs = zip(clouds, layer.tokens(subset), strict=True)
-    return [
-        (cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary)
-        for cloud, ids in pairs
-    ]
-
-
-tokens_by_distance = partial(tokens_of_states, by_distance=True)
-tokens_after_attention = partial(tokens_of_states, after_attention=True)
-
-
-def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return attention weights (heads, n, n), token ids and topics (n,) of each sequence that has
-    weights.
-    """
-    if layer.probe.topics is None:
-        raise UndefinedError(NO_TOPICS)
-    members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
-    members[torch.from_numpy(layer.probe.members(subset))] = True
-    topics = layer.probe.topics.masked_fill(~members, -1)
-    return [
-        (weights, layer.probe.tokens[tokens], topics[tokens])
-        for weights, tokens in _attention(layer)
-    ]
-
-
-def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]:
-    """Return the layer's vectors of all tokens of the probe's whole windows, batch by batch."""
-    batches = layer.probe.whole_windows
-    if not batches:
-        raise UndefinedError("fewer windows of 2 tokens or more than batches")
-    rows = [layer.states.rows_of(np.concatenate(windows)) for windows in batches]
-    lengths = [tuple(map(len, windows)) for windows in batches]
-    return [
-        (Sequences(layer.layer.states[each], of_each),)
-        for each, of_each in zip(rows, lengths, strict=True)
-    ]
-
-
-def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
-    """Return the attention weights (heads, n, n) of each sequence that has some."""
-    return [(weights,) for weights, _ in _attention(layer)]
-
-
-def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
-    if layer.context.attention is None:
-        raise UndefinedError("the attention weights were not captured")
-    return layer.context.attention.of(layer.layer.stack, layer.layer.index)

@@ -50,7 +50,7 @@ class Metric:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their default values; those that a value was
     computed with are recorded in its row."""
-    select_inputs: str | Callable[..., Any] = "repdyn.metrics.layer_view:clouds"
+    select_inputs: str | Callable[..., Any] = "repdyn.metrics.inputs:clouds"
     """Selects the kernel's positional arguments for every batch of a subset; by default the layer's
     cloud. A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()

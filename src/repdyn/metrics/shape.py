@@ -19,14 +19,14 @@ _directions = partial(
 )
 _of_sequences = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:sequences_of_states",
+    select_inputs="repdyn.metrics.inputs:sequences_of_states",
     captures=frozenset({"whole_windows"}),
     probe_requires="tokens",
     whole_sequences=True,
 )
 _of_attention = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:attention_of_sequences",
+    select_inputs="repdyn.metrics.inputs:attention_of_sequences",
     captures=frozenset({"attention_weights"}),
     probe_requires="tokens",
     range=(0.0, 1.0),
@@ -139,7 +139,7 @@ METRICS = [
     ),
     of_kernel(
         name="lidar",
-        select_inputs="repdyn.metrics.layer_view:with_windows",
+        select_inputs="repdyn.metrics.inputs:with_windows",
         meaning="directions that tell windows apart from the spread of the vectors within them",
         range=(1.0, inf),
         source=(
@@ -150,7 +150,7 @@ METRICS = [
     ),
     of_kernel(
         name="dime",
-        select_inputs="repdyn.metrics.layer_view:with_windows",
+        select_inputs="repdyn.metrics.inputs:with_windows",
         meaning=(
             "mutual information of the two halves of the vectors of a window, by matrices of "
             "similarities"
@@ -208,7 +208,7 @@ METRICS = [
     ),
     of_kernel(
         name="self_similarity",
-        select_inputs="repdyn.metrics.layer_view:with_tokens",
+        select_inputs="repdyn.metrics.inputs:with_tokens",
         probe_requires="tokens",
         meaning="mean cosine of one word's vectors in different contexts, minus that of all pairs",
         range=(-2.0, 2.0),
@@ -246,7 +246,7 @@ METRICS = [
     of_kernel(
         name="next_token_variance",
         kernel="class_variance",
-        select_inputs="repdyn.metrics.layer_view:with_next_tokens",
+        select_inputs="repdyn.metrics.inputs:with_next_tokens",
         probe_requires="tokens",
         meaning=(
             "variance of the vectors before one next token, relative to the distance from those "

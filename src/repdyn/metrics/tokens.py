@@ -11,20 +11,20 @@ _SOURCE = "token encodings across the attention layers of RoBERTa"
 
 _of_tokens = partial(
     of_kernel,
-    select_inputs="repdyn.metrics.layer_view:tokens_of_states",
+    select_inputs="repdyn.metrics.inputs:tokens_of_states",
     captures=frozenset({"embeddings"}),
     probe_requires="tokens",
     source=_SOURCE,
 )
 _after_attention = partial(
     _of_tokens,
-    select_inputs="repdyn.metrics.layer_view:tokens_after_attention",
+    select_inputs="repdyn.metrics.inputs:tokens_after_attention",
     captures=frozenset({"embeddings", "after_attention"}),
     position="blocks",
 )
 _of_lens = partial(
     Metric,
-    select_inputs="repdyn.metrics.layer_view:through_output_head",
+    select_inputs="repdyn.metrics.inputs:through_output_head",
     captures=frozenset({"last", "output_head"}),
     probe_requires="tokens",
     source=_LENS,
@@ -36,7 +36,7 @@ _of_topics = partial(
 )
 _of_attention = partial(
     _of_topics,
-    select_inputs="repdyn.metrics.layer_view:attention_with_topics",
+    select_inputs="repdyn.metrics.inputs:attention_with_topics",
     captures=frozenset({"attention_weights"}),
     position="blocks",
     per_head=True,
@@ -51,7 +51,7 @@ def _means_over(pairs: str, words: str) -> list[Metric]:
         _of_topics(
             name=f"topic_{pairs}",
             kernel="topic_mean",
-            select_inputs="repdyn.metrics.layer_view:with_topics",
+            select_inputs="repdyn.metrics.inputs:with_topics",
             settings={"product": "dot", "pairs": pairs},
             meaning=f"mean inner product of vectors of different words of {words}",
         ),
@@ -85,7 +85,7 @@ METRICS = [
     ),
     of_kernel(
         name="token_imbalance",
-        select_inputs="repdyn.metrics.layer_view:with_tokens",
+        select_inputs="repdyn.metrics.inputs:with_tokens",
         probe_requires="tokens",
         meaning=(
             "how little the distances of a layer tell of which token is which (information "
@@ -117,7 +117,7 @@ METRICS = [
     _of_tokens(
         name="token_rank_distance",
         kernel="token_rank",
-        select_inputs="repdyn.metrics.layer_view:tokens_by_distance",
+        select_inputs="repdyn.metrics.inputs:tokens_by_distance",
         meaning="token_rank by Euclidean distance instead of the cosine",
         range=(0.0, inf),
     ),
@@ -138,7 +138,7 @@ METRICS = [
     ),
     _of_topics(
         name="topic_gap",
-        select_inputs="repdyn.metrics.layer_view:with_topics",
+        select_inputs="repdyn.metrics.inputs:with_topics",
         meaning=(
             "mean cosine between vectors of different words of one topic, minus that between topics"
         ),
@@ -146,7 +146,7 @@ METRICS = [
     ),
     _of_topics(
         name="topic_gap_dot",
-        select_inputs="repdyn.metrics.layer_view:with_topics",
+        select_inputs="repdyn.metrics.inputs:with_topics",
         meaning="the same of inner products",
         range=(-inf, inf),
     ),
