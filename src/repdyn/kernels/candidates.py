@@ -218,17 +218,7 @@ class RoundedPoints:
         # are smallest about the centre. It is the median, of each coordinate, because a few huge
         # points, such as attention sinks, would drag the mean away from all others.
         frame = Frame(self.scale, sample(points).double().mul(self.scale).median(0).values)
-        dominant: list[int] = []
-        if is_bfloat16:
-            shares = frame.transform(sample(points)).square()
-            shares = (
-                shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-            ).mean(0)
-            dominant = [
-                i
-                for i, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist())
-                if is_large
-            ]
+        dominant = _dominant_coordinates(frame.transform(sample(points))) if is_bfloat16 else []
         parts = 3 if is_bfloat16 else 1  # of 8 binary digits each, where float32 has 24
         self.widths = [dim, len(dominant), len(dominant), parts, parts]
         # filled up to a multiple of 16 columns, in which matrix units work
@@ -250,22 +240,30 @@ class RoundedPoints:
         _, _, _, squares, ones, _ = self.right[n:].split(self.widths, 1)
         squares[:, :1].fill_(_PADDING_SCORE)
         ones.fill_(1)
-        # The largest |y - y'| / |y'|: it bounds the error of any other point by its norm.
+        self._bound_errors(is_bfloat16=is_bfloat16)
+
+    def _bound_errors(self, *, is_bfloat16: bool) -> None:
+        """Set the bounds on the error of any score, once all points are rounded.
+
+        - ``ratio``, the largest |y - y'| / |y'|: it bounds the error of any other point by its
+          norm.
+        - ``gamma``, a bound on the error of a score, relative to (|x'| + |y'|)^2. A sum of n terms
+          in any order has a relative error of at most n u / (1 - n u) in the sum of their absolute
+          values, u being the unit roundoff: Higham, Accuracy and Stability of Numerical Algorithms,
+          2002, section 3.1; 1.02 covers the denominator. Two such sums are in it, the product and
+          the squared norms; 2**-21 covers what the parts of these lack. Accelerators may truncate
+          instead of rounding, which doubles u. The product of two low parts, which is left out, is
+          at most 2 (2**-8)^2 |x'| |y'|, the 2**-17.
+        - ``output``, a factor for the rounding of the score itself.
+        - ``margin``, the part of a score's error that depends on one point alone.
+        """
         self.ratio = (self.errors / self.norms).nan_to_num(0).max()
-        # gamma: a bound on the error of a score, relative to (|x'| + |y'|)^2. A sum of n terms in
-        # any order has a relative error of at most n u / (1 - n u) in the sum of their absolute
-        # values, u being the unit roundoff: Higham, Accuracy and Stability of Numerical Algorithms,
-        # 2002, section 3.1; 1.02 covers the denominator. Two such sums are in it, the product and
-        # the squared norms; 2**-21 covers what the parts of these lack. Accelerators may truncate
-        # instead of rounding, which doubles u. The product of two low parts, which is left out, is
-        # at most 2 (2**-8)^2 |x'| |y'|, the 2**-17.
         terms = sum(self.widths)
         roundoff = 2**-23 if self.right.is_cuda else 2**-24
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
         # a score in bfloat16 is off by half of its last digit, the eighth
         self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
-        # the part of a score's error that depends on the point alone; its second term is for
-        # products that are subnormal, whose error is absolute
+        # the second term is for products that are subnormal, whose error is absolute
         self.margin = (
             8 * self.gamma * self.norms.square() + 16 * terms * torch.finfo(torch.float32).tiny
         )
@@ -345,6 +343,17 @@ class RoundedPoints:
         ).clamp_min(1e-300)
         score = (between.square() * (1 + 2 * self.gamma) + self.margin[rows]) * self.output
         return score.float() * (1 + 2**-22)
+
+
+def _dominant_coordinates(centred: Tensor) -> list[int]:
+    """Return the coordinates that hold :data:`_DOMINANT` times the mean share of the squared
+    lengths of some points, (n, dim) float64.
+    """
+    shares = centred.square()
+    totals = shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    mean_shares = (shares / totals).mean(0)
+    is_dominant = mean_shares > _DOMINANT * mean_shares.mean()
+    return is_dominant.nonzero().flatten().tolist()
 
 
 class _CandidateLists:

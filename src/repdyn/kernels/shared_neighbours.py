@@ -72,33 +72,25 @@ def mutual_knn(
         raise ValueError(
             f"expected k from 1 to {_MOST}, got {k}; it counts the neighbours of each token"
         )
-    a, b = _of_same_groups(a, b)
-    is_first = torch.zeros(a.n_vectors, dtype=torch.bool, device=a.x.device)
-    is_first[b.distinct.first] = True
-    remaining = (
-        a.distinct.first
-        if b.n_unique == b.n_vectors
-        else a.distinct.first[is_first[a.distinct.first]]
-    )
-    a = _restricted(a, remaining)
-    b = _restricted(b, remaining)
-    if k >= (fewest := a.n_candidates):
+    a, b = _distinct_in_both(*_of_same_groups(a, b))
+    if k >= a.n_candidates:
         raise UndefinedError(
-            f"a token has {fewest} others that it could be next to, distinct in both clouds and "
-            f"outside its group, at least {k + 1} needed"
+            f"a token has {a.n_candidates} others that it could be next to, distinct in both "
+            f"clouds and outside its group, at least {k + 1} needed"
         )
-    (neighbours_x, is_determined), (other, is_also) = (_nearest_sets(cloud, k) for cloud in (a, b))
-    compared = is_determined & is_also
-    if 2 * (n_compared := int(compared.sum())) < a.n_unique:
+    nearest_in_a, is_determined_in_a = _nearest_sets(a, k)
+    nearest_in_b, is_determined_in_b = _nearest_sets(b, k)
+    compared = is_determined_in_a & is_determined_in_b
+    n_compared = int(compared.sum())
+    if 2 * n_compared < a.n_unique:
         raise UndefinedError(
             f"for {a.n_unique - n_compared} of {a.n_unique} tokens neighbours {k} and {k + 1} are "
             "tied"
         )
     # a token and its neighbour in one number, so that one call compares the sets of all tokens
-    row = a.n_unique * torch.arange(n_compared, device=neighbours_x.device)[:, None]
-    overlap = torch.isin(neighbours_x[compared] + row, other[compared] + row).sum().double() / (
-        k * n_compared
-    )
+    row = a.n_unique * torch.arange(n_compared, device=nearest_in_a.device)[:, None]
+    is_common = torch.isin(nearest_in_a[compared] + row, nearest_in_b[compared] + row)
+    overlap = is_common.sum().double() / (k * n_compared)
     if not calibrated:
         return overlap
     chance = (k / a.n_possible[compared].double()).mean()
@@ -121,6 +113,16 @@ def _of_same_groups(a: Tensor | Cloud, b: Tensor | Cloud) -> tuple[Cloud, Cloud]
         )
     matched(Cloud.require_defined, a, b)
     return a, b
+
+
+def _distinct_in_both(a: Cloud, b: Cloud) -> tuple[Cloud, Cloud]:
+    """Return two clouds without the tokens whose vector equals an earlier one in either."""
+    remaining = a.distinct.first
+    if b.n_unique < b.n_vectors:
+        is_first_in_b = torch.zeros(b.n_vectors, dtype=torch.bool, device=b.x.device)
+        is_first_in_b[b.distinct.first] = True
+        remaining = remaining[is_first_in_b[remaining]]
+    return _restricted(a, remaining), _restricted(b, remaining)
 
 
 def _restricted(cloud: Cloud, remaining: Tensor) -> Cloud:

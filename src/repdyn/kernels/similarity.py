@@ -2,6 +2,8 @@
 best rotation, :func:`procrustes_distance`.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -92,30 +94,48 @@ def _has_huge_points(cloud: Cloud) -> bool:
     return bool(lengths.max() > _HUGE * lengths.median())
 
 
+class _Similarities(NamedTuple):
+    """The similarities of the points of a cloud, without the matrix of all."""
+
+    points: Tensor
+    """(n, dim), centred."""
+    squares: Tensor
+    """(n,) float64: the diagonal of the matrix."""
+    sums: Tensor
+    """(n,) float64: the sum of each row; debiased, without the diagonal."""
+
+
 def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     """Return <K, K>, <K, L> and <L, L> of the centred matrices of similarities, (3,) float64.
 
     ``<A A.T, B B.T> = |A.T B|**2``; what the diagonals and the centring take away is known from
     sums over the points.
     """
-    n = len(x)
-    per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
-    of_x, of_y = ((points, _squares(points), _sums(points, debiased)) for points in (x, y))
-    products = []
-    for (these, squares, sums), (another, others, other_sums) in (
-        (of_x, of_x),
-        (of_x, of_y),
-        (of_y, of_y),
-    ):
-        features = torch.zeros(
-            these.shape[1], another.shape[1], dtype=torch.float64, device=x.device
-        )
-        for rows, other_rows in zip(these.split(_ROWS), another.split(_ROWS), strict=True):
-            features.addmm_(rows.double().mT, other_rows.double())
-        diagonal = squares @ others if debiased else 0.0
-        centring = sums.sum() * other_sums.sum() / in_all - 2 / per_row * (sums @ other_sums)
-        products.append(features.square().sum() - diagonal + centring)
-    return torch.stack(products)
+    of_x, of_y = (
+        _Similarities(points, _squares(points), _sums(points, debiased)) for points in (x, y)
+    )
+    pairs = ((of_x, of_x), (of_x, of_y), (of_y, of_y))
+    return torch.stack([_inner_product(k, l_, debiased) for k, l_ in pairs])
+
+
+def _inner_product(k: _Similarities, l_: _Similarities, debiased: bool) -> Tensor:
+    """Return <K, L> of two centred matrices of similarities, 0-d float64, by products of
+    features.
+    """
+    features = torch.zeros(
+        k.points.shape[1], l_.points.shape[1], dtype=torch.float64, device=k.points.device
+    )
+    for rows, others in zip(k.points.split(_ROWS), l_.points.split(_ROWS), strict=True):
+        features.addmm_(rows.double().mT, others.double())
+    per_row, in_all = _divisors(len(k.points), debiased)
+    diagonal = k.squares @ l_.squares if debiased else 0.0
+    centring = k.sums.sum() * l_.sums.sum() / in_all - 2 / per_row * (k.sums @ l_.sums)
+    return features.square().sum() - diagonal + centring
+
+
+def _divisors(n: int, debiased: bool) -> tuple[int, int]:
+    """Return what the sum of a row, and that of all rows, are divided by to centre n points."""
+    return (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
 
 
 def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
@@ -123,13 +143,13 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     diagonal.
     """
     n = len(x)
-    per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
+    per_row, in_all = _divisors(n, debiased)
     sums = (_sums(points, debiased) for points in (x, y))
     # subtracted from each row and each column, these make all sums zero
     offsets = [of_rows / per_row - of_rows.sum() / (2 * in_all) for of_rows in sums]
     totals = torch.zeros(3, dtype=torch.float64, device=x.device)
     for start in range(0, n, _BLOCK):
-        similarities_x, other = (
+        k, l_ = (
             product(points[start : start + _BLOCK], points[start:])
             .double()
             .sub_(offset[start : start + _BLOCK, None])
@@ -137,15 +157,13 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
             for points, offset in zip((x, y), offsets, strict=True)
         )
         if debiased:
-            similarities_x.diagonal().zero_()
-            other.diagonal().zero_()
-        side = len(similarities_x)
-        for number, (factor, another) in enumerate(
-            ((similarities_x, similarities_x), (similarities_x, other), (other, other))
-        ):
+            k.diagonal().zero_()
+            l_.diagonal().zero_()
+        side = len(k)
+        for number, (factor, other) in enumerate(((k, k), (k, l_), (l_, l_))):
             # blocks off the diagonal count twice, for their mirror images
-            square = factor[:, :side].flatten() @ another[:, :side].flatten()
-            totals[number] += 2 * (factor.flatten() @ another.flatten()) - square
+            on_diagonal = factor[:, :side].flatten() @ other[:, :side].flatten()
+            totals[number] += 2 * (factor.flatten() @ other.flatten()) - on_diagonal
     return totals
 
 

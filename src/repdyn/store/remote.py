@@ -322,40 +322,32 @@ class RemoteFolder:
         filesystem = self._opened[0]  # a missing package is an error of its own
         try:
             return TimeoutRunner(REQUEST_SECONDS)(what, function)
-        except Exception as error:
-            # a file, or what should hold it, which only a person can make
-            if isinstance(error, FileNotFoundError):
-                is_place = (
-                    "bucket" in str(error).lower()
-                    or type(error).__name__ == "RepositoryNotFoundError"
-                )
-                if not (is_upload or is_place):
-                    raise
-                raise RefusedError(
-                    f"expected an existing bucket or repository at {self.shown}, got: "
-                    f"{_brief(error)}; create it, or check the URL"
-                ) from error
-            if any(
-                _REFUSED.search(f"{type(each).__name__}: {each}")
-                for each in (error, error.__cause__)
-            ):
-                # the next request reads the credentials again: those of a long training expire and
-                # are renewed
-                type(filesystem).clear_instance_cache()
-                self.__dict__.pop("_opened", None)
-                raise RefusedError(
-                    f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the "
-                    "credentials, and check that they permit it"
-                ) from error
-            reason = (
-                f"no answer in {REQUEST_SECONDS:g} s"
-                if isinstance(error, TimeoutError)
-                else _brief(error)
-            )
-            raise RemoteError(
-                f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the "
-                "command"
+        except FileNotFoundError as error:
+            if not (is_upload or _is_of_place(error)):
+                raise
+            raise RefusedError(
+                f"expected an existing bucket or repository at {self.shown}, got: "
+                f"{_brief(error)}; create it, or check the URL"
             ) from error
+        except TimeoutError as error:
+            raise self._failed(what, f"no answer in {REQUEST_SECONDS:g} s") from error
+        except Exception as error:
+            if not _is_refusal(error):
+                raise self._failed(what, _brief(error)) from error
+            # the next request reads the credentials again: those of a long training expire and are
+            # renewed
+            type(filesystem).clear_instance_cache()
+            self.__dict__.pop("_opened", None)
+            raise RefusedError(
+                f"{what} at {self.shown} was refused: {_brief(error)}; set up or renew the "
+                "credentials, and check that they permit it"
+            ) from error
+
+    def _failed(self, what: str, reason: str) -> RemoteError:
+        return RemoteError(
+            f"{what} at {self.shown} failed: {reason}; check the connection, then repeat the "
+            "command"
+        )
 
 
 def _commit(filesystem: Any, root: str, names: Sequence[str], source: Path) -> None:
@@ -405,6 +397,18 @@ def _version(info: Mapping[str, Any]) -> str:
     )
     digest = hashlib.sha256(repr(values).encode()).hexdigest()[:20]
     return f"{int(info.get('size') or 0)} {digest}"
+
+
+def _is_of_place(error: FileNotFoundError) -> bool:
+    """Return whether what is missing should hold the files: only a person can make it."""
+    is_repository = type(error).__name__ == "RepositoryNotFoundError"
+    return is_repository or "bucket" in str(error).lower()
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether an error, or its cause, is of credentials or permissions."""
+    links = (error, error.__cause__)
+    return any(_REFUSED.search(f"{type(link).__name__}: {link}") for link in links)
 
 
 def _brief(error: BaseException) -> str:
