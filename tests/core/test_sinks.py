@@ -114,7 +114,7 @@ def test_ctrl_c_while_figures_are_drawn_says_how_to_draw_them(monkeypatch, draws
     monkeypatch.setattr(Guarded, "call", break_off)
     sink = Listening()
     sink.is_replaceable = draws
-    guarded = GuardedSink(sink, SimpleNamespace(error=None))
+    guarded = GuardedSink(sink, SimpleNamespace(error=print))
     with pytest.raises(KeyboardInterrupt):
         guarded.end(SimpleNamespace(total_seconds=2.0, tracking_seconds=1.0), interrupted=False)
     assert sink.heard == ([("end", True)] if draws else [])
