@@ -16,6 +16,7 @@ _CAPTURES = {
     "output_head": "output head",
     "after_attention": "states after attention",
     "attention_weights": "attention weights",
+    "queries_and_keys": "queries and keys",
     "whole_windows": "whole windows",
 }
 _HEADING = """# All metrics

@@ -109,6 +109,13 @@ def as_sequences(x: Tensor) -> tuple[Any, ...]:
     return (Sequences(x, LENGTHS),)
 
 
+N_HEADS = 3
+
+
+def as_heads(x: Tensor) -> tuple[Any, ...]:
+    return (x.unflatten(0, (N_HEADS, -1)),)
+
+
 def against_table(x: Tensor, tokens: Tensor, table: Tensor, **how: bool) -> tuple[Any, ...]:
     return x, tokens, Vocabulary(table, **how)
 
@@ -255,6 +262,23 @@ CASES: dict[str, MetricCase] = {
         invariant=frozenset(),
         reasons={},
     ),
+    # queries and keys; rows that change places go to another head
+    **{
+        f"{vectors}_anisotropy": _of_cloud(
+            oracle=oracles.of_heads(N_HEADS, oracles.anisotropy),
+            wrap=as_heads,
+            invariant=ANYWHERE - {"permutation"},
+        )
+        for vectors in ("query", "key")
+    },
+    **{
+        f"{vectors}_cosine": _of_cloud(
+            oracle=oracles.of_heads(N_HEADS, oracles.mean_cosine),
+            wrap=as_heads,
+            invariant=ROTATED - {"permutation"},
+        )
+        for vectors in ("query", "key")
+    },
     # attention sinks
     "sink_rate": _of_attention(oracle=oracles.sink_rate, inputs=weights, reasons={}, is_count=True),
     "attention_evenness": _of_attention(

@@ -212,6 +212,11 @@ def alignment_falls(x, following, last, more_than):
     return (cosines(x, last) - cosines(following, last) > more_than).mean()
 
 
+def of_heads(n_heads, of_head):
+    """Return a function that gives each head an equal part of the rows."""
+    return lambda x: [of_head(rows) for rows in np.split(x, n_heads)]
+
+
 def outlier_kurtosis(x):
     squares = (x**2).mean(0)
     return (squares**2).mean() / squares.mean() ** 2

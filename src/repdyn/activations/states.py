@@ -16,6 +16,7 @@ from repdyn.capture.attention import LENGTH, TOKENS, AttentionWeights
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.capture.calls import as_batch
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.heads import QueriesAndKeys
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import CaptureKind, States
@@ -52,7 +53,9 @@ def layer_states(
         layers: name pattern of the blocks, such as "model.layers.*"; None finds them.
         subsets: of a probe.
         captures: what to capture besides: "after_attention" (``layer.after_attention``, the states
-            between a block's attention and its feed-forward part, or why there are none) and
+            between a block's attention and its feed-forward part, or why there are none),
+            "queries_and_keys" (``layer.queries_and_keys``, what the attention compares, as
+            ``queries`` and ``keys``, (n_tokens, n_heads * dim), or why they are not known) and
             "embeddings" (``states.embeddings``, the table of input embeddings, (vocabulary, dim),
             or why it is not known).
 
@@ -79,7 +82,14 @@ def layer_states(
         # a string is the reason why there are no such states
         after = layer.after_attention
         after = after[rows] if isinstance(after, torch.Tensor) else after
-        in_order.append(replace(layer, states=layer.states[rows], after_attention=after))
+        compared = layer.queries_and_keys
+        if isinstance(compared, QueriesAndKeys):
+            compared = replace(compared, queries=compared.queries[rows], keys=compared.keys[rows])
+        in_order.append(
+            replace(
+                layer, states=layer.states[rows], after_attention=after, queries_and_keys=compared
+            )
+        )
     return replace(states, layers=in_order, rows=numbers)
 
 

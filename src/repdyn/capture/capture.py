@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.branches import find_branches
+from repdyn.capture.heads import QueriesAndKeys
 from repdyn.capture.model import Passes, RunnableModel
-from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, Recorder, States
+from repdyn.capture.states import STATES_BYTES, Buffers, CaptureKind, LayerStates, Recorder, States
 from repdyn.capture.token_states import EmbeddingSearch
 from repdyn.capture.wrappers import class_name
 from repdyn.probe import Probe, ProbeBatch
@@ -190,11 +192,9 @@ def exchange_layers(
     for number in range(len(parts.layers)):
         layer = parts.layers.pop(0)
         owner = number % ranks.size
-        states = gather(layer.states, owner)
-        after = layer.after_attention
-        after = gather(after, owner) if isinstance(after, Tensor) else after
-        if states is not None:
-            whole.layers.append(replace(layer, states=states, after_attention=after))
+        gathered = _gathered(layer, partial(gather, owner=owner))
+        if gathered is not None:
+            whole.layers.append(gathered)
         # the ranks besides its owner that compare layers of their own with it: all, or that of the
         # layer before
         comparing = set(range(ranks.size)) if "last" in captures and layer.is_last else set()
@@ -203,11 +203,29 @@ def exchange_layers(
         for other in sorted(comparing - {owner}):
             states = gather(layer.states, other)
             if states is not None:
-                whole.references.append(replace(layer, states=states, after_attention=None))
+                whole.references.append(
+                    replace(layer, states=states, after_attention=None, queries_and_keys=None)
+                )
     with ranks.sync_errors():
         if failure:
             raise failure
     return whole
+
+
+def _gathered(layer: LayerStates, gather: Callable[[Tensor], Tensor | None]) -> LayerStates | None:
+    """Return a layer with the rows of all ranks, None on a rank that gets none; all ranks call."""
+    states = gather(layer.states)
+    after = layer.after_attention
+    after = gather(after) if isinstance(after, Tensor) else after
+    heads = layer.queries_and_keys
+    if isinstance(heads, QueriesAndKeys):
+        queries = gather(heads.queries)
+        keys = gather(heads.keys)
+        if queries is not None and keys is not None:
+            heads = replace(heads, queries=queries, keys=keys)
+    if states is None:
+        return None
+    return replace(layer, states=states, after_attention=after, queries_and_keys=heads)
 
 
 @plain_state()
@@ -398,7 +416,13 @@ def record(
 
     branches = None if first is None else find_branches(model, first)
     with model.evaluating() as run, ExitStack() as hooks:
-        recorder = Recorder(run.model, rows, Buffers(states_bytes), branches=branches)
+        recorder = Recorder(
+            run.model,
+            rows,
+            Buffers(states_bytes),
+            branches=branches,
+            with_heads="queries_and_keys" in captures,
+        )
         search = (
             EmbeddingSearch(run.model.module, len(model.stacks))
             if "embeddings" in captures

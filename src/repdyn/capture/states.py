@@ -11,8 +11,9 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from tempfile import TemporaryFile, gettempdir
 from typing import Any, Literal, TypeAlias
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from repdyn.capture.blocks import Block, silent_blocks
+from repdyn.capture.heads import QueriesAndKeys, QueriesAndKeysRecorder
 from repdyn.capture.model import RunnableModel
 from repdyn.capture.streams import SUM
 from repdyn.capture.token_states import Slot, exact_device, watched
@@ -34,6 +36,7 @@ CaptureKind: TypeAlias = Literal[
     "last",
     "after_attention",
     "attention_weights",
+    "queries_and_keys",
     "embeddings",
     "output_head",
     "previous_checkpoint",
@@ -43,10 +46,10 @@ CaptureKind: TypeAlias = Literal[
     "whole_windows",
 ]
 """What can be captured in addition to a layer's own states: the next and the last layer's, the
-states between a block's attention and its feed-forward part, attention weights, the input
-embeddings, the output head; the states of the previous checkpoint; the weights of the blocks, at a
-step of a live training their gradients, and what they were before it; all tokens of some windows of
-the probe."""
+states between a block's attention and its feed-forward part, attention weights, the queries and
+keys that the attention compares, the input embeddings, the output head; the states of the previous
+checkpoint; the weights of the blocks, at a step of a live training their gradients, and what they
+were before it; all tokens of some windows of the probe."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class LayerStates:
     after_attention: Tensor | str | None = None
     """(n_sampled, dim) the block's input plus its attention's output, or why there is none; None
     where it was not captured."""
+    queries_and_keys: QueriesAndKeys | str | None = None
+    """What the block's attention compares, or why it is not known; None where it was not captured.
+    """
     precision: str = ""
     """The precision in which the states were computed, such as "float32", or "bfloat16 autocast"
     where the model's own forward pass entered it."""
@@ -219,6 +225,7 @@ class Recorder:
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled;
             with those of means over sequences behind them, for batches that have ``means``.
         branches: of the layers whose states after the attention are recorded.
+        with_heads: whether the queries and keys of each block's attention are recorded.
     """
 
     def __init__(
@@ -227,6 +234,8 @@ class Recorder:
         rows: np.ndarray,
         buffers: Buffers,
         branches: Branches | None = None,
+        *,
+        with_heads: bool = False,
     ) -> None:
         self._model = model
         self._rows = rows
@@ -249,6 +258,13 @@ class Recorder:
         self._after_attention: dict[LayerKey, Tensor | str] = {
             key: reason for key, reason in (branches or {}).items() if isinstance(reason, str)
         }
+        self._heads = None
+        if with_heads:
+            self._heads = QueriesAndKeysRecorder(
+                rows_of=self.token_states.rows_of,
+                select=self._select,
+                new_buffer=partial(buffers.new, self._n_rows),
+            )
 
     @contextmanager
     def recording(self, batch: ProbeBatch) -> Iterator[None]:
@@ -283,6 +299,7 @@ class Recorder:
         with (
             watched(self._model.blocks, self._enter, self._leave),
             watched(branching, leave=self._keep_branch),
+            self._heads.begin(self._target) if self._heads else nullcontext(),
         ):
             yield
         self._check_calls()
@@ -325,6 +342,7 @@ class Recorder:
                     device=recorded.device,
                     stack=name,
                     after_attention=self._after_attention.get((name, index)),
+                    queries_and_keys=self._heads.of(name, index) if self._heads else None,
                     precision=precision.removeprefix("torch."),
                 )
                 layers.append(layer)
@@ -335,8 +353,12 @@ class Recorder:
         stack.n_entered += 1
         if stack.n_entered == 1:
             self._keep(block, 0, taken)
+        if self._heads:
+            self._heads.enter((block.stack, stack.n_entered))
 
     def _leave(self, block: Block, returned: Mapping[Slot, Any]) -> None:
+        if self._heads:
+            self._heads.leave()
         calls = self._stacks[block.stack].calls
         calls.append(block.name)
         if block.stack in self._model.sums:

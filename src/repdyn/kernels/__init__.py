@@ -43,6 +43,8 @@ from repdyn.kernels.dimension import gride as gride
 from repdyn.kernels.dimension import levina_bickel as levina_bickel
 from repdyn.kernels.dimension import local_dimension as local_dimension
 from repdyn.kernels.dimension import ph_dimension as ph_dimension
+from repdyn.kernels.heads import head_anisotropy as head_anisotropy
+from repdyn.kernels.heads import head_cosine as head_cosine
 from repdyn.kernels.kernel import UndefinedError as UndefinedError
 from repdyn.kernels.kernel import full_precision as full_precision
 from repdyn.kernels.kernel import nan_if_undefined as nan_if_undefined

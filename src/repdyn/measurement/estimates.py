@@ -26,15 +26,17 @@ def estimates(
     attention head.
     """
     metric = request.metric
+    # sequences share no window; batches of vectors may, where the windows are too few
+    independent = (
+        metric.whole_sequences
+        or metric.is_of_attention_weights
+        or (len(batches) > 1 and view.probe.has_disjoint_batches(view_of(request.subset).sampled))
+    )
     if metric.per_head:
         by_head = np.array(values, ndmin=2)  # (n_batches, n_heads)
-        of_layer = mean_and_spread(by_head.mean(axis=1), True, metric.range)
-        of_heads = [mean_and_spread(head, True, metric.range) for head in by_head.T]
+        of_layer = mean_and_spread(by_head.mean(axis=1), independent, metric.range)
+        of_heads = [mean_and_spread(head, independent, metric.range) for head in by_head.T]
         return {None: of_layer, **dict(enumerate(of_heads))}
-    # sequences share no window; batches of vectors may, where the windows are too few
-    independent = metric.whole_sequences or (
-        len(batches) > 1 and view.probe.has_disjoint_batches(view_of(request.subset).sampled)
-    )
     summary = mean_and_spread(np.array(values).reshape(-1), independent, metric.range)
     if len(batches) == 1:
         summary |= _interval_of_one_cloud(view, request, batches[0], summary["value"])

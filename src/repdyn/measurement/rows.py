@@ -228,8 +228,8 @@ def _computed(
     """Return the kernel's inputs and value for each batch, and the reason if there is no value.
 
     One undefined batch leaves the layer without a value, since the batches are parts of one sample.
-    Those of attention heads are sequences, some of which may have nothing to compare: they are left
-    out.
+    Those of attention weights are sequences, some of which may have nothing to compare: they are
+    left out.
     """
     metric = request.metric
     values: list[np.ndarray | float] = []
@@ -250,14 +250,14 @@ def _computed(
             except UndefinedError as error:
                 # the first batch's reason stands for all
                 undefined = undefined or reason_of(error, number)
-                if not metric.per_head:
+                if not metric.is_of_attention_weights:
                     break
             except recorded as error:
                 return _Computed(batches=batches, values=values, reason=reason_of(error))
     if undefined is None and any(np.isnan(value).any() for value in values):
         # a kernel of another package, whose author did not raise UndefinedError
         undefined = Reason("the kernel returned NaN without a reason", ReasonCode.NO_REASON)
-    elif metric.per_head and values:
+    elif metric.is_of_attention_weights and values:
         undefined = None
     return _Computed(batches=batches, values=values, reason=undefined)
 
@@ -305,7 +305,7 @@ def _sizes(view: LayerView, request: MetricRequest, computed: _Computed) -> tupl
     are counted.
     """
     batches = computed.batches
-    if batches and request.metric.per_head:
+    if batches and request.metric.is_of_attention_weights:
         n_positions = min(weights.shape[-1] for weights, *_ in batches)
         return n_positions, n_positions
     clouds = distinct = _clouds_of(batches, request) or view.clouds(request.subset)
@@ -318,10 +318,10 @@ def _sizes(view: LayerView, request: MetricRequest, computed: _Computed) -> tupl
 
 
 def _clouds_of(batches: Sequence[tuple], request: MetricRequest) -> list[Cloud]:
-    """Return the vectors that a kernel takes first in each batch; none where it takes no vectors,
-    so that those of the probe are counted.
+    """Return the vectors that a kernel takes first in each batch; none where it takes no vectors of
+    the layer, so that these are counted.
     """
-    if request.metric.is_of_weights:
+    if request.metric.is_of_weights or request.metric.per_head:
         return []
     first = [inputs[0].x if isinstance(inputs[0], Sequences) else inputs[0] for inputs in batches]
     return [x if isinstance(x, Cloud) else Cloud(x) for x in first if isinstance(x, Cloud | Tensor)]

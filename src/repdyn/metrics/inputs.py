@@ -175,6 +175,16 @@ def sequences_of_states(layer: LayerView, subset: str) -> list[tuple[Sequences]]
     ]
 
 
+def queries_of_heads(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
+    """Return the queries of the block's attention heads, batch by batch."""
+    return [(vectors,) for vectors in layer.of_heads("queries", subset)]
+
+
+def keys_of_heads(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
+    """Return the keys of the block's attention heads, batch by batch."""
+    return [(vectors,) for vectors in layer.of_heads("keys", subset)]
+
+
 def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
     """Return the attention weights (heads, n, n) of each sequence that has some."""
     return [(weights,) for weights, _ in _attention(layer)]

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from repdyn.capture.output_head import OutputHead
     from repdyn.capture.states import LayerStates, States
 
-Which: TypeAlias = Literal["own", "own by window", "following", "last", "after attention"]
+Which: TypeAlias = Literal[
+    "own", "own by window", "following", "last", "after attention", "queries", "keys"
+]
 """The states of which a layer's view has clouds."""
 MASSIVE_NORM = 10.0
 """Times the median norm of a layer's vectors, above which a norm is massive. Sun et al. 2024
@@ -270,6 +272,16 @@ class LayerView:
         if not isinstance(states, Tensor):
             raise UndefinedError(states or "the states after attention were not captured")
         return self._clouds_of("after attention", states, subset)
+
+    def of_heads(self, which: Literal["queries", "keys"], subset: str) -> list[Tensor]:
+        """Return the queries or the keys of each batch, (n_heads, n_vectors, dim), as the block's
+        attention compares them.
+        """
+        attention = self.layer.queries_and_keys
+        if attention is None or isinstance(attention, str):
+            raise UndefinedError(attention or "the queries and keys were not captured")
+        batches = self._clouds_of(which, getattr(attention, which), subset)
+        return [attention.by_head(cloud.x) for cloud in batches]
 
     def vocabulary(self, *, by_distance: bool = False) -> Vocabulary:
         """Return the input embeddings of all tokens.

@@ -108,6 +108,13 @@ class Metric:
         """Return whether it is of the weights of a block, rather than of vectors."""
         return bool(self.captures & WEIGHT_CAPTURES)
 
+    @cached_property
+    def is_of_attention_weights(self) -> bool:
+        """Return whether its batches are the attention weights of single sequences, rather than
+        samples of vectors.
+        """
+        return "attention_weights" in self.captures
+
     def is_defined_at(self, layer: int, *, is_last: bool) -> bool:
         """Return whether the metric has a value at a layer of a stack; layer 0 is the embedding
         output.

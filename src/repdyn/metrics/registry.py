@@ -373,8 +373,8 @@ def _check_subset(metric: Metric, subset: str, subset_names: Collection[str] | N
             "attention weights have no norm",
         ),
         (
-            "after_attention" in captures and view.normed,
-            "states as the block has them",
+            bool({"after_attention", "queries_and_keys"} & captures) and view.normed,
+            "vectors as the block has them",
             "the final norm is the last's",
         ),
     )

@@ -2,10 +2,11 @@
 one another.
 """
 
+from collections.abc import Callable
 from functools import partial
 from math import inf, pi
 
-from repdyn.metrics.metric import of_kernel
+from repdyn.metrics.metric import Metric, of_kernel
 from repdyn.probe.design import WITHOUT_REPEATS
 
 _dimension = partial(
@@ -34,6 +35,44 @@ _of_attention = partial(
     per_head=True,
     whole_sequences=True,
 )
+_of_queries = partial(
+    of_kernel,
+    select_inputs="repdyn.metrics.inputs:queries_of_heads",
+    captures=frozenset({"queries_and_keys"}),
+    position="blocks",
+    per_head=True,
+)
+_of_keys = partial(_of_queries, select_inputs="repdyn.metrics.inputs:keys_of_heads")
+_GODEY = "Godey, de la Clergerie, Sagot 2024, Anisotropy Is Inherent to Self-Attention (EACL)"
+
+
+def _of_heads(vectors: str, define: Callable[..., Metric]) -> list[Metric]:
+    """Return the metrics of the queries, or the keys, of attention heads."""
+    return [
+        define(
+            name=f"{vectors}_anisotropy",
+            kernel="head_anisotropy",
+            meaning=(
+                f"share of variance along the first principal direction of the {vectors} vectors "
+                "of an attention head"
+            ),
+            range=(0.0, 1.0),
+            source=f"of heads, after {_GODEY}",
+            # the key of a first position that heads attend to is far from all others
+            subsets=("all", "no_sink"),
+        ),
+        define(
+            name=f"{vectors}_cosine",
+            kernel="head_cosine",
+            meaning=(
+                f"mean cosine between the {vectors} vectors of two tokens in an attention head, "
+                "without centring"
+            ),
+            range=(-1.0, 1.0),
+            source=_GODEY,
+        ),
+    ]
+
 
 METRICS = [
     of_kernel(
@@ -302,6 +341,8 @@ METRICS = [
         ),
         source="Ghader, Monz 2017 (IJCNLP), relative to even attention",
     ),
+    *_of_heads("query", _of_queries),
+    *_of_heads("key", _of_keys),
     of_kernel(
         name="top_norm_variance_share",
         meaning=(

@@ -19,6 +19,7 @@ FAMILIES = {
     "spectrum": "Spectrum",
     "similarity": "Similarity of vectors",
     "sinks": "Attention sinks",
+    "heads": "Queries and keys",
     "convergence": "Convergence to the last layer",
     "evolution": "Steps from layer to layer",
     "change": "Change between checkpoints",
@@ -115,6 +116,11 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
             "scale": "from_zero",
         },
         "two_nn": {"title": "Intrinsic dimension (TwoNN)", "unit": "dimension"},
+        "local_anisotropy": {
+            "title": "Anisotropy of neighbourhoods",
+            "unit": "share of variance along the first direction",
+            "scale": "from_zero",
+        },
     },
     "dimension": {
         **{
@@ -169,11 +175,6 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
         },
     },
     "similarity": {
-        "local_anisotropy": {
-            "title": "Anisotropy of neighbourhoods",
-            "unit": "share of variance along the first direction",
-            "scale": "from_zero",
-        },
         "mean_cosine": {"title": "Mean cosine of two tokens", "unit": "cosine"},
         "self_similarity": {
             "title": "Self-similarity of a word",
@@ -225,6 +226,20 @@ _BY_FAMILY: dict[str, dict[str, _Fields]] = {
             "unit": "share of variance along it",
             "scale": "from_zero",
         },
+    },
+    "heads": {
+        "query_anisotropy": {
+            "title": "Anisotropy of the queries",
+            "unit": "share of variance along the first direction",
+            "scale": "from_zero",
+        },
+        "key_anisotropy": {
+            "title": "Anisotropy of the keys",
+            "unit": "share of variance along the first direction",
+            "scale": "from_zero",
+        },
+        "query_cosine": {"title": "Mean cosine of two queries", "unit": "cosine"},
+        "key_cosine": {"title": "Mean cosine of two keys", "unit": "cosine"},
     },
     "convergence": {
         "alignment": {

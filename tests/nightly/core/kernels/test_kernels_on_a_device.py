@@ -104,6 +104,10 @@ def on_grouped(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b, groups: kernel(Cloud(a, groups=groups), Cloud(b, groups=groups))
 
 
+def on_heads(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: kernel(x.expand(2, *x.shape))
+
+
 def of_cloud(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, groups: kernel(Cloud(x, groups=groups))
 
@@ -130,6 +134,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "dime": (kernels.dime, grouped, (16, 16)),
     "effective_rank": (kernels.effective_rank, one, (4, 4)),
     "gride": (of_cloud(kernels.gride), grouped, (35, 43)),
+    "head_anisotropy": (on_heads(kernels.head_anisotropy), one, (9, 9)),
+    "head_cosine": (on_heads(kernels.head_cosine), one, (9, 9)),
     "information_imbalance": (on_grouped(kernels.information_imbalance), two_grouped, (58, 70)),
     "isoscore": (kernels.isoscore, one, (4, 4)),
     "largest_activation": (of_sequences(kernels.largest_activation), one, (1, 1)),
