@@ -153,7 +153,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [-1, 1], 1 for the layer itself;
-        NaN when undefined. Accurate to 1e-15: all sums are in float64.
+        NaN when undefined. Accurate to 1e-14: all sums are in float64.
 
     Invariant to a rotation that turns both, to a positive factor of either, also one for each
     token, and to the order of the tokens. Not to translation: a mean that all vectors of both
@@ -181,7 +181,7 @@ def alignment_gradient(
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [-2, 2], positive where the
-        block turns the vectors towards the last layer; NaN when undefined. Accurate to 1e-15. All
+        block turns the vectors towards the last layer; NaN when undefined. Accurate to 1e-14. All
         of a stack's add up to ``1 - A_0``.
 
     Invariant and undefined as :func:`alignment`.
