@@ -1,4 +1,4 @@
-"""Break one line at a time, sixty lines in all, and report which default test notices.
+"""Break one line at a time, sixty-two lines in all, and report which default test notices.
 
 A suite of tests is as good as the mistakes it notices. Each mutation is applied to a copy of the
 repository in a temporary folder; the tests that are likely to notice run first, then the whole

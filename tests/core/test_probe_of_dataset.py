@@ -201,7 +201,9 @@ def test_what_a_row_says_beside_its_tokens():
 
 
 def test_numbers_before_the_tokens_are_no_tokens():
-    """Catches the numbers of users, one for each row of a batch, that are measured as a text."""
+    """Catches the numbers of users, one for each row of a batch, that are measured as a text: rows
+    of salesforce/ICLRec, src/datasets.py.
+    """
     rows = TensorDataset(torch.arange(len(IDS)), IDS, IDS.roll(1))
     numbered: Any = [(number, row) for number, row in enumerate(IDS)]
     expected = Probe.from_dataset(IDS).hash
@@ -224,8 +226,9 @@ def test_captions_beside_inputs_are_no_texts():
 
 
 def test_a_decoder_beside_inputs_reads_the_labels():
-    """Catches a speech recogniser that cannot run, as its trainer gives the decoder labels
-    alone."""
+    """Catches a speech recogniser that cannot run, as its trainer gives the decoder labels alone:
+    huggingface/transformers, examples/pytorch/speech-recognition.
+    """
     rows: Any = [
         {"input_features": torch.randn(20, 8), "labels": row.where(torch.arange(20) < 12, -100)}
         for row in IDS[:40]
