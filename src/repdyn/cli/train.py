@@ -226,7 +226,13 @@ class TrainCLI(LightningCLI):
         if settings["enable_progress_bar"] is not False and not has_bar:
             # Lightning's default, rich's bar, shows "epoch 0/-2" where steps limit the training
             kwargs["callbacks"] = [*callbacks, TQDMProgressBar()]
-        folder = run.new_folder()
+        try:
+            folder = run.new_folder()
+        except OSError as error:
+            self.parser.error(
+                f"run: expected a folder in which files can be made, got {error}; name one with "
+                "--run.folder"
+            )
         try:
             loggers = (
                 settings["logger"] if settings["logger"] is not None else run.build_loggers(folder)

@@ -247,6 +247,16 @@ def test_a_trainer_that_cannot_be_built_leaves_no_folder(tmp_path, train_here):
     assert list((tmp_path / "runs" / "quickstart").iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(tmp_path, train_here):
+    """It was a traceback."""
+    (tmp_path / "file").touch()
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml")]
+    result = train_here(*quickstart, "--run.folder", "file", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "error: run: expected a folder in which files can be made, got" in result.stderr
+    assert "name one with --run.folder" in result.stderr
+
+
 @pytest.mark.process
 def test_two_devices_share_one_folder(tmp_path):
     quickstart = [
