@@ -5,7 +5,8 @@ records that know neither of a drawing library nor of a metric.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +78,8 @@ class Line:
     """Numbers of the runs that it is the mean of."""
     group: str = ""
     """Label of the line with which a legend shows and hides it; its own unless given."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What the script of the page knows it by, such as the role "trail"."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

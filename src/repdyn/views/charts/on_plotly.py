@@ -325,7 +325,7 @@ def _line_meta(line: Line, floor: float | None, has_bands: bool) -> PlotlyDict:
         meta["run"] = line.run
         if line.seeds:
             meta["seeds"] = list(line.seeds)
-    return meta
+    return meta | dict(line.meta)
 
 
 def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:

@@ -87,13 +87,26 @@ def over_depth(
     )
     board = Board(panes_of(keys, "runs"), panel, drawn[0].vectors_of)
     when, suffixes = _end_checkpoints(drawn)
-    cells = {run.label: (ends := run.at_end()).loc[ends["metric"].isin(metrics)] for run in drawn}
+    ends = [run.at_end() for run in drawn]
+    cells = [of_run.loc[of_run["metric"].isin(metrics)] for of_run in ends]
     panels = _panels(
         board, RELATIVE_DEPTH, drawn, lambda run, series: end_lines(series, **looks[run.key])
     )
-    about = board.about_tokens(), about_checkpoints(concatenated([*cells.values()]))
-    title = f"{title} over depth, {_count_kinds(drawn)}"
-    return _drawn(board, panels, looks, suffixes, title, drawn, cells, when, *about)
+    caption = notes(
+        when,
+        _about_pairs(board),
+        board.about_tokens(),
+        about_checkpoints(concatenated(cells)),
+        _about_values(drawn, cells),
+    )
+    chart = board.chart(
+        panels,
+        is_over_depth=True,
+        title=f"{title} over depth, {_count_kinds(drawn)}",
+        caption=caption,
+        **_legend(drawn, suffixes, looks),
+    )
+    return draw(chart)
 
 
 def _panels(
@@ -149,9 +162,14 @@ def means_over_layers(
     if len(drawn) < len(runs):
         title += f"; {len(runs) - len(drawn)} with one checkpoint left out"
     suffixes = [_averaged_layers(run, keys) for run in drawn]
-    cells = {run.label: run.rows_of(measured) for run in drawn}
-    panels = _panels(board, axis, drawn, lines_of)
-    return _drawn(board, panels, looks, suffixes, title, drawn, cells)
+    cells = [run.rows_of(measured) for run in drawn]
+    chart = board.chart(
+        _panels(board, axis, drawn, lines_of),
+        title=title,
+        caption=notes(_about_pairs(board), _about_values(drawn, cells)),
+        **_legend(drawn, suffixes, looks),
+    )
+    return draw(chart)
 
 
 def _mean_lines(
@@ -201,48 +219,38 @@ def comparison_figures(
     return draw_all(drawings, attempt)
 
 
-def _drawn(
-    board: Board,
-    panels: Sequence[Panel],
-    looks: Mapping[Key, dict[str, Any]],
-    suffixes: Sequence[str],
-    title: str,
-    runs: Sequence[MeasuredRun],
-    rows: Mapping[str, pd.DataFrame],
-    when: str = "",
-    *texts: str,
-) -> Figure:
-    """Draw panels with their legend: the runs under a heading for each kind, with a suffix for each
-    name. The caption has texts, how many vectors the drawn rows of each run, by its label, rest on,
-    and what bands mean."""
-    single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
+def _about_pairs(board: Board) -> str:
+    has_pairs = any(pane.pair for pane in board.panes)
+    return "dashed: the second of two classes" if has_pairs else ""
+
+
+def _about_values(runs: Sequence[MeasuredRun], cells: Sequence[pd.DataFrame]) -> str:
+    """Return how many vectors the drawn rows of each run rest on, and what their bands mean."""
+    single = [
+        of_run for run, of_run in zip(runs, cells, strict=True) if not isinstance(run, SeedGroup)
+    ]
     bands = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
         bands.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
-    has_pairs = any(pane.pair for pane in board.panes)
-    dashed = "dashed: the second of two classes" if has_pairs else ""
-    caption = notes(when, dashed, *texts, brief_sampling(concatenated([*rows.values()])), *bands)
-    legend: list[Line | str] = []
+    return notes(brief_sampling(concatenated(cells)), *bands)
+
+
+def _legend(
+    runs: Sequence[MeasuredRun], suffixes: Sequence[str], looks: Mapping[Key, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the legend of a chart, the runs under a heading for each kind with a suffix behind
+    each name, and the width in inches that it takes."""
+    entries: list[Line | str] = []
     for kind, members in groupby(
         zip(runs, suffixes, strict=True), key=lambda member: member[0].causal
     ):
         group = list(members)
-        legend.append(_plural(kind, len(group)))
-        legend += [Line(x=(), y=(), label=run.label + end, **looks[run.key]) for run, end in group]
-    labels = [entry.label for entry in legend if isinstance(entry, Line)]
+        entries.append(_plural(kind, len(group)))
+        entries += [Line(x=(), y=(), label=run.label + end, **looks[run.key]) for run, end in group]
+    longest = max(len(entry.label) for entry in entries if isinstance(entry, Line))
     # with room for headings
-    width = math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (
-        0.7 + 0.085 * max(map(len, labels))
-    )
-    chart = board.chart(
-        panels,
-        legend_width=width,
-        is_over_depth=panels[0].x is RELATIVE_DEPTH,
-        title=title,
-        caption=caption,
-        legend=legend,
-    )
-    return draw(chart)
+    n_columns = math.ceil((len(runs) + len(KINDS)) / LEGEND_ROWS)
+    return {"legend": entries, "legend_width": n_columns * (0.7 + 0.085 * longest)}
 
 
 def _count_kinds(runs: Sequence[MeasuredRun]) -> str:

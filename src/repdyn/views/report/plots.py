@@ -145,9 +145,10 @@ def heatmap_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
 
 
 def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
-    """Return a metric over depth at the last step, between faint lines of a few others."""
-    trail = [] if run.finished else select_steps(series.steps, MAX_TRAIL)
-    colours = dict(zip(trail, step_colours(len(trail)), strict=True))
+    """Return a metric over depth at the last step, between faint lines of a few others.
+
+    The page moves it to the selected step: it knows the lines by their ``meta``.
+    """
     last = series.steps[-1]
     other = other_cloud(series, run.series)
     look: dict[str, Any] = {"marker_size": 3.5, "description": "layer %{x}"}
@@ -155,31 +156,34 @@ def profile_plot(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
     beside = []
     if other is not None:
         look |= {"dash": "--", "band": None, "label": _cloud(run, other, series)}
-        beside = profile_lines(other, {last: BESIDE}, **look)
-    behind = [replace(line, label="") for line in profile_band(run, series, last)]
+        beside = profile_lines(other, {last: BESIDE}, meta={"role": "beside"}, **look)
+    behind = [
+        replace(line, label="", meta={"of": "baselines"})
+        for line in profile_band(run, series, last)
+    ]
+    trail = [] if run.finished else _trail(series)
     panel = Panel(
         x=depth_axis([series] if other is None else [series, other]),
         y=shared_axis(series, run.series),
-        lines=[
-            *behind,
-            *profile_lines(series, colours, band=None, width=1.0, marker=""),
-            *beside,
-            *shown,
-        ],
+        lines=[*behind, *trail, *beside, *shown],
         legend="right" if trail or beside else "",
     )
     plot = plotly_panel(panel)
-    for trace in plot["data"][: len(behind)]:
-        trace["meta"]["of"] = "baselines"
-    # those of the trail come first, in the order of its steps
-    of_run = plot["data"][len(behind) :]
-    for trace, step in zip(of_run, trail, strict=False):
-        trace["meta"] = {"role": "trail", "column": series.steps.index(step)}
-    if beside:
-        of_run[len(trail)]["meta"] = {"role": "beside"}
-    heading = "; ".join([*(["vectors"] if beside else []), *(["step"] if trail else [])])
+    named = {"vectors": beside, "step": trail}
+    heading = "; ".join(what for what, lines in named.items() if lines)
     plot["layout"]["legend"] = {"title": {"text": heading}, "traceorder": "reversed"}
     return plot
+
+
+def _trail(series: MetricSeries) -> list[Line]:
+    """Return the faint lines of a few steps."""
+    steps = select_steps(series.steps, MAX_TRAIL)
+    colours = dict(zip(steps, step_colours(len(steps)), strict=True))
+    lines = profile_lines(series, colours, band=None, width=1.0, marker="")
+    return [
+        replace(line, meta={"role": "trail", "column": series.steps.index(step)})
+        for step, line in zip(steps, lines, strict=True)
+    ]
 
 
 def _cloud(run: DescribedRun, series: MetricSeries, other: MetricSeries | None) -> str:
@@ -353,50 +357,69 @@ def heatmaps_plot(members: Sequence[ComparedMember]) -> PlotlyDict | None:
     if len(trained) < 2:
         return None
     colours = colour_scale([member.series for member in trained])
-    columns = min(_COLUMNS, len(trained))
-    n_rows = math.ceil(len(trained) / columns)
-    width = (1 + _GAP) / columns
-    height = (1 + _ROW_SPACE / n_rows) / n_rows
+    places = _places(len(trained))
     traces: list[PlotlyDict] = []
     layout: PlotlyDict = {"annotations": []}
-    for number, (number_of_run, run, series, _) in enumerate(trained):
+    for number, (member, (across, up)) in enumerate(zip(trained, places, strict=True)):
         name = str(number + 1) if number else ""
-        row, column = divmod(number, columns)
-        left = column * width
-        top = 1 - row * height
-        across = [left, min(1.0, left + width - _GAP)]
-        up = [max(0.0, top - height + _ROW_SPACE / n_rows), top]
-        steps = [f"{step:,}" for step in series.steps]
-        trace = cells_trace(Cells(values=series.values, rows=(), columns=steps, colours=colours))
-        where = f"{escaped(run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>{trace['hovertemplate']}"
-        # the page reads the values from here
-        trace |= {
-            "y": series.depths,
-            "customdata": series.values,
-            "hovertemplate": where,
-            "meta": {"member": number_of_run},
-        }
+        trace = _small_heatmap(member, colours)
         traces.append(trace | {"xaxis": f"x{name}", "yaxis": f"y{name}"})
-        x = {
+        layout[f"xaxis{name}"] = {
             "type": "category",
             "domain": across,
             "anchor": f"y{name}",
             "nticks": 6,
             "showgrid": False,
         }
-        layout |= {
-            f"xaxis{name}": x,
-            f"yaxis{name}": {"domain": up, "anchor": f"x{name}", "nticks": 4, "showgrid": False},
+        layout[f"yaxis{name}"] = {
+            "domain": up,
+            "anchor": f"x{name}",
+            "nticks": 4,
+            "showgrid": False,
         }
-        label = run.label if len(run.label) <= _LONGEST else f"...{run.label[3 - _LONGEST :]}"
+        label = member.run.label
+        label = label if len(label) <= _LONGEST else f"...{label[3 - _LONGEST :]}"
         layout["annotations"].append(heading(label, across[0], up[1], 13))
+    n_rows = math.ceil(len(trained) / _COLUMNS)
     whole = {
         "height": _MARGINS + _PANEL_HEIGHT * n_rows,
         "coloraxis": colour_axis(colours),
         "margin": {"t": 30},
+        "plot_bgcolor": EMPTY,
     }
-    whole["plot_bgcolor"] = EMPTY
     return {"data": traces, "layout": whole | layout}
+
+
+def _places(number: int) -> list[tuple[list[float], list[float]]]:
+    """Return where each of a number of panels lies, row by row from the top: its ends across and
+    upwards, as shares of the figure."""
+    n_columns = min(_COLUMNS, number)
+    n_rows = math.ceil(number / n_columns)
+    width = (1 + _GAP) / n_columns
+    height = (1 + _ROW_SPACE / n_rows) / n_rows
+    places = []
+    for panel in range(number):
+        row, column = divmod(panel, n_columns)
+        left = column * width
+        top = 1 - row * height
+        # rounding may lead out of [0, 1], which Plotly refuses
+        across = [left, min(1.0, left + width - _GAP)]
+        places.append((across, [max(0.0, top - height + _ROW_SPACE / n_rows), top]))
+    return places
+
+
+def _small_heatmap(member: ComparedMember, colours: Axis) -> PlotlyDict:
+    """Return the cells of a run by relative depth and step; the page reads its values from here."""
+    series = member.series
+    steps = [f"{step:,}" for step in series.steps]
+    trace = cells_trace(Cells(values=series.values, rows=(), columns=steps, colours=colours))
+    where = f"{escaped(member.run.label)}<br>depth %{{y:.2f}}, step %{{x}}<br>"
+    return trace | {
+        "y": series.depths,
+        "customdata": series.values,
+        "hovertemplate": where + trace["hovertemplate"],
+        "meta": {"member": member.number},
+    }
 
 
 def _lines_of(
