@@ -20,6 +20,7 @@ from rich.text import Text
 from repdyn.store.schema import FINISHED
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.numbers import NO_VALUE, short_count, short_value
+from repdyn.utils.printing import plural
 from repdyn.views.judging import DescribedRun, Insight, RunInsights, Severity, Status
 from repdyn.views.judging.findings import (
     COLOURS,
@@ -128,9 +129,8 @@ def print_alerts(runs: Iterable[DescribedRun], console: Console | None = None) -
     console = console or PrintableConsole()
     for run in runs:
         lines = alert_lines(run.alerts, finished=run.finished)
-        alerts = "alerts" if len(lines) > 1 else "alert"
-        n_alerts = f"{len(lines)} {alerts}" if lines else "no alert"
-        checkpoints = "checkpoints" if len(run.steps) > 1 else "checkpoint"
+        n_alerts = f"{len(lines)} {plural(len(lines), 'alert')}" if lines else "no alert"
+        checkpoints = plural(len(run.steps), "checkpoint")
         count = f"{n_alerts}; {len(run.steps)} {checkpoints}, {len(run.rules)} rules"
         print_line(console, f"{of_stack(run.name, run.stack)} (probe {run.probe[:8]}): {count}")
         for line in lines:
@@ -189,24 +189,30 @@ def print_closing(
     """Print the last words on a run, in at most twelve lines: a headline for each stack, what else
     changed, how many published findings are shown, the report and the next command."""
     folder = shlex.quote(str(store))
-    last = [
-        *_lines(
-            [
-                findings_line(run.findings, f"repdyn insights {folder} --findings")
-                for run in runs[:1]
-            ]
-        ),
-        *([Text(f"report: {report}")] if report is not None else []),
-        Text(f"next: repdyn insights {folder}"),
-    ]
+    command = f"repdyn insights {folder}"
     headlines = [
         Text(run.insights.headline, f"bold {STATUS_STYLES[run.insights.status]}") for run in runs
     ]
-    changes: list[Text] = []
+    told: Sequence[Insight] = ()
     if len(runs) == 1:
         # the headline has the first
         told = runs[0].insights.statements[1 : 1 + _MAX_TOLD]
-        changes = [Text(f"  {each.sentence}") for each in told]
+    changes = [Text(f"  {statement.sentence}") for statement in told]
+    last = _lines(
+        [
+            *(findings_line(run.findings, f"{command} --findings") for run in runs[:1]),
+            f"report: {report}" if report is not None else None,
+            f"next: {command}",
+        ]
+    )
+    _print_within(console, headlines, changes, list(last))
+
+
+def _print_within(
+    console: Console, headlines: Sequence[Text], changes: Sequence[Text], last: Sequence[Text]
+) -> None:
+    """Print headlines and last lines, and between them as many changes as leave it at
+    :data:`MAX_CLOSING_LINES` lines."""
     width = min(_MAX_WIDTH, console.width)
     n_lines = 1 + len(last) + sum(len(line.wrap(console, width)) for line in headlines)
     console.print()
@@ -266,49 +272,60 @@ def print_summary(
     folder is named; of the seconds of the training, measuring took some.
     """
     console = console or PrintableConsole()
-    frame, keys = run.frame, _shown_first(run)
-    shown = [run.series[key] for key in keys[:MAX_CURVES]]
-    left_out = keys[MAX_CURVES:]
-    before = [
-        Text.assemble(
-            (of_stack(run.name, run.stack), "bold"),
-            f"  {run.rows['model'].iloc[0]} ({KINDS[run.causal]})",
-        ),
-        Text(f"{run.extent}; probe {run.probe[:8]}, {sampling(run.rows)}"),
-        *_lines([probe_loss_line(frame)]),
+    keys = _shown_first(run)
+    curves = [run.series[key] for key in keys[:MAX_CURVES]]
+    parts = [
+        *_heading(run),
+        layer_table(curves, sparklines=not console.options.ascii_only),
         Text(),
+        *_lines([f"also measured: {_some(keys[MAX_CURVES:])}" if keys[MAX_CURVES:] else None]),
+        *_told_alerts(run),
+        *_lines(_reasons(run), style="yellow"),
+        *_lines([failure_line(run.frame), copies_line(run.frame)], "warning: ", "yellow"),
+        *_lines([cost_line(run.frame), _overhead(tracking_seconds, total_seconds)]),
+        *_written(figures),
     ]
-    lines = alert_lines(run.alerts, finished=run.finished)
-    # alerts of the first steps, which each sound training has, are no cause for alarm
-    is_alarming = run.insights.status in {"watch", "failed"}
-    shown_alerts = lines[:_MAX_ALERTS] if is_alarming else []
-    more = len(lines) - len(shown_alerts)
-    count = f"{'and ' if shown_alerts else ''}{more} {'more ' if shown_alerts else ''}alerts"
-    # the commonest reasons first
-    missing = sorted(missing_values(run.rows), key=lambda each: -len(each.metrics) * each.number)[
-        :_MAX_REASONS
-    ]
-    reasons = [
-        f"no value in {n:,} of {of:,} cells of {_some(keys)}: {why}" for keys, n, of, why in missing
-    ]
-    folders = sorted({str(Path(path).parent) for path in figures})
-    after = [
-        Text(),
-        *_lines([f"also measured: {_some(left_out)}" if left_out else None]),
-        *_lines(shown_alerts, "alert: " if run.finished else "alert at ", "red"),
-        *_lines([f"{count}, which repdyn insights --alerts lists" if more > 0 else None]),
-        *_lines(reasons, style="yellow"),
-        *_lines([failure_line(frame), copies_line(frame)], "warning: ", "yellow"),
-        *_lines([cost_line(frame), _overhead(tracking_seconds, total_seconds)]),
-        *(
-            [Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")]
-            if folders
-            else []
-        ),
-    ]
-    table = layer_table(shown, sparklines=not console.options.ascii_only)
-    for part in [*before, table, *after]:
+    for part in parts:
         console.print(part, highlight=False)
+
+
+def _heading(run: DescribedRun) -> Iterator[Text]:
+    """Yield what was run, how far, and how it was measured."""
+    name = of_stack(run.name, run.stack), "bold"
+    yield Text.assemble(name, f"  {run.rows['model'].iloc[0]} ({KINDS[run.causal]})")
+    yield Text(f"{run.extent}; probe {run.probe[:8]}, {sampling(run.rows)}")
+    yield from _lines([probe_loss_line(run.frame)])
+    yield Text()
+
+
+def _told_alerts(run: DescribedRun) -> Iterator[Text]:
+    """Yield the first alerts, and the number of the others. Alerts of the first steps, which each
+    sound training has, are no cause for alarm: they are counted alone."""
+    lines = alert_lines(run.alerts, finished=run.finished)
+    is_alarming = run.insights.status in {"watch", "failed"}
+    told = lines[:_MAX_ALERTS] if is_alarming else []
+    yield from _lines(told, "alert: " if run.finished else "alert at ", "red")
+    n_more = len(lines) - len(told)
+    count = f"{n_more} {plural(n_more, 'alert')}"
+    if told:
+        count = f"and {n_more} more {plural(n_more, 'alert')}"
+    yield from _lines([f"{count}, which repdyn insights --alerts lists" if n_more else None])
+
+
+def _reasons(run: DescribedRun) -> list[str]:
+    """Return why values are missing, the commonest reasons first."""
+    missing = sorted(missing_values(run.rows), key=lambda lack: -len(lack.metrics) * lack.number)
+    return [
+        f"no value in {lack.number:,} of {lack.of:,} cells of {_some(lack.metrics)}: {lack.reasons}"
+        for lack in missing[:_MAX_REASONS]
+    ]
+
+
+def _written(figures: Sequence[Path]) -> Iterator[Text]:
+    """Yield the folders of the figures that were written."""
+    folders = sorted({str(Path(path).parent) for path in figures})
+    if folders:
+        yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
 
 
 def _shown_first(run: DescribedRun) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from repdyn.store.schema import (
     PROBE_LOSS,
 )
 from repdyn.utils.numbers import number_text
-from repdyn.utils.printing import gigabytes
+from repdyn.utils.printing import gigabytes, plural
 from repdyn.views.tables.frames import (
     LOSS_TITLES,
     design_names,
@@ -154,7 +154,7 @@ def failure_line(frame: pd.DataFrame) -> str | None:
         parts.append(f"{more} for other reasons")
     if bool(checkpoints["revision"].notna().any()):
         parts.append("--retry-failed tries again")
-    noun = "checkpoints" if len(checkpoints) > 1 else "checkpoint"
+    noun = plural(len(checkpoints), "checkpoint")
     return f"{len(checkpoints)} {noun} failed: {'; '.join(parts)}"
 
 
