@@ -3,8 +3,8 @@
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -34,7 +34,7 @@ from repdyn.store import Store
 from repdyn.store.files import folder_name
 from repdyn.utils.attempts import attempts
 from repdyn.utils.choices import Destination
-from repdyn.utils.printing import warn
+from repdyn.utils.printing import plural, warn
 from repdyn.utils.redaction import redacted
 from repdyn.views.figures.run import all_figures
 from repdyn.views.judging.stores import described_rows, selected_rows
@@ -197,7 +197,7 @@ class Exported:
             return f"{self.run}: nothing measured"
         if self.n_steps is None:
             return f"{self.run}: not everything in {self.place}"
-        checkpoints = "checkpoint" if self.n_steps == 1 else "checkpoints"
+        checkpoints = plural(self.n_steps, "checkpoint")
         return f"{self.run}: {self.n_steps} {checkpoints} in {self.place}"
 
 
@@ -229,41 +229,40 @@ def export_store(
     """
     into = folder or store.output / "exports"
     selected = select(store, runs, probe)
-    measured = pd.concat(
-        [frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in selected.values()]
-    )
-    pairs = measured.drop_duplicates().astype(str).itertuples(index=False, name=None)
-    validate_log_layers(log_layers, list(pairs))
+    _require_log_layers(log_layers, selected.values())
     with attempts() as attempt:
-        for (run, hash_of_probe), frame in selected.items():
-            if not is_measured(frame):
-                yield Exported(run)
+        for name, export in _exports(store, runs, probe, selected):
+            if export is None:
+                yield Exported(name)
                 continue
             for destination in dict.fromkeys(to):
                 n_steps = None
-                with (
-                    open_logger(destination, run, into, project=project, online=online) as (
-                        logger,
-                        target,
-                    ),
-                    attempt(),
-                ):
-                    n_steps = export_run(
-                        store, run, [logger], probe=hash_of_probe, log_layers=log_layers
-                    )
-                yield Exported(run, target, n_steps)
-        for group in _seeds(store, runs, probe) if len(selected) > 1 else ():
-            for destination in dict.fromkeys(to):
-                n_steps = None
-                with (
-                    open_logger(destination, group.name, into, project=project, online=online) as (
-                        logger,
-                        target,
-                    ),
-                    attempt(),
-                ):
-                    n_steps = export_seeds(group, [logger], log_layers=log_layers)
-                yield Exported(group.name, target, n_steps)
+                opened = open_logger(destination, name, into, project=project, online=online)
+                with opened as (logger, place), attempt():
+                    n_steps = export([logger], log_layers=log_layers)
+                yield Exported(name, place, n_steps)
+
+
+def _require_log_layers(log_layers: LogLayers, frames: Iterable[pd.DataFrame]) -> None:
+    """Raise ValueError where ``log_layers`` names nothing that was measured."""
+    cells = [frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in frames]
+    pairs = pd.concat(cells).drop_duplicates().astype(str).itertuples(index=False, name=None)
+    validate_log_layers(log_layers, list(pairs))
+
+
+def _exports(
+    store: Store,
+    runs: Sequence[str] | None,
+    probe: str | None,
+    selected: Mapping[tuple[str, str], pd.DataFrame],
+) -> Iterator[tuple[str, Callable[..., int] | None]]:
+    """Yield the name of each run and of each group of seeds with what exports it; None for a run
+    without measurements."""
+    for (run, hash_of_probe), frame in selected.items():
+        export = partial(export_run, store, run, probe=hash_of_probe)
+        yield run, export if is_measured(frame) else None
+    for group in _seeds(store, runs, probe) if len(selected) > 1 else ():
+        yield group.name, partial(export_seeds, group)
 
 
 def _seeds(store: Store, runs: Sequence[str] | None, probe: str | None) -> Sequence[SeedGroup]:
@@ -291,38 +290,45 @@ def open_logger(
     """
     if to != "csv" and find_spec(to) is None:
         raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")
-    run_of_wandb: Any = nullcontext()
     if to == "wandb":
-        run_of_wandb = _wandb_run(run, folder, project, online)
-        logger: Logger = WandbLogger(experiment=run_of_wandb)
-        destination = str(run_of_wandb.url if online else Path(run_of_wandb.dir).parent)
-    elif to == "mlflow":
-        tracking, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
-        if not tracking:
-            database = (folder / "mlflow").resolve()
-            database.mkdir(parents=True, exist_ok=True)
-            tracking = f"sqlite:///{database / 'mlflow.db'}"
-            artifacts = (database / "artifacts").as_uri()
-        logger = MLFlowLogger(
-            project, run_name=run, tracking_uri=tracking, artifact_location=artifacts
-        )
-        destination = f"{tracking}, run {logger.run_id}"
+        with _wandb_run(run, folder, project, online) as opened:
+            logger: Logger = WandbLogger(experiment=opened)
+            yield logger, str(opened.url if online else Path(opened.dir).parent)
+            logger.finalize("success")
+        return
+    if to == "mlflow":
+        logger, place = _mlflow_logger(run, folder, project)
     elif to == "trackio":
         from repdyn.views.publish.trackio import TrackioLogger
 
         logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
-        destination = f"Trackio, run {run}; trackio show --project {project}"
+        place = f"Trackio, run {run}; trackio show --project {project}"
     else:
-        # nested folders that cannot lead out of their parent
-        name = "/".join(folder_name(part) for part in run.split("/") if part)
-        if to == "csv":
-            logger = CSVLogger(folder / "csv", name=name)
-        else:
-            logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
-        destination = str(logger.log_dir)
-    with run_of_wandb:
-        yield logger, destination
-        logger.finalize("success")
+        logger = _folder_logger(to, run, folder)
+        place = str(logger.log_dir)
+    yield logger, place
+    logger.finalize("success")
+
+
+def _mlflow_logger(run: str, folder: Path, project: str) -> tuple[MLFlowLogger, str]:
+    """Return a logger to where the environment says, or else to a database in a folder."""
+    tracking = os.environ.get("MLFLOW_TRACKING_URI")
+    artifacts = None
+    if not tracking:
+        database = (folder / "mlflow").resolve()
+        database.mkdir(parents=True, exist_ok=True)
+        tracking = f"sqlite:///{database / 'mlflow.db'}"
+        artifacts = (database / "artifacts").as_uri()
+    logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
+    return logger, f"{tracking}, run {logger.run_id}"
+
+
+def _folder_logger(to: Destination, run: str, folder: Path) -> CSVLogger | TensorBoardLogger:
+    # nested folders that cannot lead out of their parent
+    name = "/".join(folder_name(part) for part in run.split("/") if part)
+    if to == "csv":
+        return CSVLogger(folder / "csv", name=name)
+    return TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
 
 
 def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Any:

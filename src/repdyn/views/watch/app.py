@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import uvicorn
@@ -33,8 +33,9 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from repdyn.store import Store
 from repdyn.utils.addresses import RootPath, allowed_hosts, announcement, free_port
-from repdyn.views.judging import described_rows
+from repdyn.views.judging import DescribedRuns, described_rows
 from repdyn.views.report.markup import Markup, asset, joined, policy, tag
 from repdyn.views.report.write import page, page_data, page_sources, page_title
 from repdyn.views.watch.index import Index
@@ -171,23 +172,20 @@ def build_app(feed: Feed, *, host: str, token: str | None, root_path: str = "") 
         feed.close()
         polling.cancel()
 
+    # functions that are not coroutines run in threads
+
     def table(_: Request) -> Response:
         return HTMLResponse(table_page([str(path) for path in index.paths]))
 
-    # functions that are not coroutines run in threads
     def report(request: Request) -> Response:
-        keys = (
-            [request.path_params["key"]]
-            if "key" in request.path_params
-            else request.query_params.getlist("run")
-        )
-        root = "../" if "key" in request.path_params else ""
-        return _answer(index, keys, as_page=True, root=root)
+        return report_page(index, [request.path_params["key"]], root="../")
+
+    def comparison(request: Request) -> Response:
+        return report_page(index, request.query_params.getlist("run"), root="")
 
     def data(request: Request) -> Response:
         root = "../" if request.query_params.get("below") else ""
-        keys = request.query_params.getlist("run")
-        return _answer(index, keys, as_page=False, root=root)
+        return report_data(index, request.query_params.getlist("run"), root)
 
     async def events(request: Request) -> Response:
         keys = request.query_params.getlist("run") or None
@@ -196,7 +194,7 @@ def build_app(feed: Feed, *, host: str, token: str | None, root_path: str = "") 
     routes = [
         Route("/", table),
         Route("/run/{key}", report),
-        Route("/compare", report),
+        Route("/compare", comparison),
         Route("/data", data),
         Route("/events", events),
     ]
@@ -221,39 +219,57 @@ def table_page(paths: Sequence[str]) -> str:
     )
 
 
-def _answer(index: Index, keys: Sequence[str], *, as_page: bool, root: str) -> Response:
-    """Answer with the page of the runs with these keys, or with its data alone; ``root`` leads from
-    the page to the table."""
+class Shown(NamedTuple):
+    """What the page of some runs shows, and where it gets what is new."""
+
+    stores: list[Store]
+    data: DescribedRuns
+    live: dict[str, object]
+
+
+def report_page(index: Index, keys: Sequence[str], root: str) -> Response:
+    """Return the page of the runs with these keys; ``root`` leads from it to the table."""
+    shown = _shown(index, keys, root)
+    if isinstance(shown, Response):
+        return shown
+    text = page(
+        shown.data,
+        page_title(shown.data),
+        page_sources(shown.stores),
+        live=shown.live,
+        links=tag("a", "All runs", href=root or "./"),
+    )
+    # a name may contain what cannot be encoded
+    return HTMLResponse(text.encode(errors="backslashreplace"))
+
+
+def report_data(index: Index, keys: Sequence[str], root: str) -> Response:
+    """Return the data of such a page alone."""
+    shown = _shown(index, keys, root)
+    return shown if isinstance(shown, Response) else JSONResponse(page_data(shown.data, shown.live))
+
+
+def _shown(index: Index, keys: Sequence[str], root: str) -> Shown | Response:
+    """Return what a page of runs shows, or the answer that there is nothing to show."""
     if not keys:
         return PlainTextResponse("expected runs, got none; check some in the table", 400)
-    query = urlencode([("run", key) for key in keys])
     try:
         rows, versions = index.rows(keys)
-        below = "&below=1" if root else ""
-        live = {
-            "events": f"{root}events?{query}",
-            "data": f"{root}data?{query}{below}",
-            "versions": versions,
-        }
         data = described_rows(rows)
-        sources = page_sources(list(dict.fromkeys(store for store, *_ in rows)))
-        if not as_page:
-            return JSONResponse(page_data(data, live))
-        text = page(
-            data,
-            page_title(data),
-            sources,
-            live=live,
-            links=tag("a", "All runs", href=root or "./"),
-        )
-        # a name may contain what cannot be encoded
-        return HTMLResponse(text.encode(errors="backslashreplace"))
     except KeyError as error:
         return PlainTextResponse(
             f"expected a run of the table, got {error}; its files may be deleted", 404
         )
     except ValueError as error:
         return PlainTextResponse(str(error), 422)
+    query = urlencode([("run", key) for key in keys])
+    below = "&below=1" if root else ""
+    live = {
+        "events": f"{root}events?{query}",
+        "data": f"{root}data?{query}{below}",
+        "versions": versions,
+    }
+    return Shown(stores=list(dict.fromkeys(store for store, *_ in rows)), data=data, live=live)
 
 
 def serve(
